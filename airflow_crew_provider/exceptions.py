@@ -1,4 +1,4 @@
-"""The errors raised when communicating with a crew. Their messages and attributes never contain a token.
+"""Errors raised when communicating with a crew. Their messages and attributes never contain a token.
 
 ::
 
@@ -9,7 +9,7 @@
     │   ├── CrewUnauthorized    401, 403
     │   ├── CrewNotFound        404
     │   ├── CrewMissingInputs   422, or found missing before the kickoff
-    │   ├── CrewKeyReused       422: the idempotency key was already used for another request
+    │   ├── CrewKeyReused       422: the idempotency key was already used for a different request
     │   ├── CrewAlreadyContinued  409: another execution already continues the failed one
     │   ├── CrewRateLimited     429, or an exhausted quota
     │   └── CrewServerError     5xx
@@ -31,7 +31,7 @@ class CrewError(Exception):
 
 
 class CrewInvalidInput(CrewError, ValueError):
-    """A value that cannot be sent; nothing was sent."""
+    """The input cannot be sent; nothing was sent."""
 
 
 class CrewApiError(CrewError):
@@ -52,22 +52,22 @@ class CrewApiError(CrewError):
 
 
 class CrewBadRequest(CrewApiError):
-    """400: the service could not accept the request (specification, section 7)."""
+    """400: the service rejected the request as invalid (specification, section 7)."""
 
 
 class CrewUnauthorized(CrewApiError):
-    """401 or 403: the token is missing, wrong, or not allowed to do this (specification, section 5)."""
+    """401 or 403: the token is missing or invalid, or does not permit the request (specification, section 5)."""
 
 
 class CrewNotFound(CrewApiError):
-    """404: the service does not know the id (specification, section 7)."""
+    """404: the service does not recognize the id (specification, section 7)."""
 
 
 class CrewMissingInputs(CrewApiError):
     """422: required inputs are missing (specification, section 7).
 
     :param names: the missing inputs; empty if the service did not name them
-    :param status_code: None if they were found missing before anything was sent
+    :param status_code: None if they were found to be missing before anything was sent
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CrewMissingInputs(CrewApiError):
 
 
 class CrewKeyReused(CrewApiError):
-    """422: the idempotency key was already used for another request, whose outcome the response does not report."""
+    """422: the idempotency key was already used for a different request, whose outcome is not reported."""
 
 
 class CrewAlreadyContinued(CrewApiError):
@@ -123,8 +123,8 @@ class CrewServerError(CrewApiError):
 class CrewConnectionError(CrewError):
     """No response, and nothing was started: the request was never sent, or it was a GET, which can be repeated.
 
-    :param permanent: True if trying again cannot help, e.g. because the certificate is untrusted
-    :param renewable: True if verification against a CA file failed, since that file may be about to be replaced
+    :param permanent: True if retrying cannot help, e.g. because the certificate is untrusted
+    :param renewable: True if verification against a CA file failed, because that file may be about to be replaced
     :param unreachable: True if no connection could be made, so that another request would not arrive either
     """
 
@@ -153,11 +153,11 @@ class CrewOutcomeUnknown(CrewError):
 
 
 class CrewProtocolError(CrewError):
-    """The service returned something that is not a valid response in this API."""
+    """The service returned something that is not a valid response for this API."""
 
 
 class CrewWebPage(CrewProtocolError):
-    """A web page instead of the crew's API: this is not a crew deployment."""
+    """The service returned a web page instead of an API response: this is not a crew deployment."""
 
 
 # A POST that raises one of these has certainly started nothing.
@@ -169,7 +169,7 @@ REFUSED = (
     CrewNotFound,
     CrewMissingInputs,
     CrewAlreadyContinued,
-    CrewKeyReused,  # for a new key; for a key that was already sent, it proves nothing
+    CrewKeyReused,  # only if the key is new; if it was sent before, this proves nothing
     CrewRateLimited,
 )
 
@@ -190,4 +190,4 @@ class CrewExecutionFailed(CrewError):
 
 
 class CrewTimeout(CrewError):
-    """The wait reached its deadline; the message reports the fate of the execution."""
+    """The wait reached its deadline; the message reports what became of the execution."""

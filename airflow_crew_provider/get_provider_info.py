@@ -45,11 +45,11 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _settings() -> dict[str, Any]:
-    """Return the ``[crew]`` settings; a setting without a default depends on the Airflow version."""
+    """Return the ``[crew]`` settings; one without a default here has a default that depends on the Airflow version."""
     return {
         "task_tab": {
             "description": "Whether tasks have the Crew tab. Airflow 3.4 shows it only on this provider's tasks. "
-            "Airflow 3.1 to 3.3 would show it on every task, so there it is off unless this is True.",
+            "Airflow 3.1 to 3.3 would show it on every task, so it is off there unless this is True.",
             "version_added": "0.2.0",
             "type": "boolean",
             "example": "True",

@@ -21,7 +21,7 @@ def region(region_id: str, index: int) -> Json:
     return dict(zip(REGION_FIELDS, (region_id, index), strict=True))
 
 
-# NUL and unpaired surrogates: legal in JSON, refused by databases and by UTF-8.
+# NUL and unpaired surrogates are valid in JSON, but databases or UTF-8 encoders reject them.
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -35,12 +35,12 @@ class ExecutionState(StrEnum):
     NOT_FOUND = "not_found"
 
 
-OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)  # final; all but completed are failures
+OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)  # terminal states; all except completed are failures
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """One finished task of a crew (specification, section 2.2)."""
+    """The result of a crew's finished task (specification, section 2.2)."""
 
     task_id: str | None
     agent: str | None
@@ -53,16 +53,16 @@ class Execution:
     """The state of an execution as of one poll, the same in both dialects (specification, section 2.2).
 
     ``output`` is text: the result of a completed execution, or the draft of a pending one. ``output_json`` is the
-    object that this text contains, if any. ``execution_time`` is the service's value. ``raw`` is the response itself.
-    For a pending Flow, ``question`` is its author's question, and ``outcomes`` are the answers that the Flow routes on,
-    empty if it accepts any text. If ``ask`` is set, the execution is waiting in the middle of a task, and ``outcomes``
-    are the words that answer the question. ``takes_edited_output`` indicates whether an approval may send text instead
-    of the draft, and ``checks_draft`` whether the service accepts an answer with a draft's hash for that draft only.
-    ``shown_task`` is the beginning of ``crew_task_id`` for messages, with secrets masked before it was truncated.
-    ``view`` is the path of the execution's page below the crew's base URL, if the service names one. ``has_details``
-    indicates whether ``GET /executions/{id}`` returns more. If ``object_is_kept`` is False, XCom would change
-    ``output_json``, so tasks pass it on as text. If ``state_is_known`` is False, the service returned an unknown word:
-    the execution is treated as in progress, and nothing is decided.
+    object that this text contains, if any. ``execution_time`` is the service's value. ``raw`` is the response body.
+    For a pending Flow, ``question`` is its author's question, and ``outcomes`` lists the answers that the Flow routes
+    on; it is empty if any text is accepted. If ``ask`` is set, the execution is waiting in the middle of a task, and
+    ``outcomes`` lists the words that answer the question. ``takes_edited_output`` indicates whether an approval may
+    contain text that replaces the draft, and ``checks_draft`` whether the service checks an answer's hash against the
+    waiting draft. ``shown_task`` is the beginning of ``crew_task_id``, for use in messages; secrets were masked before
+    it was truncated. ``view`` is the path of the execution's page below the crew's base URL, if the service provides
+    one. ``has_details`` indicates whether ``GET /executions/{id}`` returns more information. If ``object_is_kept`` is
+    False, XCom would change ``output_json``, so tasks pass it on as text. If ``state_is_known`` is False, the service
+    returned an unknown state: the execution is treated as in progress, and no decision is based on this poll.
     """
 
     kickoff_id: str
@@ -127,7 +127,7 @@ class Execution:
         return {"output_sha256": output_sha256(self.output), **of_object}
 
     def record(self, execution_id: str | None = None) -> Json:
-        """Return the record that tasks pass on as XCom, plain JSON."""
+        """Return the record that tasks pass on through XCom, as plain JSON."""
         completed = self.state is ExecutionState.COMPLETED
         return {
             "state": str(self.state),
@@ -163,8 +163,8 @@ class Execution:
 
 
 HIGHEST_FIGURE = 2**63
-CHAIN = "chain_usage"  # in a usage: the total for the execution and those that it continues
-REQUESTS = ("successful_requests", "requests")  # in a usage: how often models were called
+CHAIN = "chain_usage"  # a key in usage data: the total for the execution and those that it continues
+REQUESTS = ("successful_requests", "requests")  # keys in usage data: the number of model calls
 
 
 def total_tokens(usage: Json | None) -> int | float | None:
@@ -180,7 +180,7 @@ def total_tokens(usage: Json | None) -> int | float | None:
 
 
 def _tokens(used: Json | None) -> int | float | None:
-    """Read the tokens used by an execution or one model: the total, or the sum of its parts if that is higher."""
+    """Read the number of tokens that an execution or a model used: the total, or the sum of its parts if higher."""
     parts = [reported(used, f"{each}_tokens") for each in ("prompt", "completion")]
     whole = reported(used, "total_tokens")
     return None if whole is None and None in parts else max(whole or 0, _sum(parts))
@@ -235,7 +235,7 @@ def is_unreadable(usage: Any, names: Collection[str]) -> bool:
 
 
 def reported(usage: Json | None, name: str) -> int | float | None:
-    """Read a figure if it can be compared and added up, unlike NaN; otherwise, return None."""
+    """Return a figure if it can be compared and added up (unlike NaN), else None."""
     value: Any = usage.get(name) if isinstance(usage, dict) else None
     return value if type(value) in (int, float) and 0 <= value <= HIGHEST_FIGURE else None
 
@@ -315,7 +315,7 @@ class CrewInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Kickoff:
-    """The content of a kickoff: the value that an operator passes through the hook to the call.
+    """The content of a kickoff request, which an operator passes through the hook to the call.
 
     ``webhooks`` may be ``inbox`` until its addresses are created right before the POST.
     """
@@ -330,7 +330,7 @@ class Kickoff:
 
 @dataclass(frozen=True)
 class EditedOutput:
-    """Text that replaces a task's draft as its output; only `airflow-crew-service` supports it.
+    """Text that replaces the draft as a task's output; only `airflow-crew-service` supports it.
 
     :param output_sha256: the hash of the original draft; the service refuses an edit of any other draft
     """
@@ -341,7 +341,7 @@ class EditedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """The content of a resume (specification, section 2.3), including a Flow's chosen outcome.
+    """The content of a resume request (specification, section 2.3), including the outcome chosen for a Flow.
 
     :param output_sha256: the hash of the answered draft; only `airflow-crew-service` checks it
     """
@@ -361,7 +361,7 @@ class Resume:
 class Started:
     """The response to a kickoff.
 
-    :param view: the path of the execution's page below the crew's base URL, if the service names one
+    :param view: the path of the execution's page below the crew's base URL, if the service provides one
     """
 
     kickoff_id: str
@@ -378,14 +378,14 @@ class Resumed:
 
 
 def canonical_json(value: Any) -> str:
-    """Write JSON in canonical form for comparing and hashing: sorted keys, no spaces."""
+    """Return canonical JSON for comparison and hashing, with sorted keys and no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def output_sha256(output: str | Json | None) -> str:
-    """Hash a draft's text as UTF-8, replacing characters that databases refuse, or an object in canonical form.
+    """Hash a draft: text as UTF-8, with characters that databases reject replaced, or an object in canonical form.
 
-    Records from release 0.1, and those without the text, use the hash of the object.
+    Records from release 0.1, and records without the text, use the hash of the object.
     """
     text = output if isinstance(output, str) else canonical_json(output)
     return hashlib.sha256(UNSTORABLE.sub("\ufffd", text).encode()).hexdigest()

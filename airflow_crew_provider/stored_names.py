@@ -9,14 +9,14 @@ ANSWER_TRIGGER_CLASS_PATH = "airflow_crew_provider.compat.answer_trigger.AnswerT
 KICKOFF_ID_KEY = "kickoff_id"
 EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
 REVIEW_KEY = "crew_decision"  # a review, with its draft and round
-SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in a review that a schema decided
+SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in a review decided by a schema
 AUTO_APPROVED = "auto_approved"  # in a review: the reason given by the rule that approved its draft, else null
 REJECTED_BEFORE = "rejected_before"  # in a review: the hashes of the drafts that people rejected in earlier rounds
 NOT_SHOWN = "not_shown"  # in a review that denied a tool call because it could not be shown in full
 DECISIONS_KEY = "crew_decisions"  # all reviews of a task that asks several times, without drafts
 REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review did not accept
 RESUME_KEY = "crew_resume"  # an answer as sent, and the service's response
-NOT_SENT = "not sent"  # the status in it, for an answer that was never sent
+NOT_SENT = "not sent"  # the status of an answer that was never sent
 LINK_KEY = "crew_execution_url"
 EXECUTION_KEY = "crew_execution"  # the task's execution and its connection
 
@@ -25,17 +25,17 @@ POSTED_KEY = "crew_inbox"  # maps kickoff ids to registrations
 REGISTRATION_KEY = "crew_inbox:"  # until 0.2, followed by the id of a registration
 MESSAGES_KEY = "crew_inbox_box"  # until 0.2: the messages that arrived
 
-# Prefixes of the inbox's Variables; a hash follows.
+# Prefixes of the names of the inbox's Variables, each followed by a hash.
 INBOX_PREFIX = "crew_inbox_"
 INBOX_REGISTRATION_KEY = "crew_inbox_of_"
 INBOX_BOX_KEY = "crew_inbox_box_"  # the messages that arrived
 INBOX_NEWEST_KEY = "crew_inbox_newest_"  # the latest registered resume of an execution
 FLOW_PREFIX = "crew_flow_"
 FLOW_QUESTIONS_KEY = "crew_flow_questions_"
-FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow masks Variables with such names
+FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow masks Variables with "secret" in their names
 FLOW_RUN_KEY = "crew_flow_run_"  # the DAG run that started an execution or is waiting for it
 
-# Task state: what a task needs to know in its next try.
+# Task state: what a task needs in its next try.
 KICKOFF_STATE = "crew_kickoff"
 RESUME_STATE = "crew_resume"
 AGENT_STATE = "crew_agent"  # followed by a question's hash and its number in the current try
@@ -43,7 +43,7 @@ WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 RUN_STATE = "crew_run"
 
-# Prefix of the Variables in which a DAG run confirms its executions; a hash follows.
+# Prefix of the names of the Variables that record a DAG run's executions, followed by a hash.
 EXECUTION_RECORD_KEY = "crew_execution_"
 
 # The fields of the review form.

@@ -1,4 +1,4 @@
-"""Addresses: a connection's base URLs, an execution's page, and where an answer to a Flow may be sent."""
+"""Addresses: a connection's base URLs, the page of an execution, and the URLs that may receive a Flow's answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
-# Excludes everything that URL parsers disagree about: user names, backslashes, control characters.
+# Excludes everything that URL parsers interpret differently: user names, backslashes, control characters.
 _PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[!-\[\]-~]*)?")
 HOST = "Host"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -33,7 +33,7 @@ def _base_url(host: str, port: int | None, schema: str | None, name: str) -> str
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{name}{' (with Schema)' if name == HOST else ''} is not an http or https address")
     if "@" in parts.netloc:
-        raise ValueError(f"{name} carries a credential; put the token in Password")
+        raise ValueError(f"{name} contains a credential; put the token in Password")
     if parts.query or parts.fragment:
         raise ValueError(f"{name} has a query or a fragment; enter only the base URL")
     netloc = parts.netloc if _port(parts, name) or not port else f"{parts.netloc}:{port}"
@@ -51,8 +51,8 @@ def _port(parts: SplitResult, name: str) -> int | None:
 def proxy_url(given: str, name: str) -> str:
     """Read a proxy URL; a missing scheme means http.
 
-    The HTTP libraries disagree about anything else: requests mistakes ``proxy`` in ``proxy:3128`` for a scheme, and
-    aiohttp speaks HTTP to a SOCKS proxy.
+    The HTTP libraries interpret anything else differently: requests mistakes ``proxy`` in ``proxy:3128`` for a scheme,
+    and aiohttp speaks HTTP to a SOCKS proxy.
     """
     url = given if "://" in given else f"http://{given}"
     with suppress(ValueError):  # its message would show part of the password

@@ -1,4 +1,4 @@
-"""A person's answer: the text to send, the one rule for recognizing an approval, and the draft it belongs to.
+"""A person's answer: the text to send, the rule for recognizing an approval, and the draft that the answer is for.
 
 Live deployments decide by the text alone, so the text must agree with the flag (observed dialect). The crew service
 uses the same rule. An answer belongs to one draft: an execution, a crew task, and the hash of the text that was shown.
@@ -18,17 +18,17 @@ from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState
 APPROVAL = "Approved."
 REVISION_PREFIX = "Please revise: "
 MOST_MARKS = 30  # as in Unicode's stream-safe text format
-# Complete strings that a service deciding by text alone accepts as an approval.
+# Each of these, as the whole text, is an approval to a service that decides by the text alone.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
 )
 
 
 def reads_like_approval(text: str) -> bool:
-    """Return whether the text alone is an approval: one of the words, in any case, and with any symbols around it."""
+    """Return whether the text alone is an approval: one of the phrases, ignoring case and any symbols around it."""
     if _heaps_marks(text):
         return False
-    # Case folding can introduce characters that normalize in turn.
+    # Case folding can introduce characters that must be normalized in turn.
     plain = _normal(_normal(text).casefold())
     return " ".join(_trimmed(plain).split()) in APPROVING_WORDS
 
@@ -43,7 +43,7 @@ def outcome_meant(is_approve: bool, outcomes: list[str]) -> str | None:
 
 
 def approval_meant(outcome: str, outcomes: list[str]) -> bool | None:
-    """Return whether a chosen outcome approves; None unless one outcome approves and one asks for a revision."""
+    """Return whether a chosen outcome is an approval; None unless exactly one of two outcomes is."""
     if len(outcomes) != 2 or outcome_meant(True, outcomes) is None:
         return None
     return outcome == outcome_meant(True, outcomes)
@@ -83,7 +83,7 @@ def feedback_to_send(is_approve: bool, feedback: str) -> str:
 
 
 def strict_bool(value: Any) -> bool:
-    """Read a bool, or the words true and false as templates return them; refuse anything else."""
+    """Read a bool, or the word true or false as rendered by a template; refuse anything else."""
     word = value.strip().lower() if isinstance(value, str) else value
     if word is True or word == "true":
         return True
@@ -143,7 +143,7 @@ class ReviewAnswer:
         needed = ("execution_id", "crew_task_id", *(() if outcome else ("is_approve",)))
         missing = [name for name in needed if source.get(name) is None]
         if missing:
-            raise CrewInvalidInput(f"The answer lacks {', '.join(missing)}; nothing was sent")
+            raise CrewInvalidInput(f"The answer is missing {', '.join(missing)}; nothing was sent")
         given = source.get("is_approve")
         is_approve = None if given is None else strict_bool(given)
         text = _text(source.get("human_feedback"))
@@ -187,13 +187,13 @@ def _edited(source: Json, is_approve: bool | None) -> str | None:
     given = source.get("edited_output")
     if given is None or (isinstance(given, str) and is_approve and source.get("output_sha256")):
         return given
-    raise CrewInvalidInput("edited_output must be a string, and needs an approval of a draft; nothing was sent")
+    raise CrewInvalidInput("edited_output must be a string and requires approval of a draft; nothing was sent")
 
 
 def _text_to_send(is_approve: bool | None, outcome: str | None, feedback: str) -> str:
-    """Return the text to send with or instead of an outcome; never empty, since a Flow may take that as an approval.
+    """Return the text to send with or instead of an outcome; it is never empty.
 
-    If the text is empty, a Flow without a default takes the first outcome (observed Flows, answers).
+    A Flow may take empty text as an approval: without a default, it takes the first outcome (observed Flows, answers).
     """
     if outcome is not None:
         return feedback if feedback.strip() else outcome

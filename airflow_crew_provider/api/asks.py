@@ -1,8 +1,8 @@
-"""Questions in the middle of a task: how to read ``ask``, and the words that answer it. Pure.
+"""Questions in the middle of a task: how to read ``ask``, and the words that answer it. Pure functions.
 
 ``ask`` alone determines the kind: a pending execution without it has a draft or, with outcomes, a Flow's question. Only
-the words in `RUNS_A_TOOL` let a tool run. An unreadable ``ask`` does not fail a wait, but is never approved; its
-readable details are used.
+the words in `RUNS_A_TOOL` allow a tool to run. An unreadable ``ask`` does not fail a wait, but is never approved; any
+details that can be read are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_crew_provider.models import Json
 TOOL, QUESTION, UNKNOWN_OUTCOME = "tool", "question", "unknown_outcome"
 UNREADABLE = "unreadable"  # replaces a kind that this release does not know
 APPROVE, DENY, ANSWER, DONE, RUN_AGAIN, FAIL = "approve", "deny", "answer", "done", "run_again", "fail"
-# The words that answer each kind, and the matching ``is_approve``.
+# The words that answer each kind of question, and the matching ``is_approve``.
 WORDS: dict[str, dict[str, bool]] = {
     TOOL: {APPROVE: True, DENY: False},
     QUESTION: {ANSWER: True},
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"#[0-9]+\Z")
 
 
 def read(given: Any, mask: Mask = unmasked) -> Json | None:
-    """Read the ``ask`` in a response or a record; None without one."""
+    """Read the ``ask`` in a response or a record; None if there is none."""
     if given is None:
         return None
     fields: Json = given if isinstance(given, dict) else {}
@@ -63,7 +63,10 @@ def _arguments(given: Any) -> Any:
 
 
 def is_answer(source: Json) -> bool:
-    """Whether a review answers a question in the middle of a task; without ``ask``, its id and outcome decide."""
+    """Whether a review answers a question in the middle of a task.
+
+    If the review has no ``ask``, its task id and outcome determine this.
+    """
     if source.get("ask") is not None:
         return True
     crew_task_id, outcome = source.get("crew_task_id"), source.get("outcome")
@@ -100,11 +103,11 @@ def needs_text(ask: Json) -> str | None:
 
 
 def feedback_hint(ask: Json) -> str:
-    """Return the form's hint below the feedback field."""
+    """Return the hint shown below the form's feedback field."""
     return {
-        TOOL: "The reason; the agent reads it if you deny",
+        TOOL: "The reason; the agent reads it if you deny the call",
         QUESTION: "Your answer; required",
-        UNKNOWN_OUTCOME: "With done: the result of the tool",
+        UNKNOWN_OUTCOME: "If done: the result of the tool",
     }[ask["kind"]]
 
 
@@ -137,9 +140,9 @@ def arguments_text(ask: Json) -> str | None:
 
 
 def problem_with_arguments(shown: Any, changed: Any) -> str | None:
-    """Return why arguments cannot replace the shown ones, as the end of a sentence; None if they can.
+    """Return why changed arguments cannot replace the shown ones, as the end of a sentence; None if they can.
 
-    An unchanged hidden secret keeps its value; the service cannot fill it in anywhere else.
+    A hidden secret that is left unchanged keeps its value; the service cannot fill it in anywhere else.
     """
     if not isinstance(changed, dict):
         return "the changed arguments are not a JSON object"
@@ -148,7 +151,7 @@ def problem_with_arguments(shown: Any, changed: Any) -> str | None:
 
 
 def _misplaced(shown: Any, changed: Any, place: str) -> str | None:
-    """Return the first place that contains a hidden value but did not before."""
+    """Return the first place that contains a hidden value now but did not before."""
     if isinstance(changed, str):
         return place if HIDDEN in changed and changed != shown else None
     if isinstance(changed, dict):

@@ -35,8 +35,8 @@ MOST_NAMED, LONGEST_NAME = 5, 100  # models named in a message, characters per n
 class Budget:
     """The limits of one execution; None means no limit.
 
-    :param max_total_tokens: the number of tokens it may use
-    :param max_cost: the cost limit, in USD
+    :param max_total_tokens: the maximum number of tokens
+    :param max_cost: the maximum cost, in USD
     """
 
     max_total_tokens: int | None = None
@@ -51,7 +51,7 @@ class Budget:
 
     @property
     def limits(self) -> Json:
-        """Return the given limits by parameter name."""
+        """Return the limits that are set, by parameter name."""
         given = {"max_total_tokens": self.max_total_tokens, "max_cost": self.max_cost}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -71,7 +71,7 @@ class Budget:
         return " and ".join(said)
 
     def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
-        """Return which figures needed to check the limits are missing; empty if none.
+        """Describe the missing figures that are needed to check the limits; empty if none are missing.
 
         :param quoted: how to quote a model's name, which comes from the service
         """
@@ -94,8 +94,8 @@ NO_BUDGET = Budget()
 def figures(usage: Json | None) -> Json | None:
     """Return the figures to compare with limits; None if nothing is known.
 
-    The result is itself a valid argument. If the cost is unknown, it contains the known minimum, and some of the models
-    whose cost is unknown.
+    The result is valid usage itself. If the cost is unknown, the result contains the known minimum, and some of the
+    models whose cost is unknown.
     """
     known = _figures(usage)
     chain = judged(usage)
@@ -141,7 +141,7 @@ def _unreadable(usage: Any) -> list[str]:
 
 
 def known_cost(usage: Json | None) -> float | None:
-    """Return the cost of an execution; if a model has no price, a lower bound from the other models."""
+    """Return the cost of an execution; if a model has no price, a lower bound from the known costs."""
     whole = cost_usd(usage)
     if whole is not None:
         return whole
@@ -152,7 +152,7 @@ def known_cost(usage: Json | None) -> float | None:
 
 
 def at_least(usage: Json | None) -> str:
-    """Return the words to put before a known cost that is incomplete."""
+    """Return the words that go before a cost that is only a lower bound; empty if the cost is complete."""
     return "at least " if cost_usd(usage) is None else ""
 
 

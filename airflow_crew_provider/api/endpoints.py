@@ -1,6 +1,6 @@
 """Each endpoint as a value: the request, and how to read its response.
 
-Requests fit both dialects, the specification's and that of live deployments; responses may be in either one.
+Requests work with both dialects, the specification's and that of live deployments; responses may be in either one.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from airflow_crew_provider.models import (
     Webhooks,
 )
 
-# The first two are not path segments; the last is how a template renders a missing value.
+# The first two cannot be path segments; the last is what a template renders for a missing value.
 NO_IDS = (".", "..", "None")
 
 
 def path_segment(identifier: str) -> str:
-    """Quote an id as one path segment; refuse one that cannot be a segment."""
+    """Quote an id as one path segment; refuse an id that cannot be a segment."""
     if not isinstance(identifier, str) or not identifier.strip() or identifier in NO_IDS:
         raise exceptions.CrewInvalidInput(f"{identifier!r} is not a crew service id; nothing was sent")
     try:
@@ -99,7 +99,7 @@ T = TypeVar("T")
 
 KEY_TEXT = re.compile("idempotency.?key", re.IGNORECASE)
 QUOTA_TEXT = "monthly execution limit reached"
-# After a gateway error, the service behind the gateway may or may not have acted.
+# After a gateway error, the service behind the gateway may or may not have acted on the request.
 GATEWAY_ERRORS = (502, 503, 504)
 
 
@@ -119,7 +119,7 @@ class Call(Generic[T]):
 
     @property
     def starts_something(self) -> bool:
-        """Whether sending it twice could do harm."""
+        """Whether sending this call twice could do harm."""
         return self.method == "POST"
 
 
@@ -159,7 +159,7 @@ def executions(state: str | None = None, limit: int = 20) -> Call[list[Execution
 
 @dataclass(frozen=True)
 class Details:
-    """The response to `details`: the object, or None if it is unchanged, and its ETag."""
+    """The response to `details`: the object, which is None if unchanged, and its ETag."""
 
     found: Json | None
     etag: str | None
@@ -177,12 +177,12 @@ def ended_tasks(execution_id: str) -> Call[list[TaskResult]]:
 
 
 def open_round(execution_id: str) -> Call[int | None]:
-    """``GET /executions/{id}``: read the number of the open question; None if there is none or it is not shown."""
+    """``GET /executions/{id}``: read the number of the open question; None if there is none or it is unknown."""
     return Call("GET", f"/executions/{path_segment(execution_id)}", _read_open_round)
 
 
 def resume(request: Resume) -> Call[Resumed]:
-    """``POST /resume`` (specification, section 4.4), with every field in both dialects' spellings."""
+    """``POST /resume`` (specification, section 4.4), with the field names of both dialects."""
     path_segment(request.execution_id)
     path_segment(request.crew_task_id)
     body = {
@@ -211,21 +211,21 @@ def stop(kickoff_id: str) -> Call[bool]:
 
 
 def read(call: Call[T], answer: HttpResponse, mask: Mask = responses.unmasked) -> T:
-    """Return the value of a response, or raise the specific error."""
+    """Return the value of a response, or raise a specific error."""
     if 200 <= answer.status < 300 or answer.status in call.also:
         return call.read(answer, mask)
     raise refusal(call, answer, mask)
 
 
 def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.CrewError:
-    """Return the error for a response that is not a 2xx."""
+    """Return the error for a response without a 2xx status code."""
     detail = responses.detail(answer, mask) or _redirection(answer, mask)
     where = (answer.status, call.method, mask(call.path), detail)
     if QUOTA_TEXT in detail.lower():
         return exceptions.CrewRateLimited(*where, responses.retry_after(answer))
     if call.starts_something and answer.status in GATEWAY_ERRORS:
         return exceptions.CrewOutcomeUnknown(
-            f"{call.method} {call.path} returned {answer.status} ({detail}) after it was sent: "
+            f"{call.method} {call.path} returned {answer.status} ({detail}): "
             "it is unknown whether the service acted on it",
             answer.status,
         )
@@ -252,7 +252,7 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
 
 
 def _continued_by(call: Call[Any], answer: HttpResponse, mask: Mask) -> str | None:
-    """Return the execution that already continues the one named in the kickoff; None if its id cannot be shown."""
+    """Return the id of the execution already continuing the one in the kickoff; None if it cannot be used or shown."""
     try:
         said = responses.json_of(answer, "POST /kickoff") if call.body and "continueFrom" in call.body else None
     except exceptions.CrewProtocolError:
@@ -267,7 +267,7 @@ def _redirection(answer: HttpResponse, mask: Mask) -> str:
 
 
 def redirect(call: Call[Any], url: str, answer: HttpResponse) -> str | None:
-    """Return the URL to request instead: only for a GET and the same origin, since the request carries the token."""
+    """Return the URL to request instead; only for a GET to the same origin, because the request carries the token."""
     location = answer.headers.get("location")
     if answer.status not in (301, 302, 303, 307, 308) or not location or call.method != "GET":
         return None
@@ -318,7 +318,7 @@ def _read_details(answer: HttpResponse, mask: Mask) -> Details:
     etag = answer.headers.get("etag")
     if answer.status == 304:
         return Details(None, etag)
-    # Not masked, since drafts have hashes: callers mask what they show.
+    # Not masked, because drafts have hashes: callers mask what they show.
     found = responses.json_of(answer, "GET /executions", mask)
     if not isinstance(found, dict) or text_or_none(found.get("state")) is None:
         raise exceptions.CrewProtocolError("GET /executions/{id} returned no object with a state")
@@ -329,7 +329,7 @@ def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
     found = _read_details(answer, mask).found or {}
     listed = found.get("tasks")
     left_out = found.get("left_out")
-    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first are left out
+    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first are missing
         return []
     ended = [each for each in listed if isinstance(each, dict) and each.get("state") == ExecutionState.COMPLETED]
     return [_ended_task(each, mask) for each in ended]
@@ -411,7 +411,7 @@ def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed
 
 
 def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
-    """Return True only if the service reports a word for "stopped": a reported failure may be the request's own."""
+    """Return True only if the service reports a word for "stopped": a reported failure may be that of the request."""
     try:
         body = responses.json_of(answer, "POST /stop", mask)
     except exceptions.CrewProtocolError:

@@ -26,7 +26,7 @@ class CappedBody:
     """The pieces of a body read so far.
 
     :param limit: the maximum number of bytes to keep
-    :param drained: how many more bytes to read and discard, since a peer reads no response while it is still sending
+    :param drained: how many more bytes to read and discard, because a peer does not read a response while sending
     """
 
     def __init__(self, limit: int, drained: int = 0) -> None:
@@ -68,14 +68,14 @@ Mask = Callable[[str], str]
 
 LONGEST_DETAIL = 500
 # The search for the end of a script stops at the next script: with many unclosed ones, it would otherwise take seconds.
-# `unescape` raises for a number with thousands of digits.
+# `unescape` raises an error for a character reference with thousands of digits, so long ones are removed first.
 _MARKUP = re.compile(r"<(style|script)(?:(?!<\1).)*?</\1>|<[^<>]+>|&#[0-9]{9,};?", flags=re.DOTALL | re.IGNORECASE)
 _MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """An HTTP response; ``headers`` have lower-case names."""
+    """An HTTP response; the names in ``headers`` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -83,11 +83,11 @@ class HttpResponse:
     parsed: Any = None
     """The JSON of the body, if it was parsed as part of a response to many polls."""
     usage: Any = None
-    """The content of the usage header, in that case."""
+    """In that case, the equivalent of the usage header."""
 
 
 def unmasked(text: str) -> str:
-    """Mask nothing: for strings that cannot contain a secret."""
+    """Return the text unchanged, for strings that cannot contain a secret."""
     return text
 
 
@@ -136,12 +136,12 @@ def finite(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Created once, since creating one costs more than reading a status with it.
+# Created once, because creating one costs more than reading a status with it.
 _decoder = json.JSONDecoder(parse_constant=lambda name: None, parse_float=finite)
 
 
 def storable(value: Any) -> Any:
-    """Return a JSON value that every database and UTF-8 can store."""
+    """Replace the characters in a JSON value that databases or UTF-8 cannot store."""
     if isinstance(value, str):
         return UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, list):
@@ -160,7 +160,7 @@ def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
 
 def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
     """Return the body as one line of plain text; for HTML, the text without tags."""
-    # Masked before it is cut: a truncated secret would not be recognized.
+    # Masked before being cut: a truncated secret would not be recognized.
     text = mask(answer.body[:40_000].decode("utf-8", "replace"))[:20_000]
     if _looks_like_html(text):
         text = mask(unescape(_MARKUP.sub(" ", text)))
@@ -178,7 +178,7 @@ def _looks_like_html(text: str) -> bool:
 
 
 def missing_names(answer: HttpResponse) -> list[str]:
-    """Return the names of missing inputs in a 422, in any known shape."""
+    """Return the names of missing inputs in a 422 response, in any known shape."""
     body = _json_or_none(answer)
     if not isinstance(body, dict):
         return []

@@ -1,6 +1,6 @@
 """Read the body of a status response, in either dialect.
 
-The reader is strict about success and lenient about everything else: a body that claims completion and contains a
+The reader is strict about success and lenient about everything else: a body that claims completion but contains a
 wrong type anywhere is a `CrewProtocolError`, never a result.
 """
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 S = ExecutionState
 STOPPED = ("revoked", "cancelled", "canceled", "stopped")
-# Lower-case words, with spaces and dashes as underscores. Any other word counts as in progress.
+# In lower case, with underscores instead of spaces and dashes. Any other word counts as in progress.
 WORDS: dict[str, ExecutionState] = {
     **dict.fromkeys(("running", "started", "queued", "in_progress", "resuming", "retrying"), S.RUNNING),
     **dict.fromkeys(("success", "completed", "complete"), S.COMPLETED),
@@ -39,7 +39,7 @@ EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 VIEW = "Crew-View"  # the path of the execution's page
 USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # usage so far, as JSON: a header, or a field in a combined response
-# Larger values are unusable: no request accepts such an id, and no metric or database such a count.
+# Larger values are unusable: no request accepts an id this long, and no metric or database a count this high.
 LONGEST_ID, LONGEST_NAME, HIGHEST_COUNT = 2048, 200, 1_000_000
 LARGEST_USAGE = 64 * 1024  # characters of JSON
 LARGEST_KEPT = 16 * 1024  # bytes that each wait may keep between two polls
@@ -68,7 +68,7 @@ class StatusReader:
             return running
         parsed = json_of(answer, "GET /status", mask)
         if running is not None and self._parsed is not None and self._parsed == parsed:
-            self._body = body or None  # a combined response has no body for it
+            self._body = body or None  # a combined response has no separate body for each poll
             return running
         read = read_status(self._kickoff_id, parsed, answer, mask)
         self._running = self._body = self._parsed = self._used = None
@@ -113,7 +113,7 @@ def read_status(kickoff_id: str, body: Any, answer: HttpResponse, mask: Mask) ->
     usage = _with_chain(read.usage, _usage_beside(_used(answer)))
     if view is not None or usage is not None:
         read = replace(read, usage=usage and _with_masked_names(usage, mask), view=view)
-    if view is not None or answer.parsed is not None:  # a service with either of these has details
+    if view is not None or answer.parsed is not None:  # a service that sends either of these has details
         read = replace(read, has_details=True)
     if read.state is S.PENDING:
         offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
@@ -146,14 +146,14 @@ def _usage_beside(given: Any) -> Json | None:
 
 
 def _usage(found: Any) -> Json | None:
-    """Return a usage; if it is too large, only the figures that budgets use."""
+    """Return the usage; if it is too large, only the figures that budgets use."""
     if not isinstance(found, dict) or not is_kept(found):
         return None
     return found if len(json.dumps(found)) <= LARGEST_USAGE else figures(found)
 
 
 def _with_chain(usage: Json | None, beside: Json | None) -> Json | None:
-    """Return the body's usage, else the one sent alongside it; only the latter includes that of a chain."""
+    """Return the usage in the body, else that sent alongside it; only the latter includes a chain's total."""
     if usage is None or beside is None or CHAIN not in beside:
         return beside if usage is None else usage
     return {**usage, CHAIN: beside[CHAIN]}
@@ -179,12 +179,15 @@ def _with_masked_models(usage: Json, mask: Mask) -> Json:
 def _word(body: Json) -> str:
     word = text_or_none(body.get("state")) or text_or_none(body.get("status"))
     if not word:
-        raise CrewProtocolError("GET /status returned neither a 'state' nor a 'status' that is a word")
+        raise CrewProtocolError("GET /status returned no usable 'state' or 'status'")
     return word
 
 
 def state_of(word: str, live: bool) -> ExecutionState | None:
-    """Look up a word; ``pending`` means queued in the live dialect, and waiting for a person in the specification."""
+    """Return the state for a word; None if unknown.
+
+    ``pending`` means queued in the live dialect, and waiting for a person in the specification.
+    """
     plain = re.sub(r"[\s-]+", "_", word.strip().lower())
     if plain == "pending":
         return S.RUNNING if live else S.PENDING
@@ -200,7 +203,7 @@ def _tell_once(word: str, body: Json, mask: Mask) -> None:
     _unknown_words.add(known)
     shown = mask(json.dumps(body))[:1000]
     log.warning(
-        "The crew service returned an unknown state, %r; treated as in progress: %s",
+        "The crew service returned an unknown state, %r; it is treated as in progress: %s",
         mask(word)[:100],
         shown,
     )
@@ -302,12 +305,12 @@ def _failed(body: Json, live: bool, mask: Mask) -> Json:
 
 
 def object_fields(found: Json | None) -> Json:
-    """Return the `Execution` fields for the object in its output, if there is one."""
+    """Return the `Execution` fields for the object in an output, if there is one."""
     return {"output_json": found, "object_is_kept": is_kept(found)}
 
 
 def json_object_in(text: str | None) -> Json | None:
-    """Parse a whole string, minus any code fence, as a JSON object; return None for anything else."""
+    """Parse a whole string, without any code fence, as a JSON object; return None for anything else."""
     if text is None or not without_fence(text).startswith("{"):
         return None
     try:
@@ -318,7 +321,7 @@ def json_object_in(text: str | None) -> Json | None:
 
 
 def json_in(text: str) -> Any:
-    """Parse a whole string, minus any code fence, as JSON.
+    """Parse a whole string, without any code fence, as JSON.
 
     :raises ValueError: it is not JSON; deeply nested JSON raises a RecursionError instead
     """

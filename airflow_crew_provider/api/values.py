@@ -1,6 +1,7 @@
-"""JSON as users pass it, as XCom stores it, and as a template returns it.
+"""JSON as users pass it, as XCom stores it, and as a template renders it.
 
-Values from users are converted to plain JSON before they are sent; anything that is not JSON is refused with its path.
+Values from users are converted to plain JSON before they are sent; anything that is not JSON is refused, and the error
+names its path.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def plain(value: Any, path: str, depth: int = 0) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else _refuse(path, f"{value} is not a number in JSON")
+        return value if math.isfinite(value) else _refuse(path, f"{value} is not a JSON number")
     if depth > DEEPEST_INPUT:
         return _refuse(path[:80] + "…", f"nested deeper than {DEEPEST_INPUT} levels")
     if isinstance(value, Mapping):
@@ -60,7 +61,7 @@ FLOATS_BELOW = 1e16
 
 
 def handed_on(value: Any) -> Any:
-    """Return a JSON value for XCom: one that XCom would change becomes text."""
+    """Return a JSON value for XCom; a value that XCom would change becomes text."""
     return value if is_kept(value) else json.dumps(value, ensure_ascii=False)
 
 

@@ -60,7 +60,7 @@ class AirflowApi:
         while True:
             page = self.get(*segments, limit=PAGE, offset=offset, **params)
             if page is None:
-                raise AuditError(f"Airflow does not know {'/'.join(segments)}")
+                raise AuditError(f"Airflow has no resource {'/'.join(segments)}")
             yield from page[key]
             offset += PAGE
             if offset >= page["total_entries"]:

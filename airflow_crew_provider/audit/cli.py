@@ -43,7 +43,7 @@ def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
 
 
 def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, asked: list[Json]) -> Iterator[Json]:
-    """Yield the decisions of a task that asks several times, and any answer that it has not processed yet."""
+    """Yield the decisions of a task that asks several times, and any answers that it has not processed yet."""
     task = _without_form(api, path, place)["task_instance"]
     about = {"dag_id": path[1], "run_id": path[3], **place, "task_state": task["state"]}
     decided = _value(api, path, place, stored_names.DECISIONS_KEY) or []
@@ -109,7 +109,7 @@ def _value(api: AirflowApi, path: tuple[str, ...], place: Json, key: str) -> Any
 
 
 def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: list[Json]) -> Json | None:
-    """Return the record of a decision; None if there is none yet. A deadline may decide without a response."""
+    """Return the record of a decision; None if there is none yet. One made at a deadline may have no response."""
     task = detail["task_instance"]
     place = _place(task)
     review = _value(api, path, place, stored_names.REVIEW_KEY)
@@ -147,7 +147,7 @@ def _said(answer: Json) -> Json:
     return {name: answer.get(name) for name in ("kickoff_id", "status", "message")}
 
 
-ENVIRONMENT = """Set the credential in the environment, because other users of the machine can read arguments:
+ENVIRONMENT = """Set the credentials in the environment, because other users of the machine can see the command line:
 AIRFLOW_API_TOKEN, or AIRFLOW_API_USER and AIRFLOW_API_PASSWORD. AIRFLOW_API_URL can replace --airflow-url."""
 
 

@@ -1,8 +1,8 @@
-"""Asynchronous requests with aiohttp, in a session that all waits on an event loop share.
+"""Asynchronous requests with aiohttp, in a session that an event loop's waits for a deployment share.
 
-If the service supports it, polls from several waits that are due almost together are sent as one request.
+If the service supports it, polls from several waits that are due at almost the same time are sent as one request.
 Invariant: a wait ends, or counts a failure, only because of the response to its own poll. If anything goes wrong with a
-combined request, its waits poll alone and try a combined one later: a gateway may forward only the documented paths.
+combined request, its waits poll alone and try combining again later: a gateway may forward only the documented paths.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class BatchPolls:
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError, CrewProtocolError)
 MOST_SOCKETS = 100  # per deployment, so that a slow one cannot use up the others' sockets
-KEPT_ALIVE = 75.0  # seconds; usual for servers and load balancers, and longer than most poll intervals
+KEPT_ALIVE = 75.0  # seconds; typical of servers and load balancers, and longer than most poll intervals
 SMALL_BODY = 64 * 1024
 
 
@@ -191,7 +191,7 @@ class SharedSession:
 
     @cached_property
     def _proxy(self) -> str | None:
-        # Once per session: reading the environment costs more than the rest of a poll.
+        # Looked up once per session: reading the environment costs more than the rest of a poll.
         return proxy_of(self.deployment)
 
     def _tls(self) -> ssl.SSLContext | bool:
@@ -228,7 +228,7 @@ class SessionPool:
         self._by_loop: weakref.WeakKeyDictionary[Any, dict[Deployment, SharedSession]] = weakref.WeakKeyDictionary()
 
     def acquire(self, deployment: Deployment) -> SharedSession:
-        """Return this loop's session with one more user, opening it if needed; this must never await."""
+        """Return this loop's session, opened if needed, and count one more user; this method must never await."""
         here = self._by_loop.setdefault(asyncio.get_running_loop(), {})
         shared = here.get(deployment)
         if shared is None:

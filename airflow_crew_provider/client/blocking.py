@@ -23,7 +23,7 @@ from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, coll
 from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
 from airflow_crew_provider.client.proxies import proxy_of
 
-# Seconds before the second and the third attempt to connect. These are not left to urllib3, which would log each one.
+# Seconds before the second and third attempts to connect. Retries are not left to urllib3, which would log each one.
 CONNECT_PAUSES = (0.0, 0.6)
 
 
@@ -49,9 +49,9 @@ class _Body(io.BytesIO):
 
 
 class _Sockets:
-    """The sockets that an exchange has opened. Shutting one down ends whatever read or write its thread is blocked in.
+    """The sockets that an exchange has opened. Shutting one down interrupts the read or write its thread is blocked in.
 
-    They are duplicates: TLS takes over the original, and closing that would not wake its thread.
+    They are duplicates: TLS takes over the original, and closing the original would not wake the blocked thread.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class _TlsPool(HTTPSConnectionPool):
 
 
 class _Adapter(HTTPAdapter):
-    """Adds each socket that it opens to the exchange's."""
+    """Adds each socket that it opens to those of the exchange."""
 
     def init_poolmanager(self, *args: Any, **more: Any) -> None:
         super().init_poolmanager(*args, **more)
@@ -229,7 +229,7 @@ def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
     try:
         thread.start()
         thread.join(seconds)
-        # Read first: abandoning the exchange makes a body without a length seem complete.
+        # The result is read first: abandoning the exchange makes a body without a length seem complete.
         return done[0] if done else TimeoutError(f"no complete response within {seconds:g} s")
     finally:
         exchange.abandon()

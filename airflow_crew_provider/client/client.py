@@ -37,7 +37,8 @@ def _untraced(
 class Client:
     """Performs calls against one deployment.
 
-    :param traced: opens a span for a blocking call to a base URL; yields its headers and a function for the status code
+    :param traced: opens a span for a blocking call to a base URL; yields the span's headers and a function that records
+        the status code
     """
 
     def __init__(self, deployment: Deployment, traced: Traced = _untraced) -> None:
@@ -113,7 +114,7 @@ class Client:
         sent: bool,
         secrets: tuple[str, ...] = (),
     ) -> T:
-        # Raised outside any `except`, so that no cause contains a request with its Authorization header.
+        # Raised outside any `except`, so that the error has no cause that contains the Authorization header.
         mask = responses.masker([*self.deployment.secrets, *secrets]) if secrets else self.mask
         if isinstance(result, HttpResponse):
             return endpoints.read(call, result, mask)
@@ -140,7 +141,7 @@ def no_answer(
     reason = _reason(error, mask)
     if call.starts_something and sent:
         return CrewOutcomeUnknown(
-            f"{call.method} {call.path} was sent and its response was lost ({reason}): "
+            f"{call.method} {call.path} was sent, but its response was lost ({reason}): "
             "it is unknown whether the service acted on it"
         )
     return CrewConnectionError(

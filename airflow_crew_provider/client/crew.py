@@ -36,7 +36,7 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.inputs())
 
     def send_kickoff(self, request: Kickoff, *, timeout: float | None = None) -> Started:
-        """Start an execution. The request is sent once, never repeated; webhook credentials must have been looked up.
+        """Start an execution. The request is sent only once; webhook credentials must already have been looked up.
 
         :param timeout: limit in seconds for the request, if less than the connection's
         :raises CrewConnectionError: nothing was sent
@@ -101,7 +101,7 @@ def checked_inputs(inputs: Any) -> Json:
     """Return the inputs as plain JSON; refuse `id`, which makes live deployments overwrite records."""
     plain = plain_object(inputs, "inputs")
     if "id" in plain:
-        raise CrewInvalidInput("inputs.id: is reserved by the service and overwrites records. Nothing was sent")
+        raise CrewInvalidInput("inputs.id is reserved by the service and overwrites records; nothing was sent")
     return plain
 
 

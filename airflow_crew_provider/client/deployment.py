@@ -24,8 +24,8 @@ from airflow_crew_provider.models import Json
 
 
 LARGEST_BODY = 16 * 1024 * 1024
-SHORTEST_KEY = 8  # characters in a header's value that may be a key
-SHORTEST_PASSWORD = 4  # characters in a proxy's password that may be masked
+SHORTEST_KEY = 8  # characters; a shorter header value is not masked
+SHORTEST_PASSWORD = 4  # characters; a shorter proxy password is not masked
 # Larger bodies are parsed in a thread, so that other triggers on the same loop can continue.
 LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
@@ -58,7 +58,7 @@ class Deployment:
 
     @cached_property
     def mask(self) -> Mask:
-        """The function that masks secrets in a string; created once, since many waits share a deployment."""
+        """The function that masks secrets in a string; created once, because many waits share a deployment."""
         return masker(self.secrets)
 
     @property
@@ -78,17 +78,17 @@ class Deployment:
 
 
 def _tokens(value: str) -> list[str]:
-    """Return the parts of a header that may be tokens; masking a word would change the names of tasks and agents."""
+    """Return the parts of a header that may be tokens; masking words would garble the names of tasks and agents."""
     parts = re.split(r'[\s,;="]+', value)
     return [part for part in parts if len(part) >= 2 * SHORTEST_KEY or re.search("[0-9]", part)]
 
 
 def _credentials(proxy: str) -> list[str]:
-    """Return the credential in a proxy URL as it appears in the URL and headers."""
+    """Return the forms in which a proxy URL's credential appears in the URL and in headers."""
     given = proxy.rpartition("@")[0].rpartition("://")[2]
     user, _, password = given.partition(":")
     sent = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if given else ""
-    # Masking a shorter one would change ordinary text; in a URL, it is hidden anyway.
+    # Masking a shorter one would change ordinary text; in URLs, it is hidden anyway.
     return [each for each in (password or user, unquote(password or user), sent) if len(each) >= SHORTEST_PASSWORD]
 
 
@@ -120,7 +120,7 @@ CREW, FLOW = "crew", "flow"
 
 @dataclass(frozen=True)
 class CrewConnection:
-    """The content of a connection: where the crew is deployed, and its other settings.
+    """The content of a connection: the crew's deployment, and the other settings.
 
     :param browser_url: the deployment's base URL for browsers, if it differs from that of `deployment`
     :param kind: `CREW` or `FLOW`; None if unknown
@@ -165,7 +165,7 @@ def _read(connection: Any) -> CrewConnection:
     extra = _extra(connection)
     if extra.get("crew_webhook_secret") not in (None, "") and webhook_secret(extra) is None:
         raise ValueError(
-            "Extra 'crew_webhook_secret' must be 32 to 100 letters, digits, - and _; the inbox accepts no other"
+            "Extra 'crew_webhook_secret' must be 32 to 100 letters, digits, - or _; the inbox accepts no others"
         )
     headers = _headers(extra.get("headers"))
     deployment = Deployment(

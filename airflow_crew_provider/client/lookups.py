@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from airflow_crew_provider.client.client import Client
 
 
-# Maximum age of a lookup in seconds: the first for a wait that is ending or whose connection was refused, the second
-# for one that continues or whose polls fail. A new wait always starts a lookup, or joins one that is under way.
+# Maximum age of a lookup in seconds: the first for a wait that may be ending or whose token was refused, the second for
+# one that continues or is retrying failed polls. A new wait always starts a lookup, or joins one that is under way.
 FOR_A_REFRESH, WHILE_POLLING = 1.0, 60.0
 
 LookUp = Callable[[], Coroutine[Any, Any, CrewConnection]]
@@ -46,7 +46,7 @@ _by_loop: weakref.WeakKeyDictionary[Any, dict[str, _Shared]] = weakref.WeakKeyDi
 
 
 async def for_new_wait(conn_id: str, look_up: LookUp) -> CrewConnection:
-    """Look up a connection, together with the waits that look it up at the same time."""
+    """Look up a connection, sharing the lookup with other waits that need it at the same time."""
     return await _shared(conn_id, look_up)
 
 
@@ -102,12 +102,12 @@ class CachedConnection(BaseHook):
 
     @property
     def place(self) -> str:
-        """The connection, and its base URL once looked up, as messages name them."""
+        """The connection, and its base URL once looked up, for use in messages."""
         found = self._connection and self._connection.deployment
         return f"Connection {self.crew_conn_id!r}{f' ({found.mask(found.base_url)})' if found else ''}"
 
     def mask_for_log(self, text: str) -> str:
-        """Mask the secrets of a connection in use; before its first use, there is nothing to mask and no lookup."""
+        """Mask the secrets of a connection in use; before its first use, there is nothing to mask or look up."""
         return self._client.mask(text) if self._client else text
 
     def get_conn(self) -> Client:
@@ -191,7 +191,7 @@ class CachedConnection(BaseHook):
 
 
 class ConnectionNotFound(CrewConnectionError, AirflowNotFoundException):
-    """Airflow has no such connection. It also reports this while the secrets backend is unavailable."""
+    """Airflow has no connection with this id. It also reports this while the secrets backend is unavailable."""
 
 
 def _named(error: Exception, conn_id: str) -> CrewConnectionError:

@@ -10,7 +10,7 @@ from airflow_crew_provider.client.deployment import Deployment
 
 
 def proxy_of(deployment: Deployment) -> str | None:
-    """Return the URL of the connection's proxy, else that of the environment's."""
+    """Return the URL of the connection's proxy, or else that of the environment's proxy."""
     url = deployment.base_url
     found = deployment.proxy or select_proxy(url, get_environ_proxies(url))
     try:

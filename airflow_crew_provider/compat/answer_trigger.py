@@ -2,7 +2,7 @@
 
 Airflow's own trigger fires at once if the answer already exists, and Airflow fails a task that resumes before the
 scheduler has noticed that it left its worker (see `deferral`). An API client may send any JSON in an answer's fields,
-even names that Airflow's serialization reserves: Airflow stores such fields but cannot deliver them to the task.
+including names that Airflow's serialization reserves: Airflow stores such fields but cannot deliver them to the task.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError:  # before Airflow 3.2
 def unreadable(params_input: Json | None) -> str | None:
     """Return a sentence that names the fields of an answer that cannot be read back; None if all can be."""
     lost = [name for name, value in (params_input or {}).items() if not _comes_back({name: value})]
-    return f"Airflow cannot read back its {', '.join(lost[:10])}" if lost else None
+    return f"Airflow cannot read back these fields: {', '.join(lost[:10])}" if lost else None
 
 
 def _comes_back(field: Json) -> bool:
@@ -45,7 +45,7 @@ _NOT_FOUND = 404
 
 
 class AnswerTrigger(HITLTrigger):
-    """Fire with the answer or at the deadline, like `HITLTrigger`, but not before a given time.
+    """Fires with the answer or at the deadline, like `HITLTrigger`, but not before a given time.
 
     :param not_before: the earliest time to fire, in epoch seconds
     :param once: fire at that time even if there is no answer or no form
@@ -66,7 +66,7 @@ class AnswerTrigger(HITLTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Let the task leave its worker, then wait."""
+        """Wait until the task has left its worker, then wait for the answer."""
         await asyncio.sleep(max(0.0, self.not_before - time.time()))
         lacks = await self._lacks() if self.once else None
         if lacks:

@@ -1,6 +1,6 @@
 """Connections: lookup without blocking the event loop, and the form if Airflow does not create it itself.
 
-Airflow has had an awaitable lookup since 3.1, which fails in a busy triggerer before 3.3.2; the compat provider works
+Airflow has had an awaitable lookup since 3.1, but before 3.3.2 it fails in a busy triggerer; the compat provider works
 around that. In `dag.test()` on 3.3.2, it finds no connection in the database, because the supervisor used there cannot
 be awaited. From Airflow 3.2 on, the form comes from the provider info.
 """
@@ -27,9 +27,9 @@ async def aget_connection(conn_id: str) -> Any:
 def widgets(fields: Json) -> dict[str, Any]:
     """Return a form field for each description in the provider info.
 
-    Numbers use text fields, which may stay empty; the connection also reads numbers given as text.
+    Numbers use text fields, which may be left empty; the connection also accepts numbers as text.
     """
-    # Only older web servers have these.
+    # Only older web servers have these packages.
     from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
     from wtforms import BooleanField, PasswordField, StringField
 

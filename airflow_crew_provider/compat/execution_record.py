@@ -3,10 +3,10 @@
 Anybody who may write a DAG's XComs could name any execution, and any connection, in the XCom in which a task announces
 its execution. Anybody who may edit a task can write to Airflow 3.3's task state store, which may also be emptied when
 the task succeeds. So the record is a Variable on every version that has the tab. Its name is a hash of its content,
-so a lookup is one statement without decryption. It stays until its DAG run is deleted (`inbox.store.sweep`).
+so a lookup takes one statement and no decryption. It remains until its DAG run is deleted (`inbox.store.sweep`).
 
 A run may poll another DAG's execution if its connection's token gives access to it. So the record for a kickoff, which
-got the id from the service, differs from that for a task that was given the id.
+got the id from the service, differs from the record for a task that was given the id.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ExecutionRecord:
     def key(self) -> str:
         """The name of its Variable."""
         *named, is_own = asdict(self).values()
-        # Unchanged from releases in which own executions did not have separate records.
+        # Unchanged since releases in which a run's own executions did not have separate records.
         said = [*named, is_own] if is_own else named
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         return EXECUTION_RECORD_KEY + digest[:40]

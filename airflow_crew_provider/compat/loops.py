@@ -1,8 +1,8 @@
 """Task Loops (Airflow 3.4 and newer): a group of tasks that repeats until a decision stops it.
 
 In a loop, all iterations have the same DAG, run, task and map index. Airflow distinguishes them by a region and an
-index in it, which for an unmapped task is the iteration's number, from 0. A clear that makes later iterations run again
-gives them a new region. Mapped tasks have regions too, but are still identified by their map index.
+index in it, which for an unmapped task is the iteration's number, starting at 0. A clear that makes later iterations
+run again gives them a new region. Mapped tasks have regions too, but are still identified by their map index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def region_of(context: Any) -> Json:
 
 
 def public_map_index() -> Any:
-    """Return the column for the visible map index, which is -1 in each iteration of a loop. For the API server."""
+    """Return the column for the visible map index, which is -1 in each iteration of a loop. API server only."""
     from airflow.models.taskinstance import TaskInstance
 
     if not has_loops():
@@ -62,7 +62,7 @@ def decided(*, stop: bool, reason: str) -> Any:
 def make_loop(group_id: str, body: Callable[[], None], *, until: Callable[..., Any], most: int, tooltip: str) -> Any:
     """Create a group of tasks that repeats until a decision stops it; return the deciding task.
 
-    :param until: a module-level function that gives that task its name
+    :param until: a module-level function, after which the deciding task is named
     :param most: the maximum number of iterations
     :raises ValueError: this Airflow has no loops, or does not allow one here
     """
@@ -76,5 +76,5 @@ def make_loop(group_id: str, body: Callable[[], None], *, until: Callable[..., A
         group = factory.loop(max_iterations=most, until=until)
     except NotImplementedError as error:
         where = "inside a mapped task group, or inside another loop"
-        raise ValueError(f"loop=True: Airflow has no Task Loops {where}; {refusal}") from error
+        raise ValueError(f"loop=True: Airflow does not support Task Loops {where}; {refusal}") from error
     return group.dag.get_task(group.gate_task_id)

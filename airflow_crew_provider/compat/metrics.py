@@ -1,7 +1,7 @@
 """Metrics about crews, sent through Airflow.
 
 The names are public and must not change: `docs/data-and-cost.md` lists them. Since Airflow 3.2, there are two `Stats`:
-one is configured where tasks run, the other in Airflow's own processes, such as the triggerer.
+one is configured in task processes, the other in Airflow's own processes, such as the triggerer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import Stats
 
 from airflow_crew_provider.models import Execution, Json, cost_usd, total_tokens
 
-TOO_MANY = 2**63  # for a counter; the metrics sent with such a value would be lost
+TOO_MANY = 2**63  # for a counter; any metrics sent along with a value this high would be lost
 
 
 def started(conn_id: str) -> None:
@@ -48,7 +48,7 @@ def polled(conn_id: str, *, in_triggerer: bool) -> None:
 
 
 def reviewed(conn_id: str, kind: str, asked: datetime | None, decided: datetime) -> None:
-    """Record how long a review waited for a person; ``kind`` is ``draft``, or what an agent asked for."""
+    """Record how long a review waited for a person; ``kind`` is ``draft``, or the kind of an agent's question."""
     if asked is not None:
         # The two times come from machines whose clocks may differ.
         _time("review.duration", max(0.0, (decided - asked).total_seconds()), conn_id=conn_id, kind=kind)

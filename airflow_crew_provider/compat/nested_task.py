@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def outside_dag() -> Iterator[None]:
-    """Keep a task that is created here out of the DAG whose file is being parsed."""
+    """Keep tasks created in this context out of the DAG whose file is being parsed."""
     from airflow.sdk.definitions._internal.contextmanager import DagContext
 
     DagContext.push(None)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""The process that runs a task or trigger, and the task's state in Airflow. Uses internals of Airflow.
+"""The process that runs a task or trigger, and the task's state in Airflow. Uses Airflow's internals.
 
-On Airflow 2.11, which has no supervisor, this reads the database.
+On Airflow 2.11, which has no supervisor, this module reads the database instead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def supervisor() -> Any:
 
 
 def is_awaitable() -> bool:
-    """Whether a trigger can ask the supervisor without a thread; in `dag.test()` on 3.3.2, it needs one."""
+    """Whether a trigger can call the supervisor without a thread; in `dag.test()` on 3.3.2, it needs one."""
     line = supervisor()
     return line is None or hasattr(line, "asend")
 
@@ -75,7 +75,7 @@ def task_state(ti: Any, task_id: str | None = None) -> str | None:
 
 def _state_by_supervisor(ti: Any, task_id: str) -> str | None:
     iteration = iteration_of(ti)
-    # For a task in a loop, these are the states of the latest iteration; a triggerer cannot read others.
+    # For a task in a loop, `get_task_states` reports the latest iteration; a triggerer cannot read any other.
     if iteration and task_id == ti.task_id and type(supervisor()).__name__ != "TriggerCommsDecoder":
         return _end_of_iteration(ti, iteration)
     index = getattr(ti, "map_index", -1)
@@ -88,7 +88,7 @@ def _state_by_supervisor(ti: Any, task_id: str) -> str | None:
 
 
 def _end_of_iteration(ti: Any, iteration: tuple[str, int]) -> str | None:
-    """Return the state of a task whose iteration has ended; None while it continues."""
+    """Return the state in which a task ended in one iteration; None if it has not ended."""
     ended = task_runner.RuntimeTaskInstance.get_task_breadcrumbs(ti.dag_id, ti.run_id)
     for each in ended:
         place = str(each.get("region_id")), each.get("region_index")

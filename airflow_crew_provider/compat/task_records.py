@@ -1,7 +1,7 @@
 """Airflow's records of a DAG run's executions, read in the API server. Needs Airflow 3.1 or newer.
 
-An XCom names a task's execution, which is ignored unless the run has recorded it too (`execution_record`). From Airflow
-3.4 on, XComs are in a different table and belong to one attempt; `XComModel.get_many` reads both tables.
+An XCom names a task's execution; it is ignored unless the run has also recorded that execution (`execution_record`).
+From Airflow 3.4 on, XComs are in a different table and belong to one attempt; `XComModel.get_many` reads both tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TaskRecord:
     """One task instance and its execution.
 
     :param map_index: -1 in each iteration of a loop
-    :param label: for a mapped task, what Airflow shows for its index
+    :param label: for a mapped task, the label that Airflow shows instead of its index
     :param place: its position in the DAG run
     :param has_open_form: whether a person can currently answer it
     :param is_own: whether the run started the execution that the task polls
@@ -72,7 +72,7 @@ def exists(dag_id: str, run_id: str, task_id: str | None = None, map_index: int 
 
 
 def is_about_an_execution(connection: Any, ti_id: Any) -> bool:
-    """Whether a task instance has named its execution. Before Airflow 3.4."""
+    """Whether a task instance has named its execution. Only for Airflow before 3.4."""
     place = ("dag_id", "run_id", "task_id", "map_index")
     same = [getattr(XComModel, name) == getattr(TaskInstance, name) for name in place]
     said = select(XComModel.key).where(*same, TaskInstance.id == ti_id, XComModel.key == EXECUTION_KEY)
@@ -92,7 +92,7 @@ def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
 def decisions(dag_id: str, run_id: str, places: Collection[Place]) -> list[Json]:
     """Return the decisions of these reviews, the earliest first.
 
-    A task that asks several times stores all of them without drafts, and the last one with its draft too.
+    A task that asks several times stores all its decisions without drafts, and the last one also with its draft.
     """
     names, indexes = {task_id for task_id, _, _ in places}, {index for _, index, _ in places}
     found: dict[tuple[Place, str], Json] = {}

@@ -1,16 +1,16 @@
 """A task's current try, the state that a task keeps between its tries, and the values that tasks in a run share.
 
 A retry does not change a task instance's `max_tries`; a clear sets it to the tries so far plus the task's `retries`.
-While `retries` stays the same, it only grows. If `retries` was edited, a clear may leave the same number as a retry: no
-other number distinguishes them, since `clear_number` also counts clears of the run's other tasks. When in doubt, the
-try counts as a retry, because a retry starts nothing twice; another clear then changes the number. A clear of a running
-task also counts as a retry, because it leaves `max_tries` unchanged on every version.
+While `retries` stays the same, `max_tries` only grows. If `retries` was edited, a clear may leave the same number as a
+retry: no other number distinguishes them, because `clear_number` also counts clears of the run's other tasks. When in
+doubt, the try counts as a retry, because a retry starts nothing twice; another clear then changes the number. A clear
+of a running task also counts as a retry, because it leaves `max_tries` unchanged on every version.
 
 On Airflow 3.3, the state is in the task state store. On all other versions, it is in a Variable named after the task
 instance: 3.4 has the store too, but a clear empties it, and the next try would not know what to stop or what was sent.
-XCom is unsuitable because it is emptied at each try. A record that cannot be read or written is an error, never an
-empty record. XComs that tell other tasks where webhooks are stored go to Airflow's database in full, even if an XCom
-backend stores values elsewhere; so did those from earlier releases, which are still read.
+XCom is unsuitable because it is cleared at the start of each try. A record that cannot be read or written is an error,
+never an empty record. XComs that tell other tasks where webhooks are stored go to Airflow's database in full, even if
+an XCom backend stores values elsewhere, as did those from earlier releases, which can still be read.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ except ImportError:  # before Airflow 3.3
 log = logging.getLogger(__name__)
 
 NOT_DECRYPTED = (
-    "exists but cannot be decrypted: [core] fernet_key has changed since. Nothing is sent without it. Put the old "
-    "key back, after the new one and a comma; then a retry continues"
+    "exists but cannot be decrypted: [core] fernet_key has changed. Nothing is sent without this record. Add the old "
+    "key after the new one, separated by a comma; then a retry continues"
 )
 _MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", re.IGNORECASE | re.DOTALL)
 
@@ -56,9 +56,9 @@ class Attempt:
     :param try_number: counts from 1, across retries and clears
     :param max_tries: the task instance's value
     :param retries: the task's current value from its DAG file
-    :param clears: how often tasks in the DAG run were cleared; None if this Airflow does not report it
-    :param run_started: when the DAG run started, in epoch seconds; None if this Airflow does not report it
-    :param run_after: the earliest time to start the DAG run, likewise; it never changes while the run exists
+    :param clears: how often tasks in the DAG run have been cleared; None if this Airflow does not report it
+    :param run_started: the start of the DAG run, in epoch seconds; None if this Airflow does not report it
+    :param run_after: the earliest start of the DAG run, likewise; it never changes while the run exists
     """
 
     try_number: int = 1
@@ -82,7 +82,7 @@ class Attempt:
         )
 
     def with_clears_as_retries(self) -> Attempt:
-        """Return this try for a task whose POST even a clear must not repeat."""
+        """Return this try with clears counting as retries, for a task whose POST must not be repeated after a clear."""
         return replace(self, max_tries=0, retries=0)
 
     def as_dict(self) -> Json:
@@ -131,7 +131,7 @@ class Attempt:
         """Log a warning if a retry looks like a clear, or like a try in a DAG run that was deleted and recreated."""
         if self.may_follow_clear(kept):
             log.warning(
-                "The task's retries were edited from %s to %s, so a retry and a clear look alike. This counts as a "
+                "The task's retries were edited from %s to %s, so a retry and a clear look alike. This try counts as a "
                 "retry, which starts nothing twice; if you cleared the task to start again, clear it once more",
                 kept["retries"],
                 self.retries,
@@ -139,7 +139,7 @@ class Attempt:
         if self.started_again(kept) and not self.is_of_another_run(kept):
             log.warning(
                 "The DAG run has started again without a clear. What this task did before still counts, so nothing is "
-                "started twice; if the run was deleted and recreated under its id, clear the task to start again"
+                "started twice; if the run was deleted and recreated with the same id, clear the task to start again"
             )
 
 
@@ -160,7 +160,7 @@ class TaskState(Protocol):
     :raises TaskStateUnavailable: from every method that reads or writes
     """
 
-    outlives_run: bool  # whether it stays when its DAG run is deleted
+    outlives_run: bool  # whether it remains after its DAG run is deleted
 
     def recall(self) -> Json:
         """Return the record; empty if there is none."""
@@ -182,7 +182,7 @@ def check_move(thing: str, before: str, move: str, after: str, allowed: Collecti
     :raises RuntimeError: `after` is not one of them
     """
     if after not in allowed:
-        raise RuntimeError(f"A {thing} that is {before} cannot be {after} by {move}")
+        raise RuntimeError(f"A {thing} that is {before} cannot become {after} by {move}")
 
 
 def task_state_of(context: Any, name: str) -> TaskState:
@@ -215,7 +215,7 @@ def task_identity(context: Any) -> Json:
 
 
 class StoredTaskState:
-    """The task state store of Airflow 3.3: emptied when the DAG run is deleted and, from 3.4 on, by each clear."""
+    """The task state store of Airflow 3.3 and newer, emptied if the DAG run is deleted and, from 3.4 on, by a clear."""
 
     outlives_run = False
 
@@ -256,9 +256,9 @@ class NoTaskState:
 class VariableTaskState:
     """A Variable, removed by `close` on Airflow 2.11, and by the inbox on newer versions (`inbox.store.sweep`).
 
-    Airflow also reports "not found" when it fails to read or decrypt a Variable, and only logs that it failed to store
-    one. So a Variable counts as missing only if none has its name or, where Airflow cannot report that, if another one
-    can be read at the same time; and every stored value is read back.
+    Airflow also reports "not found" when it fails to read or decrypt a Variable, and only logs a failure to store one.
+    So a Variable counts as missing only if none has its name or, if Airflow cannot report that, if another one can be
+    read at the same time; and every stored value is read back.
 
     :param stored: from Airflow 3.4 on, the possible location of a record from before an upgrade
     """
@@ -333,7 +333,7 @@ def has_variable(key: str) -> bool | None:
 
 
 def found_or_none(access: Callable[[], Any]) -> Any:
-    """Return None for a Variable that does not exist; each version of Airflow reports that differently."""
+    """Return a call's result, or None if a Variable does not exist; each Airflow version reports that differently."""
     try:
         return access()
     except Exception as error:
@@ -401,7 +401,7 @@ def get_shared(**where: Any) -> Any:
 
 async def aget_shared(**where: Any) -> Any:
     """Do what `get_shared` does without blocking the event loop."""
-    # Airflow 3.3 reads without a thread, and a triggerer has few.
+    # Airflow 3.3 can read without a thread, of which a triggerer has few.
     get_one = (is_awaitable() and getattr(_plain(), "aget_one", None)) or sync_to_async(_plain().get_one)
     return await get_one(**where)
 

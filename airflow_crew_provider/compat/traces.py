@@ -1,8 +1,8 @@
 """Airflow's traces: a task's request is a child of the task's span, and its headers pass the trace on to the service.
 
 This needs `[traces] otel_on` and a span that Airflow has opened for the task, as 3.3 and newer do. The headers are
-added to the request last: no record or fingerprint contains them, and a retry, which has a different span, is the same
-request.
+added to the request last: no record or fingerprint contains them, and a retry, which has a different span, still sends
+the same request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Traced = tuple[dict[str, str], Callable[[int], None]]
 def of_call(call: Call[Any], base_url: str) -> Iterator[Traced]:
     """Yield the span's headers, empty without a trace, and a function that records the status code.
 
-    Polls have no span, because a wait that takes days sends thousands.
+    Polls have no span, because a wait that takes days sends thousands of them.
     """
     if call.polled is not None or not conf.getboolean("traces", "otel_on", fallback=False):
         yield {}, _ignored

@@ -18,7 +18,7 @@ def has_human_in_the_loop() -> bool:
 
 
 def has_form_per_attempt() -> bool:
-    """Whether each attempt has its own form, which a repeated question replaces (Airflow 3.4 and newer).
+    """Whether each attempt has its own form, which is replaced if the task asks again (Airflow 3.4 and newer).
 
     Before that, one form follows the task through retries and clears and keeps its first text.
     """
@@ -31,7 +31,7 @@ def clears_discard_task_state() -> bool:
 
 
 def has_views_by_operator() -> bool:
-    """Whether a plugin's view may name the operators on whose tasks it appears (Airflow 3.4 and newer)."""
+    """Whether a plugin's view can be limited to the tasks of certain operators (Airflow 3.4 and newer)."""
     return RELEASE >= (3, 4)
 
 

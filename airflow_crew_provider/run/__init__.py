@@ -5,7 +5,7 @@ sends. This package stores the task's state between the steps, so that any worke
 
 * The task numbers its questions. Airflow has one form for each attempt and replaces it with each question, so the form
   contains the number, and the task accepts only an answer with that number.
-* The packages' records of a question and its answer are removed when the next question gets its number, not before: two
-  identical questions in a row are two questions.
-* The crew's time does not include the time that people take.
+* These packages' records of a question and its answer are removed only when the next question gets its number, so that
+  two identical questions in a row are not mistaken for one.
+* The time that people take does not count toward the crew's time limit.
 """

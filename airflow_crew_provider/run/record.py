@@ -6,8 +6,8 @@
                         │ └───────────────send─────────────────┘
                         └──finish──> over
 
-* ``begin`` leads from any state to another execution, ``again`` to the same one in a later try, which polls to find out
-  whether the question is still open. An unsent answer is sent first.
+* ``begin`` switches from any state to another execution. ``again`` continues with the same execution in a later try,
+  which polls to find out whether the question is still open. An unsent answer is sent first.
 * A decision is stored before its answer is sent.
 """
 
@@ -55,16 +55,16 @@ class StoredRun:
 
     :param execution_id: the execution's first id
     :param kickoff_id: the id to poll
-    :param inbox: where its webhooks are stored
-    :param since: when the crew began to work, in epoch seconds; None while it is not working
-    :param worked: how many seconds it worked before that, in this try
+    :param inbox: the address at which its webhooks are stored
+    :param since: the time at which the crew started working, in epoch seconds; None while it is not working
+    :param worked: the number of seconds it worked before that, in this try
     :param number: the last question's number
-    :param draft: the draft that the last question is about, until it has an answer
+    :param draft: the draft that the last question is about, until the question is answered
     :param review: the answer to send
     :param decisions: all reviews, without drafts
     :param answered: the draft that was answered last, which a status may still show
     :param over: whether the execution has completed
-    :param earlier: how many questions this task's earlier executions have asked
+    :param earlier: the number of questions that this task's earlier executions asked
     """
 
     execution_id: str = ""
@@ -91,7 +91,7 @@ class StoredRun:
 
     @property
     def form(self) -> int:
-        """The number of the last question's form, unique within the task, since a page may stay open after a clear."""
+        """The number of the last form; unique within the task, because a page may stay open after a clear."""
         return self.earlier + self.number
 
     @property
@@ -107,7 +107,7 @@ class StoredRun:
 
 
 class RunRecord:
-    """The record of one task, read once each time a worker runs it.
+    """The record of one task, read once each time a worker runs the task.
 
     :raises TaskStateUnavailable: from every read or write
     """
@@ -125,7 +125,7 @@ class RunRecord:
         self._move("again", replace(self.kept, since=works, worked=0.0, over=False))
 
     def number_of(self, draft: list[Any]) -> int:
-        """Return the number of a question: the last one's, if it is about the same draft and has no answer."""
+        """Return a question's number: the last question's if it is unanswered and about this draft, else the next."""
         return self.kept.number if self.kept.draft == draft else self.kept.number + 1
 
     def ask(self, draft: list[Any], *, now: float) -> None:
@@ -150,7 +150,10 @@ class RunRecord:
         inbox: Json | None = None,
         answered: AnsweredDraft | None = None,
     ) -> None:
-        """Record that the answer was sent, with the service's response ``said``; None if the answer changed nothing."""
+        """Record that the answer was processed.
+
+        :param said: the service's response; None if the answer was not sent or changed nothing
+        """
         *before, decision = self.kept.decisions
         told = {**decision, "taken": said is not None, "service": said}
         sent = replace(self.kept, review=None, since=now, decisions=[*before, told])
@@ -171,9 +174,9 @@ class RunRecord:
         return AnsweredDraft(Draft(*last["draft"]), last["until"]) if last else None
 
     def deadline(self, limit: float | None) -> float | None:
-        """Return when the current wait must end, in epoch seconds.
+        """Return the time at which the current wait must end, in epoch seconds.
 
-        :param limit: how many seconds the crew may work
+        :param limit: the number of seconds that the crew may work
         """
         if limit is None or self.kept.since is None:
             return None
@@ -187,18 +190,18 @@ class RunRecord:
 
 def _without_draft(review: Json) -> Json:
     edited = {"edited": True} if "edited_output" in review else {}
-    # The question's own record contains all rejected drafts; here, each review would repeat their hashes.
+    # The question's own record lists the hashes of all rejected drafts; here, every review would repeat them.
     without = ("edited_output", "output", REJECTED_BEFORE)
     return {**{name: value for name, value in review.items() if name not in without}, **edited}
 
 
 def bound_to(number: int, event: Json) -> Json:
-    """Return the event, marked as invalid if it answers another question; a deadline's event need not name one."""
+    """Return the event, marked as invalid if it answers another question; an event at a deadline need not name one."""
     if "chosen_options" not in event or "error" in event:
         return event
     given: Any = event.get("params_input") or {}
     named = given.get(NUMBER_FIELD) if isinstance(given, Mapping) else None
     if named == number or (named is None and not event.get("responded_by_user")):
         return event
-    said = f"it names question {named}" if named is not None else f"it has no {NUMBER_FIELD}"
+    said = f"it answers question {named}" if named is not None else f"it has no {NUMBER_FIELD}"
     return {**event, "error": f"{said}, but this is question {number}", "error_type": VALIDATION}

@@ -51,7 +51,7 @@ def test_the_base_url_of_a_connection(host: str, port: int | None, schema: str |
 
 EMPTY = "Host is empty; set it to the base URL of the deployed crew"
 NO_HTTP = "Host (with Schema) is not an http or https address"
-CREDENTIAL = "Host carries a credential; put the token in Password"
+CREDENTIAL = "Host contains a credential; put the token in Password"
 MORE = "Host has a query or a fragment; enter only the base URL"
 BAD_PORT = "Host has a port that is not a number up to 65535"
 
@@ -223,7 +223,7 @@ def test_a_path_of_a_page_has_a_longest_size() -> None:
 def test_the_url_for_browsers_is_a_base_url_too() -> None:
     assert browser_url(None) is None
     assert browser_url("http://localhost:8300/crew/") == "http://localhost:8300/crew"
-    with pytest.raises(ValueError, match=r"^Extra 'browser_url' carries a credential"):
+    with pytest.raises(ValueError, match=r"^Extra 'browser_url' contains a credential"):
         browser_url("https://user:secret@x.example")
     with pytest.raises(ValueError, match=r"^Extra 'browser_url' is not an http or https address$"):
         browser_url("ftp://x.example")

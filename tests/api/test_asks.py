@@ -150,9 +150,9 @@ def test_the_id_of_a_question_names_its_task() -> None:
 @pytest.mark.parametrize(
     ("kind", "words", "safe", "text", "hint"),
     [
-        ("tool", ["approve", "deny"], ["deny"], None, "The reason; the agent reads it if you deny"),
+        ("tool", ["approve", "deny"], ["deny"], None, "The reason; the agent reads it if you deny the call"),
         ("question", ["answer"], ["answer"], "answer", "Your answer; required"),
-        ("unknown_outcome", ["done", "run_again", "fail"], ["done", "fail"], None, "With done: the result of the tool"),
+        ("unknown_outcome", ["done", "run_again", "fail"], ["done", "fail"], None, "If done: the result of the tool"),
     ],
 )
 def test_a_form_offers_the_words_of_the_kind(

@@ -116,5 +116,5 @@ def test_an_approval_may_carry_a_text_instead_of_the_draft(text: str) -> None:
 def test_an_edited_draft_without_an_approval_of_the_one_that_was_shown_is_refused(more: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         ReviewAnswer.of({**APPROVED, **more})
-    said = "edited_output must be a string, and needs an approval of a draft; nothing was sent"
+    said = "edited_output must be a string and requires approval of a draft; nothing was sent"
     assert str(error.value) == said

@@ -50,8 +50,8 @@ def nested(depth: int) -> Any:
     [
         ([1], "inputs: must be an object (a dict), not list"),
         (None, "inputs: must be an object (a dict), not NoneType"),
-        ({"a": float("nan")}, "inputs.a: nan is not a number in JSON"),
-        ({"a": [0, float("-inf")]}, "inputs.a[1]: -inf is not a number in JSON"),
+        ({"a": float("nan")}, "inputs.a: nan is not a JSON number"),
+        ({"a": [0, float("-inf")]}, "inputs.a[1]: -inf is not a JSON number"),
         ({"a": b"x"}, "inputs.a: bytes is not JSON; convert it first, e.g. to a string"),
         ({"a": bytearray()}, "inputs.a: bytearray is not JSON; convert it first, e.g. to a string"),
         ({"a": memoryview(b"")}, "inputs.a: memoryview is not JSON; convert it first, e.g. to a string"),

@@ -54,7 +54,7 @@ def test_a_status_that_is_not_json_is_shown_masked() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"status": ""}, {"state": 5, "status": None}])
 def test_a_status_has_a_word(body: Any) -> None:
-    assert problem(body) == "GET /status returned neither a 'state' nor a 'status' that is a word"
+    assert problem(body) == "GET /status returned no usable 'state' or 'status'"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_word_that_is_not_known_is_told_once_masked_and_in_short(
         assert read(body).state is read(body).state is S.RUNNING
     shown = HIDE(json.dumps(body))[:1000]
     word = HIDE(body["status"])[:100]
-    said = f"The crew service returned an unknown state, {word!r}; treated as in progress: {shown}"
+    said = f"The crew service returned an unknown state, {word!r}; it is treated as in progress: {shown}"
     assert caplog.messages == [said]
 
 

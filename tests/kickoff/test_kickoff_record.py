@@ -36,7 +36,7 @@ def two_executions(server: FaultServer) -> None:
 # --- a clear and a retry ------------------------------------------------------------------------------------
 
 
-LOOKS_ALIKE = "a retry and a clear look alike. This counts as a retry"
+LOOKS_ALIKE = "a retry and a clear look alike. This try counts as a retry"
 
 
 @pytest.mark.row("A34")

@@ -415,20 +415,20 @@ def test_a_move_that_is_not_drawn_is_refused(move: str, before: State) -> None:
         if after in drawn:
             assert post.moved(move, new) is new
         else:
-            with pytest.raises(RuntimeError, match=f"A POST that is {before} cannot be {after} by {move}"):
+            with pytest.raises(RuntimeError, match=f"A POST that is {before} cannot become {after} by {move}"):
                 post.moved(move, new)
 
 
 def test_only_a_post_that_was_intended_is_answered_or_withdrawn(memory: Memory) -> None:
-    with pytest.raises(RuntimeError, match="that is nothing cannot be"):
+    with pytest.raises(RuntimeError, match="that is nothing cannot become"):
         record(memory).withdraw_if_refused(CrewInvalidInput("no"))
     answered = record(memory)
     answered.intend(SENDER)
     answered.record_id("k-1")
     kept = memory.kept
-    with pytest.raises(RuntimeError, match="that is started cannot be started"):
+    with pytest.raises(RuntimeError, match="that is started cannot become started"):
         answered.record_id("k-2")
-    with pytest.raises(RuntimeError, match="that is started cannot be nothing"):
+    with pytest.raises(RuntimeError, match="that is started cannot become nothing"):
         answered.withdraw_if_refused(CrewInvalidInput("no"))
     assert memory.kept == kept
 

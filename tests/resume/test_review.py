@@ -65,7 +65,7 @@ def test_a_review_brings_the_hash_of_its_draft_and_a_flow_the_outcome() -> None:
 def test_what_an_answer_lacks_is_named(source: Any, lacks: str) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         ReviewAnswer.of(source)
-    assert str(error.value) == f"The answer lacks {lacks}; nothing was sent"
+    assert str(error.value) == f"The answer is missing {lacks}; nothing was sent"
 
 
 @pytest.mark.parametrize("name", ["execution_id", "crew_task_id"])

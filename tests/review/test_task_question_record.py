@@ -247,7 +247,7 @@ def test_a_move_that_is_not_drawn_is_refused(move: str, before: State) -> None:
         if after is drawn:
             assert question.moved(move, new) is new
         else:
-            with pytest.raises(RuntimeError, match=f"A question that is {before} cannot be {after} by {move}"):
+            with pytest.raises(RuntimeError, match=f"A question that is {before} cannot become {after} by {move}"):
                 question.moved(move, new)
 
 

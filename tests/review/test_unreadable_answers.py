@@ -24,7 +24,7 @@ NOT_DESERIALIZED = {"x": {"__type": "y", "__var": 1}}
 IN_A_FIELD = {"human_feedback": {"__classname__": "y"}}
 NESTED = {"human_feedback": "Good.", "x": [{"y": {"__id__": "z"}}]}
 ANSWERS = pytest.mark.parametrize("given", [NOT_SERIALIZED, NOT_DESERIALIZED, IN_A_FIELD, NESTED], ids=str)
-UNREADABLE = "by `Ann` was not accepted because it does not fit the form: `Airflow cannot read back its {}`"
+UNREADABLE = "by `Ann` was not accepted because it does not fit the form: `Airflow cannot read back these fields: {}`"
 
 
 def review_of(**arguments: Any) -> CrewReviewOperator:

@@ -141,7 +141,7 @@ def test_two_rounds_in_one_task_that_holds_no_slot_and_takes_no_answer_to_an_old
 
 
 def _refuses(form: dict[str, Any]) -> bool:
-    return "it names question 1, but this is question 2" in form["body"]
+    return "it answers question 1, but this is question 2" in form["body"]
 
 
 def decided_at_the_service_of(service: LocalService, run: DagRun) -> list[Any]:
