@@ -188,7 +188,7 @@ def _read(row: Variable) -> Any:
 
 
 def _create(task: RegisteredTask) -> None:
-    """Create the row for messages, with those stored in XComs before an upgrade, unless a concurrent call creates it."""
+    """Create the row for messages, with those stored in XComs before an upgrade; ignore a concurrent call's row."""
     with suppress(IntegrityError), create_session(scoped=False) as session:
         earlier = _earlier(session, task)
         messages = InboxMessages.of(earlier.get(stored_names.MESSAGES_KEY), task.registration.id)
