@@ -1,4 +1,4 @@
-"""The hook: one deployed crew behind one Airflow connection."""
+"""The hook for a deployed crew, as configured in an Airflow connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
     With the extra ``common-ai``, ``CrewHook(...).agent("newsroom")`` is the crew as a common-ai agent.
 
     :param crew_conn_id: the connection of type ``crew``: base URL as Host, bearer token as Password
-    :param prompt_input: the crew's input that takes an agent's prompt; None for the only one that it requires
+    :param prompt_input: the crew's input that takes an agent's prompt; None for its only required input
     """
 
     conn_name_attr = "crew_conn_id"
@@ -69,8 +69,8 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         """Start an execution and return its kickoff id (specification, section 4.2). The request is never repeated.
 
         :param restore_from: for a Flow with ``@persist``: the id of the state to start from
-        :raises CrewConnectionError: nothing was sent
-        :raises CrewOutcomeUnknown: the service may still have started it
+        :raises CrewConnectionError: the request could not be sent
+        :raises CrewOutcomeUnknown: the service may have started the execution
         """
         return self.send_kickoff(
             Kickoff(
@@ -122,13 +122,13 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         """Answer an execution waiting for a person (specification, section 4.4). The request is never repeated.
 
         :param execution_id: the id of the first kickoff, never that of a continuation
-        :param outcome: for a Flow: one of its outcomes; for a question in the middle of a task: one of its words;
+        :param outcome: for a Flow: one of its outcomes; for a question in the middle of a task: one of its choices;
             ``is_approve`` may then be None
         :param edited_output: the text to approve instead of the draft, if the pending execution
             ``takes_edited_output``; for a tool call, its changed arguments as a JSON object
         :param output_sha256: the hash of the answered draft, if the pending execution ``checks_draft``: the service
             then refuses an answer to another draft
-        :raises CrewOutcomeUnknown: the service may still have accepted the answer
+        :raises CrewOutcomeUnknown: the service may have accepted the answer
         """
         request = Resume(
             execution_id=execution_id,

@@ -393,7 +393,7 @@ class PostRecord:
         self.keep(replace(self.newest, over_budget=passed))
 
     def mark_timed_out(self, message: str) -> None:
-        """Record the message for a timeout after which the execution is being stopped; empty if it certainly was not."""
+        """Record the timeout after which the execution is being stopped; empty if it was certainly not stopped."""
         if self.newest.timed_out != message:
             self.keep(replace(self.newest, timed_out=message))
 
