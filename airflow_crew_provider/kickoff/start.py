@@ -39,7 +39,9 @@ WHAT_TO_CHECK = (
     "A second kickoff could run the crew twice, so none is sent. Check the service for a running execution of this "
     "task (its meta.airflow names the DAG, run, task and map index); then clear this task to start a new one"
 )
-NO_RETRY = "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
+NO_RETRY = (
+    "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
+)
 FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
 CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
 CONTINUED = "continue_from"  # added to a POST: the earlier try's execution that it continues

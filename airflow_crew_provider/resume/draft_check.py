@@ -142,7 +142,7 @@ class DraftCheck:
         return False
 
     def was_taken_after_all(self, error: CrewError) -> bool:
-        """Return whether a refusal only means that an earlier POST arrived; a POST resent with its key is not refused."""
+        """Return whether a refusal only means that an earlier POST arrived; with a key, a resent POST is accepted."""
         if not self.sent_before or self.was_keyed or not isinstance(error, CrewBadRequest):
             return False
         verdict = judge(self._answer, self.draft, self._look(), sent_before=True)
