@@ -23,7 +23,7 @@ from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
 
 class DecoratedOperator(AnyDecoratedOperator):
-    """A workaround for Airflow 3.0, which reads the unused attribute `xcom_push` that its operators do not have."""
+    """A workaround for Airflow 3.0, which reads the attribute `xcom_push`, although its operators do not have it."""
 
     if not hasattr(BaseOperator, "xcom_push"):
         xcom_push = None

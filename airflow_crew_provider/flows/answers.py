@@ -1,4 +1,4 @@
-"""Sends an answer to a Flow through its question's channel: the address that came with it, or the Flow's id.
+"""Sends an answer to a Flow through its question's channel: the address that came with the question, or the Flow's id.
 
 The address is secret, and is used only if the connection allows its host. A callback accepts only one answer, so an
 answer whose outcome is unknown may be sent again: the service refuses a second one.

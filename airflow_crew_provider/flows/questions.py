@@ -16,12 +16,12 @@ ASKED_FIELDS = ("question", "outcomes", "flow_id", "ask")
 
 
 def asked_in(pending: Json) -> Json:
-    """Return a pending record's fields about a question from a Flow or in the middle of a task; empty for a draft."""
+    """Return a pending record's fields for a Flow's question, or one in the middle of a task; empty for a draft."""
     return {name: pending[name] for name in ASKED_FIELDS if pending.get(name) is not None}
 
 
 def is_of_flow(shown: Json) -> bool:
-    """Return whether a Flow is asking, not a crew, whose questions in the middle of a task also have outcomes."""
+    """Return whether a Flow is asking; a crew's question in the middle of a task also has outcomes."""
     return ask_in(shown) is None and (shown.get("question") is not None or bool(outcomes_of(shown)))
 
 

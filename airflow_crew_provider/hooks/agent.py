@@ -3,7 +3,7 @@
 The interface is `BaseManagedAgentHook` of ``apache-airflow-providers-common-ai``, which the extra ``common-ai``
 installs. Airflow retries a task after any error, so each error also shows whether a crew may have been started::
 
-    ManagedAgentRejected         nothing was started: the service refused the prompt; the model may write another
+    ManagedAgentRejected         nothing was started: the service refused the prompt; the model may try another
     our own error, unchanged     nothing was started, and a later try may succeed
     ManagedAgentInvocationError  nothing was started, and a later try would fail in the same way
     CrewAgentFailed              a crew may have been started: the task fails without further tries
@@ -200,7 +200,7 @@ class Consultation:
         return kickoff_id
 
     def _input(self) -> str:
-        """Return the input for the prompt.
+        """Return the name of the input for the prompt.
 
         :raises ManagedAgentInvocationError: the crew has no such input, or also requires others
         """

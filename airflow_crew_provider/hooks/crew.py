@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc,name-defined]
     """Start, watch, resume and stop executions of a deployed crew.
 
-    With the extra ``common-ai``, ``CrewHook(...).agent("newsroom")`` is the crew as a common-ai agent.
+    With the extra ``common-ai``, ``CrewHook(...).agent("newsroom")`` returns the crew as a common-ai agent.
 
     :param crew_conn_id: the connection of type ``crew``: base URL as Host, bearer token as Password
     :param prompt_input: the crew's input that takes an agent's prompt; None for its only required input
@@ -89,7 +89,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
     def list_executions(self, state: str | None = None, limit: int = 20) -> list[Execution]:
         """Return the newest executions that the token may see, without outputs.
 
-        :param state: only those in this state: ``running``, ``pending``, ``completed`` or ``error``
+        :param state: return only executions in this state: ``running``, ``pending``, ``completed`` or ``error``
         :param limit: the maximum number, up to 100
         :raises CrewApiError: the service refused the request or, like live deployments, has no such list
         """
@@ -119,7 +119,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         webhooks: Webhooks | Json | None = None,
         idempotency_key: str | None = None,
     ) -> Resumed:
-        """Answer an execution waiting for a person (specification, section 4.4). The request is never repeated.
+        """Answer an execution that is waiting for a person (specification, section 4.4). The request is never repeated.
 
         :param execution_id: the id of the first kickoff, never that of a continuation
         :param outcome: for a Flow: one of its outcomes; for a question in the middle of a task: one of its choices;

@@ -88,7 +88,7 @@ def _judge_question(store: InboxStore, question: HumanInputRequest) -> Answer:
 
 
 def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
-    """Return a function that builds the event for a task waiting for the asking execution; None for other tasks."""
+    """Return a function that builds the event for a task, or returns None if it is not waiting for the question."""
 
     def event_for(waiting: DeferredTask) -> Json | None:
         kickoff_id = waiting.kwargs.get("kickoff_id")
@@ -101,7 +101,7 @@ def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
 
 
 def succeeded(kickoff_id: str) -> EventFor:
-    """Return a function that builds the event for a task waiting for the execution; a worker then polls the status."""
+    """Return a function that builds the event for a task, or returns None if it is not waiting for the execution."""
 
     def event_for(waiting: DeferredTask) -> Json | None:
         same = waiting.kwargs.get("kickoff_id") == kickoff_id
@@ -116,7 +116,7 @@ async def wake(address: RegisteredTask, mark: str, event_for: EventFor) -> None:
 
 
 async def resume_tasks(find: Callable[[], list[DeferredTask]], event_for: EventFor) -> None:
-    """Resume the tasks found. If this fails, their next poll finds the message, which is already stored."""
+    """Resume the tasks that `find` returns; if this fails, their next poll finds the stored message."""
     try:
         for waiting in await run_in_threadpool(find):
             event = event_for(waiting)

@@ -1,4 +1,4 @@
-"""The webhook that a crew sends when it succeeds, no matter who started it; it adds an event to an asset."""
+"""The webhook that reports a crew's success, no matter who started the crew, and adds an event to an asset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_crew_provider.models import Json
 
 
 def add_event(uri: str, kickoff_id: str, extra: Json) -> bool | None:
-    """Store an execution's only event; return False if it is already stored, None if no DAG uses the asset."""
+    """Store one event for an execution; return False if it is already stored, None if no DAG uses the asset."""
     with create_session(scoped=False) as session:
         mine = (AssetModel.uri == uri, AssetModel.active.has())
         # Write first: this locks the asset on every database, so that later reads are not stale.

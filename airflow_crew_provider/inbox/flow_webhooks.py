@@ -27,7 +27,7 @@ MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
 
 
 def is_recent(headers: Mapping[str, str], *, now: float) -> bool:
-    """Return whether a webhook has a signature, valid or not, from the last five minutes. This does not need the body.
+    """Return whether a webhook has a signature, valid or not, from the last five minutes; its body is not needed.
 
     Header names must be in lower case.
     """

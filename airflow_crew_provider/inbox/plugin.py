@@ -1,7 +1,7 @@
 """The plugin through which Airflow 3's API server serves the inbox. Airflow 2 loads it but does not use it.
 
-Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives. Each API
-server removes expired records once an hour; it is safe for two of them to do so at the same time.
+Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives. Each API server
+removes expired records once an hour; it is safe for two of them to do so at the same time.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
 
 
 def put(key: str, value: Json, said: str, *, sealed: bool = False) -> None:
-    """Store a value and read it back to verify it: Airflow only logs a failure to store a Variable."""
+    """Store a value and read it back to verify it, because Airflow only logs a failure to store a Variable."""
     text = json.dumps(value)
     Variable.set(key, seal(text) if sealed else text, description=said)
     if get(key) != value:

@@ -51,7 +51,7 @@ def _of_run(dag_id: str, run_id: str) -> str:
 
 
 def registration_key(registration_id: str) -> str:
-    """Return the name of a registration's Variable, which hides the id because that is part of an address."""
+    """Return the name of a registration's Variable; it contains only a hash, because the id is part of an address."""
     return INBOX_REGISTRATION_KEY + _hash(registration_id)
 
 

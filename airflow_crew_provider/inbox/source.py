@@ -79,7 +79,7 @@ BLOCKING, AWAITING = Reads(_get, _get_shared), Reads(aget, aget_shared)
 
 
 def stored_address(crew_conn_id: str, request_id: str) -> AnswerAddress | None:
-    """Return the address for answering a question; None if it did not come through the inbox or was answered."""
+    """Return the address for an answer; None if the question did not come through the inbox or was answered."""
     return _masked(rows.address_in(get(rows.answer_key(crew_conn_id, request_id))))
 
 

@@ -12,12 +12,12 @@ API, the API server through its model.
 * Until its credential has been checked, a request costs one SQL statement: a lookup by the unique key, joined with an
   indexed lookup in the XComs that used to hold registrations. Its cost does not depend on the number of Variables and
   XComs.
-* Not everybody who may read Variables is allowed to read XComs and forms, so only hashes of credentials are stored, and
-  messages, with their drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
+* Not everyone who is allowed to read Variables may read XComs and forms, so only hashes of credentials are stored, and
+  messages, including drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
 * Retrying or clearing a task removes nothing. `sweep`, which the API server calls every hour, removes the rows for DAG
   runs that were deleted or ended a day ago.
-* Registrations stored as XComs before an upgrade of the provider, or of Airflow to 3.4, are still read from
-  there. The first message for such a registration moves it to a Variable.
+* Registrations stored as XComs before an upgrade of the provider, or of Airflow to 3.4, are still read from there. The
+  first message for such a registration moves it to a Variable.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ KEPT_AFTER_RUN = timedelta(hours=20)  # less than a day even with an hour betwee
 
 
 def mentions(column: Any, text: str) -> Any:
-    """Return an SQL condition that a JSON column may contain a string; callers must check each row that it selects."""
+    """Return an SQL condition for a JSON column that may contain a string; callers must check each row found."""
     if not text.isascii():  # databases differ in how they encode it
         return true()
     return cast(column, String).contains(json.dumps(text)[1:-1], autoescape=True)
@@ -170,7 +170,7 @@ def locked_store(task: RegisteredTask) -> Iterator[InboxStore]:
 
 
 def _lock(session: Any, task: RegisteredTask) -> bool:
-    # Write first: this locks on every database, so that later reads are not stale.
+    # Write first: this locks the row on every database, so that later reads are not stale.
     mine = update(Variable).where(Variable.key == task.messages_key).values(description=task.description)
     return bool(session.execute(mine.execution_options(synchronize_session=False)).rowcount)
 
@@ -188,7 +188,7 @@ def _read(row: Variable) -> Any:
 
 
 def _create(task: RegisteredTask) -> None:
-    """Create the row for messages, with those stored in XComs before an upgrade; ignore a concurrent call's row."""
+    """Create the row for messages, with those stored in XComs before an upgrade; a concurrent call may do so first."""
     with suppress(IntegrityError), create_session(scoped=False) as session:
         earlier = _earlier(session, task)
         messages = InboxMessages.of(earlier.get(stored_names.MESSAGES_KEY), task.registration.id)
@@ -360,7 +360,7 @@ def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
 
 
 def waiting(task: RegisteredTask, mark: str) -> list[DeferredTask]:
-    """List this provider's deferred tasks in the same run whose arguments contain a mark."""
+    """List this provider's deferred tasks in the same run whose arguments contain the mark."""
     of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
     return _deferred(*of_run, mentions(TaskInstance.next_kwargs, mark))
 

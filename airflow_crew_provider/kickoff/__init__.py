@@ -8,7 +8,7 @@ state before it continues::
                │            └──> refused: it certainly did nothing, and is removed from the record
                └──> reattached: an earlier try started the execution
 
-* `request`: the user's request as one value (`models.Kickoff`), validated before it costs money.
+* `request`: the user's request as one value (`models.Kickoff`), validated before it can cost money.
 * `post_record`: the POSTs of earlier tries, identified by the request's fingerprint. Fields that the operator adds are
   not part of the fingerprint, but a resent POST repeats them unchanged.
 * `start`: the steps of this try. It never starts a second execution unless a user requests one by clearing the task or

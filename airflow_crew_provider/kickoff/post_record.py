@@ -32,7 +32,7 @@ Usage, in this order::
     record.changes(sender)                              # changes since it was sent; if any, do not resend it
     key = record.intend(sender, added=added, **more)    # right before the POST; stored and verified
     record.added                                        # fields to add to this POST; the original ones if resent
-    record.record_id(kickoff_id)                        # right after it
+    record.record_id(kickoff_id)                        # right after the POST
     record.withdraw_if_refused(error)                   # or, after an error; True if this POST certainly did nothing
 
 Earlier POSTs that may still have an effect stay on record (`StoredPost.unsettled`), up to `KEPT` of them. Those that
@@ -320,7 +320,7 @@ class PostRecord:
         return keyed and self.newest.keyed is not False
 
     def added_before(self, *, keyed: bool) -> Json:
-        """Return the fields added to a POST that may be resent, which must not change; otherwise, none."""
+        """Return the fields added to a POST if it may be resent, because they must not change; empty if not."""
         return self.added if self._may_be_resent(keyed=keyed) else {}
 
     def _may_be_resent(self, *, keyed: bool) -> bool:
@@ -352,7 +352,7 @@ class PostRecord:
         moved = before.moved("intend", intended)
         self._check_alone()
         self._store(moved)
-        # Only now, because nothing must be sent if the record cannot be stored.
+        # Only now, because the POST must not be sent if the record cannot be stored.
         self.newest = moved
         return moved.idempotency_key
 

@@ -240,7 +240,7 @@ class KickoffStart:
         return self._seen
 
     def _poll(self, kickoff_id: str) -> Execution | CrewError:
-        """Poll the recorded execution; if the service knows it, it no longer counts as unknown."""
+        """Poll the recorded execution; if the service knows it, record that it is no longer unknown."""
         reply = self._poller.poll(kickoff_id)
         if isinstance(reply, Execution) and self.record.newest.unknown_since:
             self.record.mark_unknown_since(None)
@@ -332,7 +332,7 @@ class KickoffStart:
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
     def _stop_earlier(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
-        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and its fate in words."""
+        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it."""
         newest = self._task.newest_id(self._context, kickoff_id)
         reply = self._poll_earlier() if newest == kickoff_id else self._poll(newest)
         kickoff_id, over = newest, outcomes.is_over(reply)

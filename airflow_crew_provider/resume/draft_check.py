@@ -70,7 +70,7 @@ def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
     if answer.in_the_middle:
         return seen.crew_task_id != answer.crew_task_id
     if answer.is_approve is None:
-        return True  # any step of a Flow may follow its outcome
+        return True  # any step of a Flow may follow an outcome
     return answer.is_approve is not (_task_of(seen) == answer.crew_task_id)
 
 
@@ -125,7 +125,7 @@ class DraftCheck:
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self.sent_before)
         if verdict is Verdict.HIDDEN:
             raise CrewTryFailed(self._not_shown(in_few_words(self._poller.hook.mask(seen.raw_state))))
-        takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # there, an edit is a tool's arguments
+        takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # or a tool's changed arguments
         if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
             raise CrewTaskFailed(self._takes_no_edit())
         # Without a hash, i.e. if the answer is not from a review, the service decides whether another draft is waiting.
@@ -200,7 +200,7 @@ class DraftCheck:
 
     @property
     def _may_see_same_text(self) -> bool:
-        """Whether the same text may wait at the same task again after this answer, which is sent without a key.
+        """Whether the same text may be waiting at the same task again after this answer, if sent without a key.
 
         After an approval, the crew moves on, and each question in the middle of a task has its own id.
         """

@@ -1,4 +1,4 @@
-"""Sends an answer in one try of a task, and only for the draft that the person saw.
+"""One try of a resume: it sends the answer, but only for the draft that the person saw.
 
 * An answer is sent at most once, across crashes, retries and clears: the record of its POST shows what an earlier try
   did; if that is unknown, the service's status decides (`draft_check`).
@@ -27,7 +27,7 @@ from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE
 from airflow_crew_provider.wait.outcomes import CrewTryFailed, fail_task
 from airflow_crew_provider.wait.poller import Poller
 
-# Maximum number of seconds for which a resume waits until its draft is no longer waiting.
+# Maximum number of seconds to wait until the draft is no longer waiting.
 SETTLING = 30.0
 
 

@@ -16,7 +16,7 @@ from airflow_crew_provider.models import Json
 
 
 def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: bool = False, **last: Any) -> Json:
-    """Return a scenario whose tasks return these outputs at once; the last output is the crew's.
+    """Return a scenario whose tasks return these outputs immediately; the last output is the crew's.
 
     :param outputs: the tasks' outputs; ``{name}`` is replaced by the input of that name
     :param inputs: names of the crew's inputs
@@ -31,7 +31,7 @@ def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: b
 
 
 def recorded(record: Json, inputs: tuple[str, ...] = ()) -> Json:
-    """Return a scenario that replays a completed record at once, with the same tasks, agents and output.
+    """Return a scenario that replays a completed record immediately, with the same tasks, agents and output.
 
     :param record: the return value of a sensor, or of a kickoff with ``wait_for_completion``
     :param inputs: names of the crew's inputs
