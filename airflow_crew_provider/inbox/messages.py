@@ -56,7 +56,7 @@ class Registration:
 
     @classmethod
     def of(cls, value: Any) -> Registration | None:
-        """Read a stored value; None if it is not a registration."""
+        """Read a stored value; return None if it is not a registration."""
         try:
             return cls(**value)
         except TypeError:

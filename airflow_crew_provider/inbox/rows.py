@@ -79,7 +79,7 @@ class RegisteredTask:
 
     @classmethod
     def of(cls, value: Any) -> RegisteredTask | None:
-        """Read a stored value; None if it is not a registration."""
+        """Read a stored value; return None if it is not a registration."""
         try:
             named = {name: value[name] for name in (*TASK_FIELDS, "kickoff_id")}
             region = {name: value.get(name) for name in REGION_FIELDS}
@@ -173,7 +173,7 @@ class FlowRun:
 
     @classmethod
     def of(cls, value: Any) -> FlowRun | None:
-        """Read a stored value; None if it is not a run."""
+        """Read a stored value; return None if it is not a run."""
         try:
             return cls(**value)
         except TypeError:
@@ -202,7 +202,7 @@ class FlowQuestions:
 
     @classmethod
     def of(cls, value: Any) -> FlowQuestions:
-        """Read a stored value; empty if there is none."""
+        """Read a stored value; return no questions if there is none."""
         return cls([FlowQuestion(**each) for each in value or ()])
 
     def asking(self, question: FlowQuestion) -> list[Json]:
@@ -211,5 +211,5 @@ class FlowQuestions:
 
 
 def address_in(value: Any) -> AnswerAddress | None:
-    """Read the address for answering a question; None if none is stored or the question was answered."""
+    """Read the address for an answer; return None if none is stored or the question was answered."""
     return AnswerAddress(**value) if value else None

@@ -133,7 +133,7 @@ class ResumeRecord:
 
     @classmethod
     def from_json(cls, said: Any) -> ResumeRecord | None:
-        """Read the XCom of a resume from this release or an earlier one; None for anything else."""
+        """Read the XCom of a resume from this release or an earlier one; return None for anything else."""
         if not isinstance(said, dict) or not isinstance(said.get("kickoff_id"), str):
             return None
         known = [each.name for each in fields(cls) if each.name != "said" and said.get(each.name) is not None]
