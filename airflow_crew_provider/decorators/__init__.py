@@ -1,4 +1,4 @@
-"""Airflow's `task`, with a stub next to this file that describes `task.crew` to editors and type checkers."""
+"""Airflow's `task`; the stub next to this file describes `task.crew` to editors and type checkers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`@task.crew`: a function that returns the inputs becomes a task that runs the crew."""
+"""`@task.crew`: turns a function that returns the inputs into a task that runs the crew."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
 
 class DecoratedOperator(AnyDecoratedOperator):
-    """A workaround for Airflow 3.0, which reads `xcom_push` without using it, although its operators do not have it."""
+    """A workaround for Airflow 3.0, which reads the attribute `xcom_push`, although its operators do not have it."""
 
     if not hasattr(BaseOperator, "xcom_push"):
         xcom_push = None
@@ -58,7 +58,7 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
-        """Call the function and run the crew; the return value is data, not rendered as a template."""
+        """Call the function and run the crew; the inputs that it returns are not rendered as templates."""
         known = copy(context)  # a parameter may have the name of a context variable, which the kickoff reads below
         context_merge(known, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, known)
@@ -75,14 +75,14 @@ async def _result(inputs: Awaitable[Any]) -> Any:
 def crew_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool = False, **kwargs: Any
 ) -> TaskDecorator:
-    """Wrap a function that returns the crew's inputs. Takes the arguments of `CrewKickoffOperator`.
+    """Wrap a function that returns the crew's inputs. The arguments are those of `CrewKickoffOperator`.
 
     The function may be ``async def``. The task starts the crew, waits for it to complete and returns the completed
     record.
     """
     return task_decorator_factory(
         python_callable=python_callable,
-        # Always passed: Airflow would infer it from the annotation, which describes the inputs.
+        # Always pass this; otherwise, Airflow infers it from the annotation, which describes the inputs.
         multiple_outputs=bool(multiple_outputs),
         decorated_operator_class=_CrewDecoratedOperator,
         **kwargs,

@@ -1,7 +1,7 @@
-"""Answers a Flow through the channel of its question: the address that came with it, or the Flow's id.
+"""Sends an answer to a Flow through its question's channel: the address that came with the question, or the Flow's id.
 
-The address is a secret, and is used only if the connection allows its host. A callback accepts only one answer, so an
-answer whose outcome is unknown may be sent again: the service refuses the second.
+The address is secret, and is used only if the connection allows its host. A callback accepts only one answer, so an
+answer whose outcome is unknown may be sent again: the service refuses a second one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALREADY = "already_responded"
 
 
 def respond(callback_url: str, answer: ReviewAnswer) -> Call[Resumed]:
-    """Answer at a callback URL; its path contains a token, so errors do not show it."""
+    """``POST`` an answer to a callback URL; the path contains a token, so errors do not show it."""
     parts = urlsplit(callback_url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     shown = f"to the callback of request {answer.crew_task_id}"
@@ -73,12 +73,12 @@ BETWEEN_TWO_POLLS = 1.0  # seconds
 
 
 def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> AnswerAddress | None:
-    """Return how to answer the question; None if it is answered like a crew's.
+    """Return the address for the answer; None if the question is answered like a crew's.
 
     :param lag: how many seconds a status may lag behind the question; 0 if this answer may already have been
         sent, in which case the Flow may have continued
-    :raises CrewInvalidInput: it was already answered
-    :raises CrewTryFailed: the service does not show the Flow's question
+    :raises CrewInvalidInput: the question was already answered, or the Flow has since asked another one
+    :raises CrewTryFailed: the service does not show that the Flow is waiting for an answer
     """
     hook = poller.hook
     if hook.connection.flow_webhook_secret:
@@ -93,7 +93,7 @@ def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> A
 
 
 def _refuse_after_another_question(hook: ConnectedCrew, answer: ReviewAnswer) -> None:
-    """Refuse an answer by the Flow's id, since it would reach whatever the Flow is asking now."""
+    """Refuse to answer by the Flow's id if the Flow has asked another question, which would get the answer."""
     newest = source.newest_question(hook.crew_conn_id, answer.execution_id)
     if newest not in (None, answer.crew_task_id):
         raise CrewInvalidInput(
@@ -102,7 +102,7 @@ def _refuse_after_another_question(hook: ConnectedCrew, answer: ReviewAnswer) ->
 
 
 def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddress | None:
-    """Poll until the status shows the Flow as paused: in other states, a live deployment accepts and ignores answers.
+    """Poll until the Flow is paused; in any other state, a live deployment accepts an answer but ignores it.
 
     :param lag: how long to poll, in seconds; 0 accepts any state
     """
@@ -151,7 +151,7 @@ def check(hook: ConnectedCrew, address: AnswerAddress) -> None:
 
 
 def _receiver(connection: CrewConnection, url: str) -> Deployment:
-    """Return the recipient of the answer; the deployment's token and headers are not sent."""
+    """Return the recipient of the answer, without the deployment's token and headers, which it must not receive."""
     parts, own = urlsplit(url), connection.deployment
     origin = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
     return Deployment(base_url=origin, timeout=own.kickoff_timeout, verify=own.verify, proxy=own.proxy)

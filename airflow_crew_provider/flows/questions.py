@@ -1,4 +1,4 @@
-"""Questions from Flows: their outcomes as choices. Pure.
+"""Questions from Flows: their outcomes as choices. This module does no I/O.
 
 A crew asks for approval or a revision; a Flow may route on any word (observed Flows, the pause).
 """
@@ -16,17 +16,17 @@ ASKED_FIELDS = ("question", "outcomes", "flow_id", "ask")
 
 
 def asked_in(pending: Json) -> Json:
-    """Return a Flow's question, or one in the middle of a task, from a pending record; empty for a draft."""
+    """Return a pending record's fields for a Flow's question, or one in the middle of a task; empty for a draft."""
     return {name: pending[name] for name in ASKED_FIELDS if pending.get(name) is not None}
 
 
 def is_of_flow(shown: Json) -> bool:
-    """Whether a Flow is asking, not a crew; a question in the middle of a task has outcomes too."""
+    """Return whether a Flow is asking; a crew's question in the middle of a task also has outcomes."""
     return ask_in(shown) is None and (shown.get("question") is not None or bool(outcomes_of(shown)))
 
 
 def feedback_hint(shown: Json) -> str:
-    """Return the form's hint below the feedback field; an empty record is a crew's."""
+    """Return the hint below the form's feedback field; an empty record is treated as a crew's."""
     if outcomes_of(shown):
         return "Sent with your choice"
     return "Your answer" if is_of_flow(shown) else "What to change; required for a revision"
@@ -38,7 +38,7 @@ def outcomes_of(shown: Json) -> list[str]:
 
 
 def at_deadline(shown: Json, options: Sequence[str], policy: str | Json) -> list[str] | None:
-    """Return the choice if nobody answers in time; None if the task then fails.
+    """Return the choice to make if nobody answers in time; None if the task should then fail.
 
     :raises CrewInvalidInput: the policy does not identify a single outcome of the Flow
     """
@@ -57,14 +57,14 @@ def at_deadline(shown: Json, options: Sequence[str], policy: str | Json) -> list
 
 
 def approving(shown: Json, options: Sequence[str]) -> list[str] | None:
-    """Return the choice that approves; None if the Flow has no clear one."""
+    """Return the choice that approves; None if it is not clear which of the Flow's outcomes does."""
     outcomes = outcomes_of(shown)
     meant = outcome_meant(True, outcomes) if outcomes else options[0]
     return None if meant is None else [meant]
 
 
 def refuse_approvals_of(shown: Json, approvals: int) -> None:
-    """Refuse to require several approvals for a Flow with outcomes other than an approving and a revising one.
+    """Refuse to require several approvals if a Flow's outcomes are not an approving and a revising one.
 
     :raises CrewInvalidInput: the Flow's outcomes are not an approving and a revising one
     """
@@ -77,7 +77,7 @@ def refuse_approvals_of(shown: Json, approvals: int) -> None:
 
 
 def chosen(shown: Json, option: str, options: Sequence[str]) -> Json:
-    """Return what a choice means: whether it approves and, for a Flow, which outcome it is."""
+    """Return the meaning of a choice: whether it approves and, for a Flow, which outcome it is."""
     outcomes = outcomes_of(shown)
     if outcomes:
         return {"is_approve": approval_meant(option, outcomes), "outcome": option}

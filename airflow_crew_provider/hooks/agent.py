@@ -1,15 +1,15 @@
 """A crew as a common-ai agent: one prompt, one execution, one answer.
 
-The contract is `BaseManagedAgentHook` of ``apache-airflow-providers-common-ai``, which the extra ``common-ai``
+The interface is `BaseManagedAgentHook` of ``apache-airflow-providers-common-ai``, which the extra ``common-ai``
 installs. Airflow retries a task after any error, so each error also shows whether a crew may have been started::
 
-    ManagedAgentRejected         nothing was started: the service refused the prompt; the model may write another
+    ManagedAgentRejected         nothing was started: the service refused the prompt; the model may try another
     our own error, unchanged     nothing was started, and a later try may succeed
     ManagedAgentInvocationError  nothing was started, and a later try would fail in the same way
     CrewAgentFailed              a crew may have been started: the task fails without further tries
 
-The asking task records what it started for each question, so that its retry reattaches: the failure may have
-come from a different question, or from a different tool. Clearing it asks again.
+The task that asks records the execution that it started for each question, so that a retry reattaches to it: the
+failure may have been caused by a different question or tool. After a clear, the task asks again.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ try:
 except ImportError:
 
     class BaseManagedAgentHook:  # type: ignore[no-redef]
-        """Stand-in: common-ai is not installed."""
+        """Stand-in for common-ai's class, which is not installed."""
 
         def agent(self, agent: str) -> NoReturn:
-            """Raise an error that names what to install."""
+            """Raise an error that names the extra to install."""
             raise AirflowOptionalProviderFeatureException(
                 f"{agent!r} cannot be used as an agent: install airflow-crew-provider[common-ai]"
             )
@@ -85,13 +85,13 @@ LONGEST = 3600.0  # seconds, for a request without its own limit
 POLL_INTERVAL = 2.0
 SENT = "The task ended while the kickoff was in flight, so a crew may be running"
 WHAT_NOW = (
-    "The task is not retried, since a second kickoff could run the crew twice; clear it to ask again. First check at "
-    "the service whether an execution of this task is running (its meta.airflow names DAG, run, task and map index)"
+    "The task is not retried, because a second kickoff could run the crew twice; clear it to ask again. First check "
+    "the service for a running execution of this task (its meta.airflow names the DAG, run, task and map index)"
 )
 
 
 class CrewAgentFailed(ManagedAgentInvocationError, AirflowFailException):
-    """A crew that was started, or may have been, returned no answer; another try would start a second one."""
+    """A crew that was started, or may have been, returned no answer; another try would start a second execution."""
 
 
 def ref(crew_conn_id: str, agent: str) -> ManagedAgentRef:
@@ -100,7 +100,7 @@ def ref(crew_conn_id: str, agent: str) -> ManagedAgentRef:
 
 
 def capabilities() -> ManagedAgentCapabilities:
-    """Return a crew's capabilities. It keeps no conversation."""
+    """Return a crew's capabilities as an agent; it does not keep a conversation."""
     return ManagedAgentCapabilities(sessions=False, structured_output=True, usage=True, trace=True)
 
 
@@ -132,8 +132,8 @@ class Consultation:
     """One question to a crew.
 
     :param crew: the crew to ask
-    :param prompt_input: the input that takes the prompt; None for the only one that the crew requires
-    :param seconds: time limit
+    :param prompt_input: the crew's input that takes the prompt; None for its only required input
+    :param seconds: the time limit
     """
 
     def __init__(self, crew: ConnectedCrew, prompt_input: str | None, seconds: float | None) -> None:
@@ -161,7 +161,7 @@ class Consultation:
     # --- what an earlier try started ---
 
     def _started_before(self) -> str | None:
-        """Return the execution that an earlier try started for this question, if it should be used again."""
+        """Return the execution that an earlier try started for this question, if it should be reused."""
         record = self._record
         kickoff_id = record.kickoff_id
         if kickoff_id is None:
@@ -178,7 +178,7 @@ class Consultation:
         return None
 
     def _refuse_unknown(self, sender: Sender) -> None:
-        """Refuse a second kickoff if the first's outcome is unknown, unless the service recognizes its key."""
+        """Refuse a second kickoff if the outcome of the first is unknown, unless the service recognizes its key."""
         keyed = self._record.was_keyed(keyed=self._crew.connection.idempotency_keys)
         if self._record.earlier is Earlier.UNKNOWN and (not keyed or self._record.changes(sender)):
             raise CrewAgentFailed(
@@ -200,9 +200,9 @@ class Consultation:
         return kickoff_id
 
     def _input(self) -> str:
-        """Return the input for the prompt.
+        """Return the name of the input for the prompt.
 
-        :raises ManagedAgentInvocationError: the crew has no such input, or requires others too
+        :raises ManagedAgentInvocationError: the crew has no such input, or also requires others
         """
         asked = self._crew.client.send(endpoints.inputs(), timeout=self._left())
         unless_flow = [] if self._crew.connection.kind == FLOW else asked.names
@@ -220,7 +220,7 @@ class Consultation:
         raise ManagedAgentInvocationError(f"{self._crew.mask(said)}. {advice}")
 
     def _left(self) -> float:
-        """Return the seconds left for a request before the kickoff is sent."""
+        """Return the seconds left for the next request; raise an error if the time limit has expired."""
         left = self._deadline - time.time()
         if left <= 0:
             over = f"The time limit of {self._seconds:.1f} s expired before the kickoff"
@@ -245,7 +245,7 @@ class Consultation:
             raise CrewAgentFailed(f"{said}. {WHAT_NOW}") from error
         except BaseException:  # e.g. the worker is stopping
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
-            self._crew.log.warning("%s. A later try does not start another", SENT)
+            self._crew.log.warning("%s. A later try will not start another", SENT)
             raise
         try:
             self._record.record_id(kickoff_id)
@@ -271,7 +271,7 @@ class Consultation:
         raise CrewAgentFailed(f"{said}. {self._stopped(kickoff_id)}. Clear the task to ask again")
 
     def _stopped(self, kickoff_id: str) -> str:
-        """Stop the execution, since nothing will continue it; return a sentence about its fate."""
+        """Stop the execution, because nothing will wait for it any longer; return a sentence about its fate."""
         try:
             return fate_of_stop(kickoff_id, self._crew.stop(kickoff_id))
         except CrewError as error:
@@ -301,7 +301,7 @@ def _record_of(question: Json) -> PostRecord:
 
 
 def _is_asked_now(record: PostRecord) -> bool:
-    """Whether this try has already asked a record's question."""
+    """Return whether this try has already asked a record's question."""
     kept, attempt = record.newest, record.attempt
     return kept.more.get("asked_in") == attempt.try_number and not attempt.started_again(kept.attempt)
 
@@ -318,7 +318,7 @@ def _nothing_started() -> Iterator[None]:
 
 
 def _meta() -> Json | None:
-    """Return the asking task, so that its executions can be found; None outside a task."""
+    """Return the identity of the asking task, so that its executions can be found; None outside a task."""
     try:
         return {"airflow": task_identity(get_current_context())}
     except Exception:

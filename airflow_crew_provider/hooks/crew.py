@@ -1,4 +1,4 @@
-"""The hook: one deployed crew behind one Airflow connection."""
+"""The hook for a deployed crew, as configured in an Airflow connection."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc,name-defined]
     """Start, watch, resume and stop executions of a deployed crew.
 
-    With the extra ``common-ai``, ``CrewHook(...).agent("newsroom")`` is the crew as a common-ai agent.
+    With the extra ``common-ai``, ``CrewHook(...).agent("newsroom")`` returns the crew as a common-ai agent.
 
     :param crew_conn_id: the connection of type ``crew``: base URL as Host, bearer token as Password
-    :param prompt_input: the crew's input that takes an agent's prompt; None for the only one that it requires
+    :param prompt_input: the crew's input that takes an agent's prompt; None for its only required input
     """
 
     conn_name_attr = "crew_conn_id"
@@ -69,8 +69,8 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         """Start an execution and return its kickoff id (specification, section 4.2). The request is never repeated.
 
         :param restore_from: for a Flow with ``@persist``: the id of the state to start from
-        :raises CrewConnectionError: nothing was sent
-        :raises CrewOutcomeUnknown: the service may still have started it
+        :raises CrewConnectionError: the request could not be sent
+        :raises CrewOutcomeUnknown: the service may have started the execution
         """
         return self.send_kickoff(
             Kickoff(
@@ -89,7 +89,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
     def list_executions(self, state: str | None = None, limit: int = 20) -> list[Execution]:
         """Return the newest executions that the token may see, without outputs.
 
-        :param state: only those in this state: ``running``, ``pending``, ``completed`` or ``error``
+        :param state: return only executions in this state: ``running``, ``pending``, ``completed`` or ``error``
         :param limit: the maximum number, up to 100
         :raises CrewApiError: the service refused the request or, like live deployments, has no such list
         """
@@ -119,16 +119,16 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         webhooks: Webhooks | Json | None = None,
         idempotency_key: str | None = None,
     ) -> Resumed:
-        """Answer an execution waiting for a person (specification, section 4.4). The request is never repeated.
+        """Answer an execution that is waiting for a person (specification, section 4.4). The request is never repeated.
 
         :param execution_id: the id of the first kickoff, never that of a continuation
-        :param outcome: for a Flow: one of its outcomes; for a question in the middle of a task: one of its words;
+        :param outcome: for a Flow: one of its outcomes; for a question in the middle of a task: one of its choices;
             ``is_approve`` may then be None
         :param edited_output: the text to approve instead of the draft, if the pending execution
             ``takes_edited_output``; for a tool call, its changed arguments as a JSON object
         :param output_sha256: the hash of the answered draft, if the pending execution ``checks_draft``: the service
             then refuses an answer to another draft
-        :raises CrewOutcomeUnknown: the service may still have accepted the answer
+        :raises CrewOutcomeUnknown: the service may have accepted the answer
         """
         request = Resume(
             execution_id=execution_id,

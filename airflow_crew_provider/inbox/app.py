@@ -1,11 +1,12 @@
 """The inbox over HTTP. Airflow mounts plugins without authentication, so this module authenticates each request.
 
-A request without a valid credential is refused before its body is read, unless checking it takes the body, as with a
-signature. A message is stored before it is acknowledged. Then the waiting task is resumed. Nothing here approves
-anything: a question ends a wait as pending, and progress makes a worker poll the status.
+A request without a valid credential is refused before its body is read, unless the body is needed for the check, as it
+is for a signature. A message is stored before it is acknowledged; then the waiting task is resumed. No webhook can
+approve anything: a question only ends a wait with the state pending, and a report of the crew's success only makes a
+worker poll the status.
 
-`inbox_app` accepts any routers: those for registrations are here, the others next to the data that they store. Their
-dependencies authenticate a request before their functions run.
+`inbox_app` combines routers: the one for registrations is in this module, the others are in `assets` and `flows`. The
+dependencies of a route authenticate a request before its function runs.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ class Answer(NamedTuple):
 
 
 TAKEN = Answer(200, "taken")
-KNOWN = Answer(200, "known already")
+KNOWN = Answer(200, "already known")
 LATE = Answer(200, "too late; nothing changed")
 RETIRED = Answer(401, "this address is no longer valid")
 FOREIGN = Answer(422, "this is about another execution")
 
 
 def take_question(address: RegisteredTask, question: HumanInputRequest) -> Answer:
-    """Store a question for a person once."""
+    """Store a question for a person, unless it is already stored."""
     with stored.locked_store(address) as store:
         result = _judge_question(store, question)
         if result is TAKEN:
@@ -87,7 +88,7 @@ def _judge_question(store: InboxStore, question: HumanInputRequest) -> Answer:
 
 
 def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
-    """Return a function that builds the event for a task waiting for this question, and returns None for others."""
+    """Return a function that builds the event for a task, or returns None if it is not waiting for the question."""
 
     def event_for(waiting: DeferredTask) -> Json | None:
         kickoff_id = waiting.kwargs.get("kickoff_id")
@@ -100,7 +101,7 @@ def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
 
 
 def succeeded(kickoff_id: str) -> EventFor:
-    """Return a function that builds the event for a task waiting for an execution; a worker then polls the status."""
+    """Return a function that builds the event for a task, or returns None if it is not waiting for the execution."""
 
     def event_for(waiting: DeferredTask) -> Json | None:
         same = waiting.kwargs.get("kickoff_id") == kickoff_id
@@ -110,21 +111,21 @@ def succeeded(kickoff_id: str) -> EventFor:
 
 
 async def wake(address: RegisteredTask, mark: str, event_for: EventFor) -> None:
-    """Resume tasks in the DAG run that made the registration."""
+    """Resume the waiting tasks in the registration's DAG run."""
     await resume_tasks(lambda: stored.waiting(address, mark), event_for)
 
 
 async def resume_tasks(find: Callable[[], list[DeferredTask]], event_for: EventFor) -> None:
-    """Resume tasks; the message is already stored, so if this fails, their next poll finds it."""
+    """Resume the tasks that `find` returns; if this fails, their next poll finds the stored message."""
     try:
         for waiting in await run_in_threadpool(find):
             event = event_for(waiting)
             if event is not None:
                 await asyncio.sleep(deferral.NOTICED_AFTER - (datetime.now(UTC) - waiting.since).total_seconds())
                 await run_in_threadpool(stored.wake, waiting, event)
-                log.info("A webhook woke %s of %s", waiting.task_id, waiting.run_id)
+                log.info("A webhook resumed task %s of DAG run %s", waiting.task_id, waiting.run_id)
     except Exception:
-        log.exception("A webhook was stored, but the waiting tasks could not be resumed; their next poll finds it")
+        log.exception("A webhook was stored, but the waiting tasks could not be resumed; their next poll will find it")
 
 
 Id = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{20,64}$")]
@@ -176,7 +177,7 @@ async def body_of(request: Request) -> Any:
 
 
 def json_body(body: bytes) -> Any:
-    """Read JSON; raise a 422 if it is invalid."""
+    """Parse JSON; raise an HTTP 422 error if it is invalid."""
     try:
         return json_of(HttpResponse(200, {}, body), "The webhook")
     except CrewProtocolError:
@@ -193,7 +194,7 @@ router = APIRouter()
 def human_input(
     address: Annotated[RegisteredTask, Depends(asker)], body: Body, afterwards: BackgroundTasks
 ) -> dict[str, str]:
-    """Store the question of a crew task that waits for a person."""
+    """Store the question of a crew task that is waiting for a person."""
     try:
         question = HumanInputRequest.read(body)
     except CrewProtocolError as error:
@@ -211,7 +212,7 @@ def progress(
     body: Body,
     afterwards: BackgroundTasks,
 ) -> dict[str, str]:
-    """Store that a task or step finished, or that the crew succeeded."""
+    """Record that a task or step finished, or that the crew succeeded."""
     if not isinstance(body, dict) or not isinstance(body.get("kickoff_id"), str):
         raise HTTPException(422, "The webhook is not an object with a kickoff_id")
     result = take_progress(address, kind, body)
@@ -221,14 +222,14 @@ def progress(
 
 
 def answered(answer: Answer) -> dict[str, str]:
-    """Return the body for an answer; raise an error if its status is not 200."""
+    """Return the response body for an answer; raise an HTTP error if its status is not 200."""
     if answer.status != 200:
         raise HTTPException(answer.status, answer.said)
     return {"status": answer.said}
 
 
 def inbox_app(routers: Iterable[APIRouter]) -> FastAPI:
-    """Return the application with these routers."""
+    """Build the application from these routers."""
     app = FastAPI(title="Crew inbox", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(NotDecrypted, _not_stored)
     for each in routers:
@@ -237,6 +238,6 @@ def inbox_app(routers: Iterable[APIRouter]) -> FastAPI:
 
 
 def _not_stored(request: Request, error: Exception) -> JSONResponse:
-    """Return a 503, so that the sender tries again: this process cannot read the related records."""
+    """Return a 503, so that the sender tries again, because this process cannot decrypt the stored records."""
     log.error("A webhook could not be stored: %s", error)
     return JSONResponse({"detail": "The webhook could not be stored"}, 503)

@@ -1,4 +1,4 @@
-"""A crew's own webhook, no matter who started the crew: it adds one event to the asset for its connection."""
+"""The webhook that reports a crew's success, no matter who started the crew, and adds an event to an asset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_crew_provider.models import Json
 
 
 def add_event(uri: str, kickoff_id: str, extra: Json) -> bool | None:
-    """Store the only event for an execution; False if it is already known, None if no DAG uses the asset."""
+    """Store one event for an execution; return False if it is already stored, None if no DAG uses the asset."""
     with create_session(scoped=False) as session:
         mine = (AssetModel.uri == uri, AssetModel.active.has())
         # Write first: this locks the asset on every database, so that later reads are not stale.
@@ -49,7 +49,7 @@ router = APIRouter()
 def crew_sender(
     connection: Annotated[str, Path(max_length=250)], capability: Annotated[str, Path(max_length=100)]
 ) -> str:
-    """Return the connection whose crew sent the webhook, if the address contains its secret."""
+    """Return the id of the connection in the address, if the address also contains its webhook secret."""
     found = connection_of(connection)
     secret = webhook_secret(found[1]) if found else None
     if not matches(capability, digest(secret) if secret else ""):

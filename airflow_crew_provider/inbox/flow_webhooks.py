@@ -1,6 +1,6 @@
 """The signed webhook for a Flow's question: its signature, its two shapes, and its stored form.
 
-The callback address contains a token, so it is a secret and stored separately.
+The callback address contains a token, so it is secret and is stored separately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
 from airflow_crew_provider.inbox.messages import draft_text, pending_execution
 from airflow_crew_provider.models import Execution, Json
 
-FRESH = 300  # how many seconds a signature is valid
+FRESH = 300  # seconds for which a signature is valid
 STANDARD = "whsec_"  # Standard Webhooks secrets begin with this (https://www.standardwebhooks.com)
 EVENTS = ("new_request", "escalation", "")
 OPEN = ("pending", "")
@@ -27,18 +27,19 @@ MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
 
 
 def is_recent(headers: Mapping[str, str], *, now: float) -> bool:
-    """Whether a webhook has a signature, valid or not, from the last five minutes. The body is not needed for this.
+    """Return whether a webhook has a signature, valid or not, from the last five minutes; its body is not needed.
 
-    Header names are lower-case.
+    Header names must be in lower case.
     """
     carried = [_first(headers, timestamps) for _, names, timestamps in SIGNATURES if _first(headers, names)]
     return bool(carried) and all(_is_fresh(timestamp, now) for timestamp in carried)
 
 
 def is_signed(secret: str, headers: Mapping[str, str], raw: bytes, *, now: float) -> bool:
-    """Whether a webhook was signed with the secret in the last five minutes; header names are lower-case.
+    """Return whether a webhook was signed with the secret in the last five minutes.
 
-    It may have CrewAI's signature, that of Standard Webhooks, or both; each one present must be valid.
+    It may have CrewAI's signature, a Standard Webhooks signature, or both; each one present must be valid. Header names
+    must be in lower case.
     """
     carried = [holds for holds, names, _ in SIGNATURES if _first(headers, names)]
     return is_recent(headers, now=now) and all(holds(secret, headers, raw) for holds in carried)
@@ -55,7 +56,7 @@ def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes) 
 
 
 def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes) -> bool:
-    """Whether a signature is valid (there are several while a secret is rotated); False for a non-standard secret."""
+    """Return whether any of the signatures (several during a rotation) is valid; False for a non-standard secret."""
     key = _standard_key(secret)
     if key is None:
         return False
@@ -95,7 +96,7 @@ def _bytes(header: str) -> bytes:
 
 @dataclass(frozen=True)
 class FlowQuestion:
-    """A Flow's question; each of ``ids`` may identify its execution."""
+    """A Flow's question; any of ``ids`` may identify its execution."""
 
     id: str
     method: str
@@ -117,7 +118,7 @@ class FlowQuestion:
 
 @dataclass(frozen=True)
 class AnswerAddress:
-    """How to answer a question: at its callback, which is a secret, or else by the Flow's id."""
+    """The address for answering a question: its callback, which is secret, or else the Flow's id."""
 
     callback_url: str | None = field(default=None, repr=False)
     response_token: str | None = field(default=None, repr=False)
@@ -138,9 +139,9 @@ class AnswerAddress:
 
 
 def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
-    """Read a webhook in either shape; None for one without a question, such as one about an answered request.
+    """Read a webhook in either shape; return None if it asks nothing, e.g. because its request was already answered.
 
-    :raises CrewProtocolError: a field that an answer needs is missing
+    :raises CrewProtocolError: a required field is missing, or a field is invalid
     """
     if not isinstance(body, dict):
         raise CrewProtocolError("The webhook is not an object")
@@ -160,7 +161,7 @@ def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
 
 
 def _flat(body: Json) -> Json:
-    """Return the fields from both shapes at one level; the request's fields take precedence."""
+    """Merge the fields of either shape into one object; the request's fields take precedence."""
     named: Json = {}
     event = body.get("event")
     if isinstance(event, dict):

@@ -1,7 +1,6 @@
-"""The signed webhook for a Flow's question, over HTTP: the connection that verifies it, and the tasks that it resumes.
+"""The endpoint for a Flow's question: it verifies the signature, stores the question and resumes the waiting tasks.
 
-A task can read a question by any id that the service reported, so the waiting task need not be known when the question
-arrives.
+A question is stored under each id in its webhook, so it can arrive before any task waits for it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from airflow_crew_provider.wait.watch import PENDING, Outcome
 
 @dataclass(frozen=True)
 class FlowSender:
-    """A deployment whose webhooks are accepted, as read from its connection."""
+    """A deployment whose webhooks are accepted, as configured in its connection."""
 
     crew_conn_id: str
     base_url: str
@@ -35,14 +34,14 @@ class FlowSender:
 
 
 def sender(crew_conn_id: str) -> FlowSender | None:
-    """Look up the sender; None if there is no such connection, or if it has no secret."""
+    """Look up the sender; return None if the connection does not exist, has no secret or is invalid."""
     found, extra = connection_of(crew_conn_id) or (None, {})
     secret = str(extra.get("flow_webhook_secret") or "").strip()
     if found is None or not secret:
         return None
     try:
         base, allowed = base_url(found.host, found.port, found.schema), hosts(extra.get("callback_hosts"))
-    except ValueError:  # not disclosed to the sender
+    except ValueError:  # the reason is not disclosed to the sender
         return None
     return FlowSender(crew_conn_id, base, secret, allowed)
 
@@ -54,7 +53,7 @@ router = APIRouter()
 
 
 async def signed_body(request: Request) -> bytes:
-    """Read the body, which only a signature can authenticate; refuse a request without a recent signature."""
+    """Read the body, which is needed to verify the signature, but only if the request has a recent one."""
     if not webhooks.is_recent(request.headers, now=time.time()):
         raise _unproven()
     return await raw_body(request)
@@ -63,7 +62,7 @@ async def signed_body(request: Request) -> bytes:
 SignedBody = Annotated[bytes, Depends(signed_body)]
 
 
-# The connection is looked up after the body is read, so that a large or slow body does not reveal whether it exists.
+# Look up the connection after reading the body, so that a large or slow body does not reveal whether it exists.
 def flow_sender(connection: Annotated[str, Path(max_length=250)], raw: SignedBody, request: Request) -> FlowSender:
     """Return the connection's deployment if it signed the request."""
     found = sender(connection)
@@ -94,7 +93,7 @@ def flow_question(
 
 
 def take(sender: FlowSender, question: FlowQuestion, address: AnswerAddress) -> Answer:
-    """Store a question once; refuse one whose answer would go to a foreign host."""
+    """Store a question, unless it is already stored; refuse it if its answer would go to a host that is not allowed."""
     url = address.callback_url
     if url is not None and not is_allowed(url, sender.base_url, sender.callback_hosts):
         return FOREIGN_HOST

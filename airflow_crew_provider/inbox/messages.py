@@ -1,8 +1,8 @@
-"""Webhook credentials and messages. Pure and bounded.
+"""Webhook credentials and messages, limited in size. This module does no I/O.
 
 A registration belongs to one kickoff or resume. Its bearer token authenticates questions for a person; its progress
 URLs, which the service calls without authentication, contain a capability that does not authenticate questions. Airflow
-stores only hashes of both. A message is stored once; a repeated one changes nothing.
+stores only hashes of both. A question, like the crew's success, is stored only once; a repeated one changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_crew_provider.models import (
     canonical_json,
 )
 
-WORD = "inbox"  # the value of `webhooks` in operators
+WORD = "inbox"  # the value of an operator's `webhooks` argument that selects the inbox
 
 Secret = Callable[[str], str]
 
@@ -56,7 +56,7 @@ class Registration:
 
     @classmethod
     def of(cls, value: Any) -> Registration | None:
-        """Read a stored value; None if it is not a registration."""
+        """Read a stored value; return None if it is not a registration."""
         try:
             return cls(**value)
         except TypeError:
@@ -79,7 +79,7 @@ def fresh(purpose: str) -> str:
 
 
 def repeatable(token: str, idempotency_key: str) -> Secret:
-    """Return a function that derives the same secrets, and so the same body, for a request repeated with its key.
+    """Return a function that derives the same secrets, and so the same body, for a request repeated with the same key.
 
     Neither the connection's token nor the random key is enough to derive them.
     """
@@ -92,7 +92,7 @@ def repeatable(token: str, idempotency_key: str) -> Secret:
 
 
 def secrets_of(webhooks: Webhooks) -> tuple[str, str]:
-    """Return the parts of these webhooks to mask in logs: the token, and the capability."""
+    """Return the parts of these webhooks to mask in logs: the token and the capability."""
     assert webhooks.human_input
     assert webhooks.human_input.token
     assert webhooks.task
@@ -100,7 +100,7 @@ def secrets_of(webhooks: Webhooks) -> tuple[str, str]:
 
 
 def registered(inbox_url: str, execution_id: str | None, secret: Secret = fresh) -> tuple[Registration, Webhooks]:
-    """Return the registration to store, and the webhooks to send."""
+    """Create a registration; return the record to store and the webhooks to send."""
     id_, token, capability = (secret(purpose) for purpose in ("id", "human_input", "progress"))
     base = inbox_url.rstrip("/")
     progress_url = f"{base}/progress/{id_}/{capability}"
@@ -112,20 +112,20 @@ def registered(inbox_url: str, execution_id: str | None, secret: Secret = fresh)
 # --- messages ---
 
 
-MOST_QUESTIONS = 50  # per registration; a service asks once
+MOST_QUESTIONS = 50  # per registration; a service normally asks only once
 LONGEST_LINE = 200
 TASK, STEP, CREW = "task", "step", "crew"
 
 
 @dataclass(frozen=True)
 class HumanInputRequest:
-    """A crew task's request for a person's input (observed dialect, Waiting for a person)."""
+    """A crew task's request for a person's input (observed dialect, "Waiting for a person")."""
 
     task_id: str
     output: str
     kickoff_id: str | None
     execution_id: str | None
-    asked: Json | None = None  # for a question in the middle of the task; release 0.2 neither stores nor reads it
+    asked: Json | None = None  # for a question asked in the middle of a task; release 0.2 neither stores nor reads it
 
     @classmethod
     def read(cls, body: Any) -> HumanInputRequest:
@@ -139,7 +139,7 @@ class HumanInputRequest:
 
     @property
     def ids(self) -> set[str]:
-        """The ids by which the service knows the execution."""
+        """The ids that the service uses for the execution."""
         return {each for each in (self.kickoff_id, self.execution_id) if each}
 
     def as_execution(self, kickoff_id: str) -> Execution:
@@ -147,13 +147,13 @@ class HumanInputRequest:
         return pending_execution(kickoff_id, self.task_id, self.output, **asked_fields(self.asked or {}))
 
     def as_dict(self) -> Json:
-        """Return plain JSON; for a draft, as in release 0.2."""
+        """Return plain JSON; for a draft, the same as in release 0.2."""
         return {name: value for name, value in asdict(self).items() if name != "asked" or value is not None}
 
 
 @dataclass(frozen=True)
 class InboxMessages:
-    """All messages for one registration; for older questions, only the ids."""
+    """All messages for one registration; only the ids of older questions are kept."""
 
     registration: str
     question: Json | None = None
@@ -176,7 +176,7 @@ class InboxMessages:
 
     @property
     def newest(self) -> HumanInputRequest | None:
-        """The open question, as reported by webhooks."""
+        """The latest question that a webhook reported."""
         return HumanInputRequest(**self.question) if self.question else None
 
     @property
@@ -202,8 +202,8 @@ class InboxMessages:
 
     @property
     def progress(self) -> str:
-        """Return the latest progress on one line."""
-        return f"{self.tasks} tasks and {self.steps} steps, the last: {self.last}" if self.last else ""
+        """The latest progress, on one line."""
+        return f"{self.tasks} tasks and {self.steps} steps; latest: {self.last}" if self.last else ""
 
 
 def draft_text(output: Any) -> str:
@@ -226,7 +226,7 @@ def pending_execution(kickoff_id: str, crew_task_id: str, output: str, **more: A
 
 
 def is_of_another(ids: set[str], root: str | None, posted: str | None) -> bool:
-    """Whether a message is about an execution other than its registration's.
+    """Return whether a message is about an execution other than its registration's.
 
     :param root: the first kickoff's id, if already known
     :param posted: the id that the service returned for the registered kickoff, if already known
@@ -243,7 +243,7 @@ def completed_asset(crew_conn_id: str) -> str:
 
 
 def completed_id(body: Any) -> str:
-    """Return the id of the execution that a crew's webhook reports as completed; read nothing else."""
+    """Return the id of the execution that a crew's webhook reports as completed; ignore everything else."""
     kickoff_id = _id(body, "kickoff_id")
     if not kickoff_id:
         raise CrewProtocolError("The webhook lacks kickoff_id")

@@ -1,7 +1,7 @@
 """The plugin through which Airflow 3's API server serves the inbox. Airflow 2 loads it but does not use it.
 
-Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives. Expired records are
-removed once an hour in each API server; two at once do no harm.
+Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives. Each API server
+removes expired records once an hour; it is safe for two of them to do so at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Inbox:
     _app: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass on a request."""
+        """Pass the request to the application."""
         if self._app is None:
             from airflow_crew_provider.inbox import app, assets, flows
 
@@ -48,11 +48,11 @@ def _sweep_for_ever() -> None:
         try:
             sweep(datetime.now(UTC))
         except Exception:
-            log.warning("Expired records of the inbox could not be removed; the next try is in an hour", exc_info=True)
+            log.warning("Expired inbox records could not be removed; the next attempt is in an hour", exc_info=True)
 
 
 def sweep(now: datetime) -> int:
-    """Remove records of finished DAG runs, and expired Flow questions."""
+    """Remove the records of finished DAG runs, and expired Flow questions."""
     from airflow_crew_provider.inbox import store
 
     return store.sweep(now)

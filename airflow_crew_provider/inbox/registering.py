@@ -1,6 +1,6 @@
-"""A task's messages to the inbox: its registration before a POST, the returned id, and its DAG run.
+"""The data that a task stores for the inbox: its registration before a POST, the returned id, and its DAG run.
 
-The inbox runs in the API server; the two communicate through Variables (see `store`).
+The inbox runs in the API server; a task communicates with it through Variables (see `store`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
     """Store a registration durably; keep messages that have already arrived for it.
 
-    :param messages: messages stored elsewhere before an upgrade, else none
+    :param messages: the initial messages: those stored elsewhere before an upgrade, or none
     """
     put(task.key, task.as_dict(), task.description)
     if get(task.messages_key) is None and not has_variable(task.messages_key):
@@ -53,7 +53,7 @@ def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
 
 
 def put(key: str, value: Json, said: str, *, sealed: bool = False) -> None:
-    """Store a value and read it back: Airflow only logs that it failed to store a Variable."""
+    """Store a value and read it back to verify it, because Airflow only logs a failure to store a Variable."""
     text = json.dumps(value)
     Variable.set(key, seal(text) if sealed else text, description=said)
     if get(key) != value:
@@ -69,7 +69,7 @@ def register(
 ) -> tuple[Registration, Webhooks]:
     """Durably register this task's next POST with the inbox; return the record and the webhooks.
 
-    :param inbox_url: the inbox URL for a repeated POST, which must not change; by default, the connection's
+    :param inbox_url: for a repeated POST, the original inbox URL, which must not change; by default, the connection's
     """
     check(hook)
     connection = hook.connection
@@ -89,15 +89,15 @@ def register(
 
 
 def check(hook: ConnectedCrew) -> None:
-    """Raise an error if this Airflow has no inbox, or if the connection does not contain its URL."""
+    """Raise an error if this version of Airflow has no inbox, or if the connection does not contain the inbox's URL."""
     if not has_inbox():
         raise CrewInvalidInput(
-            "webhooks='inbox' needs Airflow 3, since older versions cannot serve the inbox. Nothing was sent; omit "
+            "webhooks='inbox' needs Airflow 3, because older versions cannot serve the inbox. Nothing was sent; omit "
             "webhooks to wait by polling"
         )
     if not (hook.connection.inbox_url or "").startswith(("https://", "http://")):
         raise CrewInvalidInput(
-            f"Connection {hook.crew_conn_id!r} has no inbox_url in its Extra, or one that is not an http or https "
+            f"Connection {hook.crew_conn_id!r} has no inbox_url in its Extra, or its inbox_url is not an http or https "
             "address; webhooks='inbox' needs the URL at which the service reaches this Airflow's inbox, e.g. "
             "https://airflow.example.com/crew-inbox. Nothing was sent"
         )
@@ -141,7 +141,7 @@ def registered_address(context: Any, task: RelatedTask, kickoff_id: str) -> Json
 
 
 def _may_have_registered(task: object) -> bool:
-    """Whether a task may use the inbox: its `webhooks` are ``inbox`` or a template."""
+    """Return whether a task may use the inbox: its `webhooks` argument is ``inbox`` or a template."""
     webhooks = getattr(task, "webhooks", None) or (getattr(task, "partial_kwargs", None) or {}).get("webhooks")
     return isinstance(webhooks, str) and (webhooks == WORD or "{{" in webhooks)
 
@@ -149,7 +149,7 @@ def _may_have_registered(task: object) -> bool:
 def note_run(context: Any, hook: ConnectedCrew, execution_id: str) -> None:
     """Record which DAG run started an execution or is waiting for it, if the execution may be a Flow's.
 
-    The inbox removes the execution's questions with the DAG run.
+    The inbox removes the execution's questions together with the DAG run's other records.
     """
     try:
         if hook.connection.flow_webhook_secret and has_inbox():

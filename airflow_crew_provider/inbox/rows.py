@@ -1,4 +1,4 @@
-"""The inbox's Variables: their names, contents and lifetimes. Pure.
+"""The inbox's Variables: their names, contents and lifetimes. This module does no I/O.
 
 Names end in a hash, so they reveal no address or id::
 
@@ -9,8 +9,9 @@ Names end in a hash, so they reveal no address or id::
     crew_flow_questions_  connection, execution                 a Flow's questions, for each id of the execution
     crew_flow_secret_     connection, request                   how to answer a question, until it is answered
 
-The first, third and fourth name a DAG run (`dag_id`, `run_id`) and are removed with it, together with what belongs to
-them. The run that a Flow's question belongs to may be unknown, so the description also contains an expiry date.
+The first, third and fourth contain a DAG run (`dag_id`, `run_id`) and are removed with it, together with the records
+that belong to them. The run that a Flow's question belongs to may be unknown, so its description contains an expiry
+date.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _of_run(dag_id: str, run_id: str) -> str:
 
 
 def registration_key(registration_id: str) -> str:
-    """Return the name of a registration's Variable; the id itself is part of an address."""
+    """Return the name of a registration's Variable; it contains only a hash, because the id is part of an address."""
     return INBOX_REGISTRATION_KEY + _hash(registration_id)
 
 
@@ -78,7 +79,7 @@ class RegisteredTask:
 
     @classmethod
     def of(cls, value: Any) -> RegisteredTask | None:
-        """Read a stored value; None if it is not a registration."""
+        """Read a stored value; return None if it is not a registration."""
         try:
             named = {name: value[name] for name in (*TASK_FIELDS, "kickoff_id")}
             region = {name: value.get(name) for name in REGION_FIELDS}
@@ -122,7 +123,7 @@ class RegisteredTask:
 
     @property
     def newest(self) -> tuple[str, Json] | None:
-        """The name and value of the Variable with which a resume retires earlier registrations of its execution."""
+        """The name and value of the Variable by which a resume retires earlier registrations; None for a kickoff."""
         execution_id = self.registration.execution_id
         if execution_id is None:
             return None
@@ -133,10 +134,10 @@ class RegisteredTask:
 # --- questions from Flows ---
 
 
-KEPT_FOR = timedelta(days=60)  # at most, and if no DAG run is known
+KEPT_FOR = timedelta(days=60)  # unless removed earlier together with a DAG run
 AFTER_ANSWER = timedelta(days=1)  # by then, a repeated webhook is refused because of its age
 MOST_QUESTIONS = 20  # per execution, with their drafts; older ones are dropped
-USED: Json = {}  # stored in place of a used address, so that a repeated webhook is recognized
+USED: Json = {}  # stored instead of a used address, so that a repeated webhook is recognized
 _UNTIL = "Inbox of the crew provider, kept until "
 
 
@@ -156,7 +157,7 @@ def kept_until(now: datetime, kept_for: timedelta | None = None) -> str:
 
 
 def is_over(key: str, said: str | None, now: datetime) -> bool:
-    """Whether a Variable belongs to the inbox and has expired."""
+    """Return whether a Variable belongs to a Flow's question and has expired."""
     mine = key.startswith(FLOW_PREFIX) and (said or "").startswith(_UNTIL)
     return mine and (said or "") < _UNTIL + now.astimezone(UTC).isoformat(timespec="seconds")
 
@@ -172,7 +173,7 @@ class FlowRun:
 
     @classmethod
     def of(cls, value: Any) -> FlowRun | None:
-        """Read a stored value; None if it is not a run."""
+        """Read a stored value; return None if it is not a run."""
         try:
             return cls(**value)
         except TypeError:
@@ -195,13 +196,13 @@ class FlowRun:
 
 @dataclass(frozen=True)
 class FlowQuestions:
-    """An execution's questions, the oldest first."""
+    """An execution's questions, oldest first."""
 
     questions: list[FlowQuestion] = field(default_factory=list)
 
     @classmethod
     def of(cls, value: Any) -> FlowQuestions:
-        """Read a stored value; empty if there is none."""
+        """Read a stored value; return no questions if there is none."""
         return cls([FlowQuestion(**each) for each in value or ()])
 
     def asking(self, question: FlowQuestion) -> list[Json]:
@@ -210,5 +211,5 @@ class FlowQuestions:
 
 
 def address_in(value: Any) -> AnswerAddress | None:
-    """Read how to answer a question; None if nothing is stored or it was answered."""
+    """Read the address for an answer; return None if none is stored or the question was answered."""
     return AnswerAddress(**value) if value else None

@@ -1,8 +1,8 @@
 """The inbox as read by a task in a worker or by its trigger: questions, and how to answer them.
 
-A status may not show that a crew is waiting for a person. So a wait may also read the messages for its registration or,
-for a Flow, the questions stored under the ids of its execution. If a secrets backend is configured for Variables,
-Airflow queries it first, as for any Variable.
+A status does not always show that a crew is waiting for a person. So a wait may also read the messages for its
+registration or, for a Flow, the questions stored under the ids of its execution. If a secrets backend is configured for
+Variables, Airflow queries it first, as for any Variable.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Reply = Execution | CrewError
 
 
 def get(key: str) -> Any:
-    """Return the value of a Variable; None if there is none."""
+    """Return the value of a Variable, or None if it does not exist."""
     return _value(found_or_none(lambda: Variable.get(key)))
 
 
 async def aget(key: str) -> Any:
-    """Do what `get` does without blocking the event loop."""
-    read = getattr(Variable, "aget", None)  # Airflow 3.4 reads without a thread, and a triggerer has few
+    """Return the same as `get` without blocking the event loop."""
+    read = getattr(Variable, "aget", None)  # Airflow 3.4 needs no thread for this, and a triggerer has few
     if read is None or not is_awaitable():
         return await sync_to_async(get)(key)
     try:
@@ -58,10 +58,10 @@ def _value(text: str | None) -> Any:
 
 @dataclass(frozen=True)
 class Reads:
-    """How to read stored values."""
+    """The functions that read stored values."""
 
     variable: Callable[[str], Awaitable[Any]]
-    xcom: Callable[..., Awaitable[Any]]  # where messages were stored before an upgrade
+    xcom: Callable[..., Awaitable[Any]]  # for messages stored before an upgrade
 
 
 async def _get(key: str) -> Any:
@@ -79,7 +79,7 @@ BLOCKING, AWAITING = Reads(_get, _get_shared), Reads(aget, aget_shared)
 
 
 def stored_address(crew_conn_id: str, request_id: str) -> AnswerAddress | None:
-    """Return how to answer a question; None if it did not come through the inbox or was answered."""
+    """Return the address for an answer; None if the question did not come through the inbox or was answered."""
     return _masked(rows.address_in(get(rows.answer_key(crew_conn_id, request_id))))
 
 
@@ -90,18 +90,18 @@ def _masked(address: AnswerAddress | None) -> AnswerAddress | None:
 
 
 def is_used_up(crew_conn_id: str, request_id: str) -> bool:
-    """Whether a question came through the inbox and was answered."""
+    """Return whether a question came through the inbox and was answered."""
     return bool(get(rows.answer_key(crew_conn_id, request_id)) == rows.USED)
 
 
 def newest_question(crew_conn_id: str, execution_id: str) -> str | None:
-    """Return the id of an execution's last question that came through the inbox; None if there is none."""
+    """Return the id of the latest question that an execution asked through the inbox; None if there is none."""
     kept = FlowQuestions.of(get(rows.questions_key(crew_conn_id, execution_id)))
     return kept.questions[-1].id if kept.questions else None
 
 
 def used_up(crew_conn_id: str, request_id: str) -> None:
-    """Remove a question's callback, but remember the question, so that a repeated webhook does not ask again."""
+    """Remove a question's callback, but remember the question, so that a repeated webhook does not ask it again."""
     said = rows.kept_until(datetime.now(UTC), rows.AFTER_ANSWER)
     Variable.set(rows.answer_key(crew_conn_id, request_id), json.dumps(rows.USED), description=said)
 
@@ -113,10 +113,10 @@ class Reader(Protocol):
     """Reads the questions of one kind of webhook."""
 
     def may_know(self, reply: Reply) -> bool:
-        """Whether a question may exist that the status does not show."""
+        """Return whether there may be a question that the status does not show."""
 
     async def question(self, kickoff_id: str, reply: Reply | None, reads: Reads) -> Execution | None:
-        """Return the execution with its open question; ``reply`` is None if no status was requested."""
+        """Return the execution with its open question, or None; ``reply`` is None if no status was requested."""
 
 
 class InboxSource:
@@ -131,7 +131,7 @@ class InboxSource:
         self._readers: list[Reader] = [OfFlow(hook), *([OfRegistration(address)] if address else [])]
 
     async def read(self, kickoff_id: str, reply: Reply, *, blocking: bool) -> Reply:
-        """Return the question that has arrived if the status does not show one, else the reply."""
+        """Return the execution with a question that has arrived if the status does not show one, else the reply."""
         reads = BLOCKING if blocking else AWAITING
         for reader in self._readers:
             if reader.may_know(reply) and (found := await _safely(reader, kickoff_id, reply, reads)):
@@ -139,7 +139,7 @@ class InboxSource:
         return reply
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether a question for a person has arrived and is open."""
+        """Return whether a question for a person has arrived and is open."""
         return any([await _safely(reader, kickoff_id, None, AWAITING) for reader in self._readers])
 
 
@@ -159,7 +159,7 @@ class OfRegistration:
         self._reported_progress = ""
 
     def may_know(self, reply: Reply) -> bool:
-        """Whether a live deployment may be waiting for a person without its status showing this."""
+        """Return whether the crew may be waiting for a person although the status does not show it."""
         if isinstance(reply, CrewError):
             return isinstance(reply, CrewNotFound)
         if reply.state is ExecutionState.RUNNING:
@@ -183,7 +183,7 @@ class OfRegistration:
 
 
 class OfFlow:
-    """A Flow's questions, which arrive as signed webhooks: a live status shows the pause but no question.
+    """A Flow's questions, which arrive as signed webhooks: a live status shows the pause but not the question.
 
     If the connection has no secret for such webhooks, none can have arrived.
     """
@@ -192,7 +192,7 @@ class OfFlow:
         self._hook = hook
 
     def may_know(self, reply: Reply) -> bool:
-        """Whether a Flow is paused without its status showing why."""
+        """Return whether a Flow is paused although its status does not show why."""
         paused = isinstance(reply, Execution) and reply.state is ExecutionState.PENDING and not reply.crew_task_id
         return paused and self._hook.connection.flow_webhook_secret is not None
 

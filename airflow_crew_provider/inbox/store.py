@@ -1,22 +1,23 @@
 """The inbox's storage: Airflow Variables, read and written in the API server.
 
-Why Variables? A webhook contains only the id of a registration, and a task, its trigger and its next try must find its
-messages. XComs are unsuitable: since Airflow 3.4 they belong to one attempt, have no index on `key`, and `XComModel`
-cannot be written to. The task state store belongs to one task, and a triggerer cannot read it. A Variable has a unique,
-indexed key on every version; workers and triggerers access it through the Execution API, the API server through its
-model.
+Why Variables? A webhook contains only the id of a registration, and a task, its trigger and its next try must all find
+the messages for it. XComs are unsuitable: since Airflow 3.4, an XCom belongs to one try, has no index on `key`, and
+cannot be written through `XComModel`. The task state store belongs to one task, and a triggerer cannot read it. A
+Variable has a unique, indexed key in every version of Airflow; workers and triggerers access it through the Execution
+API, the API server through its model.
 
-* `rows` defines their names. A task writes its registration, the latest registered resume, the DAG run that is waiting
-  for a Flow, and which Flow questions were answered; only this module writes messages. If two API servers write the
+* `rows` defines their names. A task records its registration, the latest registered resume, the DAG run that is waiting
+  for a Flow, and the Flow questions that were answered; only this module adds messages. If two API servers write the
   same row, one waits for the other.
-* Before its credential is checked, a request costs one statement: a lookup by the unique key, joined with an indexed
-  lookup in the XComs that used to hold registrations. The number of Variables and XComs does not matter.
-* Not everybody who may read Variables is allowed to read XComs and forms, so only hashes of credentials are stored, and
-  messages, with their drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
-* Retries and clears remove nothing. `sweep`, which the API server calls every hour, removes the rows for DAG runs that
-  were deleted, or that ended a day ago.
-* Registrations stored as XComs before an upgrade of the provider, or of Airflow to 3.4, are read from there. The first
-  message for such a registration moves it here.
+* Until its credential has been checked, a request costs one SQL statement: a lookup by the unique key, joined with an
+  indexed lookup in the XComs that used to hold registrations. Its cost does not depend on the number of Variables and
+  XComs.
+* Not everyone who is allowed to read Variables may read XComs and forms, so only hashes of credentials are stored, and
+  messages, including drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
+* Retrying or clearing a task removes nothing. `sweep`, which the API server calls every hour, removes the rows for DAG
+  runs that were deleted or ended a day ago.
+* Registrations stored as XComs before an upgrade of the provider, or of Airflow to 3.4, are still read from there. The
+  first message for such a registration moves it to a Variable.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ except ImportError:  # before Airflow 3.4
     from airflow.models.xcom import XComModel as EarlierXCom
 
 OVER = ("success", "failed")
-# A failed run's review may be cleared later; without its callback, an answer could reach another question.
+# A review in a failed run may be cleared later; without the callback, its answer could reach another question.
 FLOW_OVER = ("success",)
 # Final states of a DAG run after which a task's Variables are removed even though the run still exists.
 KEPT_BY_TASKS = {
@@ -72,12 +73,12 @@ KEPT_BY_TASKS = {
     stored_names.RUN_STATE: ("success",),
     stored_names.RESUME_STATE: (),
 }
-KEPT_AFTER_RUN = timedelta(hours=20)  # with an hour between two sweeps, less than a day
+KEPT_AFTER_RUN = timedelta(hours=20)  # less than a day even with an hour between two sweeps
 
 
 def mentions(column: Any, text: str) -> Any:
-    """Whether a JSON column contains a string; callers must check each matching row."""
-    if not text.isascii():  # databases differ in how they write it
+    """Return an SQL condition for a JSON column that may contain a string; callers must check each row found."""
+    if not text.isascii():  # databases differ in how they encode it
         return true()
     return cast(column, String).contains(json.dumps(text)[1:-1], autoescape=True)
 
@@ -138,7 +139,7 @@ class InboxStore:
 
     @property
     def over(self) -> bool:
-        """Whether the DAG run is over or deleted."""
+        """Whether the DAG run has ended or was deleted."""
         of_run = (DagRun.dag_id == self.task.dag_id, DagRun.run_id == self.task.run_id)
         state = self._session.scalar(select(DagRun.state).where(*of_run))
         return state is None or state in OVER
@@ -152,13 +153,13 @@ class InboxStore:
         return newest is not None and newest["at"] > self.task.registration.at
 
     def store(self, messages: InboxMessages) -> None:
-        """Write messages."""
+        """Store the messages."""
         self._row.set_val(seal(json.dumps(messages.as_dict())))
 
 
 @contextmanager
 def locked_store(task: RegisteredTask) -> Iterator[InboxStore]:
-    """Lock one registration for this transaction; changes are committed at its end."""
+    """Lock one registration for the duration of a transaction, which is committed at the end."""
     with create_session(scoped=False) as session:
         if not _lock(session, task):
             session.rollback()
@@ -169,7 +170,7 @@ def locked_store(task: RegisteredTask) -> Iterator[InboxStore]:
 
 
 def _lock(session: Any, task: RegisteredTask) -> bool:
-    # Write first: this locks on every database, so that later reads are not stale.
+    # Write first: this locks the row on every database, so that later reads are not stale.
     mine = update(Variable).where(Variable.key == task.messages_key).values(description=task.description)
     return bool(session.execute(mine.execution_options(synchronize_session=False)).rowcount)
 
@@ -180,14 +181,14 @@ def _value(session: Any, key: str) -> Any:
 
 
 def _read(row: Variable) -> Any:
-    """Return a row's value; None if Airflow can no longer decrypt it, because the key is different or missing."""
+    """Return a row's value; None if Airflow cannot decrypt it, because the Fernet key has changed or is missing."""
     with suppress(ValueError):
         return json.loads(row.get_val() or "null")
     return None
 
 
 def _create(task: RegisteredTask) -> None:
-    """Create the row for messages, with those that XComs held before an upgrade; concurrent calls create it once."""
+    """Create the row for messages, with those stored in XComs before an upgrade; a concurrent call may do so first."""
     with suppress(IntegrityError), create_session(scoped=False) as session:
         earlier = _earlier(session, task)
         messages = InboxMessages.of(earlier.get(stored_names.MESSAGES_KEY), task.registration.id)
@@ -218,12 +219,12 @@ TRIES = 3
 
 
 def store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, now: datetime) -> bool:
-    """Store a Flow's question and its callback once; False if it is already known."""
+    """Store a Flow's question and its callback; return False if the question is already known."""
     for _ in range(TRIES):
-        # Of two concurrent calls, the second finds the first one's rows.
+        # Of two concurrent calls, the second fails, tries again and then finds the first one's rows.
         with suppress(IntegrityError):
             return _store_question(crew_conn_id, question, address, kept_until(now))
-    raise RuntimeError("The question could not be stored: too many arrive at once")
+    raise RuntimeError("The question could not be stored: too many arrived at once")
 
 
 def _store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, said: str) -> bool:
@@ -257,12 +258,12 @@ Run = tuple[str, str]  # DAG id, run id
 
 
 def sweep(now: datetime) -> int:
-    """Remove the rows for DAG runs that were deleted, or that ended a day ago; return how many were removed.
+    """Remove the rows for DAG runs that were deleted or ended a day ago; return the number of rows removed.
 
-    A failed run's task state (`compat.task_state`) stays until the run is deleted, since its tasks may be cleared
-    later. Records of a resume also stay after a successful run, since a clear must not send the answer again, and so do
-    records of a run's executions (`compat.execution_record`). A Flow's questions are removed with the last successful
-    run that waited for it, or when they expire.
+    A failed run's task state (`compat.task_state`) stays until the run is deleted, because its tasks may be cleared
+    later. The records of a resume also stay after a successful run, because a clear must not send the answer again, and
+    so do the records of a run's executions (`compat.execution_record`). A Flow's questions are removed with the last
+    successful run that waited for it, or when they expire.
     """
     of_runs = {
         stored_names.INBOX_PREFIX: OVER,
@@ -304,7 +305,7 @@ def _remove(session: Any, names: set[str]) -> int:
 
 
 def _named(prefix: str) -> tuple[Any, Any]:
-    # The first condition uses the unique index, on every database.
+    # The first condition uses the unique index on every database.
     return Variable.key > prefix, Variable.key.startswith(prefix, autoescape=True)
 
 
@@ -323,7 +324,7 @@ def _of_ended_runs(session: Any, rows: Any, now: datetime, over: tuple[str, ...]
 
 
 def _kept_runs(session: Any, named: Iterable[Json], now: datetime, over: tuple[str, ...]) -> set[Run]:
-    """Return the DAG runs whose records must be kept: neither deleted nor ended long ago.
+    """Return the DAG runs whose records must be kept: those neither deleted nor ended long ago.
 
     :param over: the states that count as over
     """
@@ -338,7 +339,7 @@ def _kept_runs(session: Any, named: Iterable[Json], now: datetime, over: tuple[s
 
 
 def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
-    """Return the names of these runs' Flow questions, under all ids, unless another run is also waiting for them."""
+    """Return the names of the rows with these runs' Flow questions, except questions that another run still needs."""
     rows = session.scalars(select(Variable).where(*_named(stored_names.FLOW_RUN_KEY)))
     waits = [run for run in (FlowRun.of(_read(row)) for row in rows) if run]
     kept = _kept_runs(session, [run.as_dict() for run in waits], now, FLOW_OVER)
@@ -359,7 +360,7 @@ def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
 
 
 def waiting(task: RegisteredTask, mark: str) -> list[DeferredTask]:
-    """List this provider's deferred tasks in the same run whose arguments contain a mark."""
+    """List this provider's deferred tasks in the same run whose arguments contain the mark."""
     of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
     return _deferred(*of_run, mentions(TaskInstance.next_kwargs, mark))
 
@@ -385,7 +386,7 @@ def _deferred(*where: Any) -> list[DeferredTask]:
 
 
 def wake(waiting: DeferredTask, event: Json) -> None:
-    """Resume a deferred task with an event, as its trigger would; ignore a task that is not deferred."""
+    """Resume a deferred task with an event, as its trigger would; ignore a task that is no longer deferred."""
     with create_session(scoped=False) as session:
         # SQLite reuses the id of a deleted trigger for the next one.
         since = session.scalar(select(Trigger.created_date).where(Trigger.id == waiting.trigger_id))

@@ -4,13 +4,13 @@ A POST cannot be undone, and its response can be lost. So each try of a task mov
 state before it continues::
 
     open ──> checked ──> intended ──> sent ──> started
-               │            │           └──> unknown: the response is lost
-               │            └──> refused: certainly did nothing, and removed from the record
+               │            │           └──> unknown: the response was lost
+               │            └──> refused: it certainly did nothing, and is removed from the record
                └──> reattached: an earlier try started the execution
 
-* `request`: the user's request as one value (`models.Kickoff`), validated before it costs money.
+* `request`: the user's request as one value (`models.Kickoff`), validated before it can cost money.
 * `post_record`: the POSTs of earlier tries, identified by the request's fingerprint. Fields that the operator adds are
   not part of the fingerprint, but a resent POST repeats them unchanged.
 * `start`: the steps of this try. It never starts a second execution unless a user requests one by clearing the task or
-  with ``on_unknown_outcome="retry"``, and it rejects an invalid request before it stops an earlier execution.
+  by setting ``on_unknown_outcome="retry"``, and it rejects an invalid request before it stops an earlier execution.
 """

@@ -1,6 +1,6 @@
 """The record that a task stores before and after each POST, so that a POST is sent at most once.
 
-The service may have acted on any POST, even one without a response. So a task stores its intent, and checks that it is
+The service may have acted on any POST, even one without a response. So a task stores its intent, and checks that it was
 stored, before it sends anything. These are the states of the newest POST, according to the record, and the moves
 between them (`MOVES`)::
 
@@ -8,10 +8,10 @@ between them (`MOVES`)::
        ^                 │ │  ^                │                  │
        └────withdraw─────┘ └──┴─────intend─────┴──────────────────┘
 
-* ``intend`` keeps the previous POST on record, unless that is over or is the one being resent.
-* ``withdraw`` restores the previous POST, unless that is over and was for a different request.
-* ``finish`` also ends a POST whose id could not be recorded. A clear does not change the state: the POST then counts as
-  a different one.
+* ``intend`` keeps the previous POST on record, unless that POST is over or is the one being resent.
+* ``withdraw`` restores the previous POST, unless that POST is over and was for a different request.
+* ``finish`` also applies to a POST whose id could not be recorded. A clear does not change the state, but the next try
+  then finds the POST as ``ANOTHER`` (see below).
 
 The next try finds one of four situations (`Earlier`)::
 
@@ -21,22 +21,22 @@ The next try finds one of four situations (`Earlier`)::
     ANOTHER   a POST from before a clear, or for another request: it may have had an effect; kept until it is over
 
 A key is only reused for an identical body. Two requests are the same if their fingerprints match. The record also keeps
-the fields that the operator adds, outside the fingerprint; neither contains a secret.
+the fields that the operator adds, which are not part of the fingerprint. Neither contains a secret.
 
 Usage, in this order::
 
-    record = PostRecord(task_state_of(context, NAME), Attempt.of(context, self))   # reads; raises if it cannot
+    record = PostRecord(task_state_of(context, NAME), Attempt.of(context, self))  # reads the record or raises an error
     record.forget_deleted_run()                         # at the start of a try
-    record.fingerprint = fingerprint(request)           # identifies the user's request; no secrets, nothing added
+    record.fingerprint = fingerprint(request)           # identifies the user's request; no secrets or added fields
     record.earlier                                      # NOTHING, STARTED, UNKNOWN or ANOTHER; see `Earlier`
     record.changes(sender)                              # changes since it was sent; if any, do not resend it
     key = record.intend(sender, added=added, **more)    # right before the POST; stored and verified
-    record.added                                        # fields to add to this POST; a resent one repeats its own
-    record.record_id(kickoff_id)                        # right after it
-    record.withdraw_if_refused(error)                   # or: whether this POST certainly did nothing
+    record.added                                        # fields to add to this POST; the original ones if resent
+    record.record_id(kickoff_id)                        # right after the POST
+    record.withdraw_if_refused(error)                   # or, after an error; True if this POST certainly did nothing
 
-Earlier POSTs that may have had an effect stay on record (`StoredPost.unsettled`). Only a POST that certainly did
-nothing is ever removed.
+Earlier POSTs that may still have an effect stay on record (`StoredPost.unsettled`), up to `KEPT` of them. Those that
+are over or certainly did nothing are removed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Sender:
     def of(
         cls, connection: CrewConnection, webhooks: Webhooks | str | None = None, inbox_url: str | None = None
     ) -> Sender:
-        """Return the sender of a request with these webhooks, whose credentials must have been looked up.
+        """Return the sender of a request with these webhooks, whose credentials must already have been looked up.
 
         :param inbox_url: the inbox URL for a resent request, if known; otherwise, the connection's
         """
@@ -100,7 +100,7 @@ class Sender:
         return [NAMES[name] for name, value in self.as_dict().items() if kept.get(name) != value]
 
     def is_another(self, kept: Json) -> bool:
-        """Whether the principal or the base URL differs from the stored one; webhook credentials may differ."""
+        """Return whether the principal or the base URL differs from the stored one; ignore webhook credentials."""
         return any(getattr(self, name) != kept.get(name) for name in ("base_url", "principal"))
 
 
@@ -127,7 +127,7 @@ class State(StrEnum):
 
     NOTHING = "nothing"  # no POST on record that may have had an effect
     INTENDED = "intended"  # stored before it was sent; the outcome is unknown, unless this try has seen it
-    STARTED = "started"  # the response had an id
+    STARTED = "started"  # the response contained an id
     OVER = "over"  # anything it may have started has ended
 
 
@@ -143,15 +143,15 @@ MOVES: dict[str, dict[State, tuple[State, ...]]] = {
 
 @dataclass(frozen=True)
 class StoredPost:
-    """The stored record of a POST. Unknown fields are omitted.
+    """The stored record of a POST. Fields with their default values are not stored.
 
     :param fingerprint: the request's fingerprint; empty if there is no POST
-    :param sender: from `Sender.as_dict`; its keys are stored alongside the others
-    :param attempt: the try that sent it last, from `Attempt.as_dict`; its keys likewise
+    :param sender: from `Sender.as_dict`; its keys are stored alongside the other fields
+    :param attempt: the try that sent it last, from `Attempt.as_dict`; stored in the same way
     :param idempotency_key: the key it was sent with, if `keyed`
     :param keyed: whether the key was sent; None in records from releases up to 0.2.0, which did not store it
     :param first_at: when it was first sent, in epoch seconds
-    :param intended_at: when it was last sent, likewise
+    :param intended_at: when it was last sent, in epoch seconds
     :param added: fields that the operator added
     :param inbox: its registration with the inbox
     :param kickoff_id: the id in the response
@@ -159,9 +159,9 @@ class StoredPost:
     :param cleared: whether a user cleared the task afterwards
     :param finished: whether the execution is known to have ended
     :param over_budget: the limits that the execution exceeded, with the figures
-    :param timed_out: the message for the timeout after which it was to be stopped, while the stop's outcome is unknown
+    :param timed_out: the message for the timeout after which it was to be stopped, unless it was certainly not stopped
     :param unknown_since: when the execution became unknown to the service, in epoch seconds
-    :param more: fields from the package that sent it, and from other releases; its keys likewise
+    :param more: fields from the package that sent it, and from other releases; stored in the same way
     :param earlier: earlier POSTs that may have had an effect, newest first
     """
 
@@ -219,7 +219,7 @@ class StoredPost:
     def moved(self, move: str, new: StoredPost) -> StoredPost:
         """Return the record after a move.
 
-        :raises RuntimeError: it is not one of `MOVES`
+        :raises RuntimeError: the move is not one of `MOVES`
         """
         check_move("POST", self.state, move, new.state, MOVES[move].get(self.state, ()))
         return new
@@ -235,12 +235,12 @@ _NAMED = {*_DEFAULTS, *_OF_ATTEMPT, *NAMES, "earlier"}
 
 
 class Earlier(StrEnum):
-    """What earlier tries of the same task have left on record."""
+    """The situation that earlier tries of the same task have left on record."""
 
     NOTHING = "nothing"
-    STARTED = "started"  # by an earlier try, with an id
-    UNKNOWN = "unknown"  # by an earlier try, which never recorded a response
-    ANOTHER = "another"  # before the task was cleared, or for another request
+    STARTED = "started"  # an earlier try sent a POST and recorded the id
+    UNKNOWN = "unknown"  # an earlier try sent a POST but never recorded a response
+    ANOTHER = "another"  # a POST was sent before the task was cleared, or for another request
 
 
 class PostRecord:
@@ -255,10 +255,10 @@ class PostRecord:
         self.memory, self.attempt, self.fingerprint = memory, attempt, fingerprint
         self.newest = self._stored = StoredPost.from_json(memory.recall())
         self._resent = False
-        self._followed: StoredPost | None = None  # the POST of a finished execution before this one
+        self._followed: StoredPost | None = None  # the previous POST, if its execution has finished
         kept = self.newest.attempt
         if attempt.follows_clear(kept) and not attempt.is_of_another_run(kept):
-            # Stored at once: if this try ends early, the next one needs it.
+            # Store this at once: the next try needs it if this one ends early.
             self.keep(replace(self.newest, attempt={**kept, **_generation(attempt)}, cleared=True))
 
     def forget_deleted_run(self) -> None:
@@ -303,28 +303,28 @@ class PostRecord:
         return sender.changes(self.newest.sender)
 
     def sent_by_another(self, sender: Sender) -> bool:
-        """Whether it was sent with another token or to another base URL, so that a resend would differ."""
+        """Return whether the POST was sent with another token or to another base URL, so that a resend would differ."""
         return sender.is_another(self.newest.sender)
 
     @property
     def added(self) -> Json:
-        """The fields that an operator added to the POST; empty in a record from release 0.1."""
+        """The fields that the operator added to the POST; empty in a record from release 0.1."""
         return self.newest.added or {}
 
     def was_keyed(self, *, keyed: bool) -> bool:
-        """Whether the service knows the newest POST by its key, so that it can be resent with that key.
+        """Return whether the service knows the newest POST by its key, so that it can be resent with that key.
 
         :param keyed: whether the service currently honours keys
         """
-        # Releases up to 0.2.0 did not record this but promised to resend with the key: for these, `keyed` decides.
+        # Releases up to 0.2.0 did not record this but announced a resend with the key, so `keyed` decides for them.
         return keyed and self.newest.keyed is not False
 
     def added_before(self, *, keyed: bool) -> Json:
-        """Return the fields added to a POST that may be resent; these must not change."""
+        """Return the fields added to a POST if it may be resent, because they must not change; empty if not."""
         return self.added if self._may_be_resent(keyed=keyed) else {}
 
     def _may_be_resent(self, *, keyed: bool) -> bool:
-        """Whether this request was sent with a key and got no response."""
+        """Return whether this request was sent with a key and its response was never recorded."""
         return self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN and self.same_request
 
     def intend(self, sender: Sender, *, keyed: bool = True, added: Json | None = None, **more: Any) -> str:
@@ -352,19 +352,19 @@ class PostRecord:
         moved = before.moved("intend", intended)
         self._check_alone()
         self._store(moved)
-        # Last, because nothing may be sent if the record cannot be stored.
+        # Only now, because the POST must not be sent if the record cannot be stored.
         self.newest = moved
         return moved.idempotency_key
 
     def _check_alone(self) -> None:
-        """Refuse to send if another try that is still running or was cleared has since sent something."""
+        """Raise an error if another try, which is still running or was cleared, has sent something in the meantime."""
         stored, before = StoredPost.from_json(self.memory.recall()), self._stored
         if (stored.idempotency_key, stored.kickoff_id) != (before.idempotency_key, before.kickoff_id):
             self.newest = stored
             raise TaskStateUnavailable("Another try of this task has since changed its record")
 
     def keep(self, newest: StoredPost) -> None:
-        """Store the current state of the newest POST; this try keeps it in memory even if that fails."""
+        """Store the current state of the newest POST; keep it in memory even if storing it fails."""
         self.newest = newest
         self._store(newest)
 
@@ -398,7 +398,7 @@ class PostRecord:
             self.keep(replace(self.newest, timed_out=message))
 
     def mark_unknown_since(self, since: float | None) -> None:
-        """Record when the execution became unknown to the service; None if it is known."""
+        """Record when the execution became unknown to the service; None if the service knows it."""
         self.keep(replace(self.newest, unknown_since=since))
 
     def mark_finished(self) -> None:
@@ -423,8 +423,8 @@ class PostRecord:
     def withdraw_if_refused(self, error: exceptions.CrewError) -> bool:
         """Withdraw the intent if the POST certainly did nothing; return whether it was withdrawn.
 
-        This does not settle what other POSTs did: see `unsettled`. Nor does it settle a resent POST: the service, or a
-        gateway, may refuse it before looking up the key.
+        This proves nothing about other POSTs (see `unsettled`), or about a resent POST, which the service or a gateway
+        may refuse before looking up the key.
         """
         if self._resent or not isinstance(error, exceptions.REFUSED):
             return False
@@ -436,12 +436,12 @@ class PostRecord:
                 self.memory.keep(self.newest.to_json())
             self._stored = self.newest
         except TaskStateUnavailable as problem:
-            # The intent stays open: the next try reports less than is known, but sends nothing twice.
+            # The intent stays on record: the next try reports an unknown outcome, but sends nothing twice.
             log.warning("%s", problem)
         return True
 
     def close(self, *, finished: bool = False) -> None:
-        """Record that the task has ended; the last step before it succeeds.
+        """Record that the task has ended; call this last, before the task succeeds.
 
         :param finished: whether the execution has ended too
         """

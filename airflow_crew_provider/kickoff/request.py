@@ -1,8 +1,8 @@
 """The user's kickoff request, validated before it starts anything or costs money.
 
-Literal webhook credentials are refused, because rendered fields would show them. The word ``inbox`` means new addresses
-in this Airflow's own inbox for each POST. A Flow also lists optional inputs, so the preflight fails only if a missing
-input is certainly required. Otherwise the service decides, and its refusal is worded in the same way.
+Literal webhook credentials are refused, because rendered fields would show them. The word ``inbox`` requests new
+addresses in this Airflow's own inbox for each POST. A Flow also lists optional inputs, so the preflight fails only if a
+missing input is certainly required. Otherwise, the service decides, and its refusal is reported in the same words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, HumanInputWe
 from airflow_crew_provider.wait.poller import Poller
 
 SECRET_FIELDS = ("token", "username", "password")
-# Always part of a request's fingerprint, since release 0.1; later fields only if set.
+# Part of every request's fingerprint since release 0.1; later fields are included only if they are set.
 ALWAYS_NAMED = ("inputs", "webhooks", "meta")
 
 
@@ -50,7 +50,7 @@ class KickoffArguments(Protocol):
 
 
 class KickoffTask(RelatedTask, Protocol):
-    """The operator, as one of its tries sees it."""
+    """The parts of the operator that one of its tries uses."""
 
     check_inputs: bool
     cancel_on_kill: bool
@@ -79,13 +79,13 @@ class KickoffTask(RelatedTask, Protocol):
 
 
 def request_of(task: KickoffArguments) -> Kickoff:
-    """Build the request from an operator's arguments; read new request fields here.
+    """Build the request from an operator's arguments; add new request fields here.
 
     :raises CrewInvalidInput: the request cannot be sent
     """
     meta = {} if task.meta is None else plain_object(task.meta, "meta")
     if "airflow" in meta:
-        raise exceptions.CrewInvalidInput("meta.airflow: is filled in by this operator. Nothing was sent")
+        raise exceptions.CrewInvalidInput("meta.airflow is filled in by this operator. Nothing was sent")
     restore_from: Any = task.restore_from
     if restore_from is not None:
         path_segment(restore_from)
@@ -94,9 +94,9 @@ def request_of(task: KickoffArguments) -> Kickoff:
 
 
 def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
-    """Return the fields that identify a user's request for this task instance, unchanged since release 0.1.
+    """Return the fields that identify a user's request for this task instance; they must not change between releases.
 
-    Fields that the operator adds are not included: see `KickoffStart`.
+    Fields that the operator adds are not included (see `KickoffStart`).
     """
     asked = {name: value for name, value in vars(request).items() if name != "idempotency_key"}
     given = {name: value for name, value in asked.items() if name in ALWAYS_NAMED or value is not None}
@@ -107,7 +107,7 @@ def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
 
 
 def seen_from_outside(task: RelatedTask) -> Json:
-    """Return what the service's page needs to link to this Airflow and to defer a decision to it."""
+    """Return the fields with which the service's page links to this Airflow and leaves a decision to its review."""
     url, review = airflow_url(), binding_review(task)
     return {**({"base_url": url} if url else {}), **({"review": review} if review else {})}
 
@@ -116,7 +116,7 @@ def binding_review(task: RelatedTask) -> Json | None:
     """Return the first review, in or after this task, that restricts reviewers or needs several approvals."""
     later = sorted(task.get_flat_relatives(upstream=False), key=lambda each: (len(each.task_id), each.task_id))
     for each in (task, *later):
-        # Recognize a review by its arguments: this package must not import it.
+        # Recognize a review by its arguments, because this package must not import the operator.
         approvals, named = getattr(each, "approvals", None), bool(getattr(each, "assigned_users", None))
         if isinstance(approvals, int) and (approvals > 1 or named):
             return {"task_id": each.task_id, "approvals": approvals, "named_people": named}
@@ -124,7 +124,7 @@ def binding_review(task: RelatedTask) -> Json | None:
 
 
 def refuse_literal_credentials(webhooks: Any) -> None:
-    """Refuse, at parse time, credentials that would end up in rendered fields, the serialized DAG or a log."""
+    """Refuse credentials that would end up in rendered fields, the serialized DAG or a log."""
     human = webhooks.human_input if isinstance(webhooks, Webhooks) else None
     if isinstance(webhooks, dict):
         human = webhooks.get("human_input")
@@ -135,12 +135,12 @@ def refuse_literal_credentials(webhooks: Any) -> None:
         if value is not None:
             raise exceptions.CrewInvalidInput(
                 f"webhooks.human_input.{name} would be readable in the rendered fields; "
-                "put the credential into an Airflow connection and name it by conn_id"
+                "put the credential into an Airflow connection and set conn_id"
             )
 
 
 def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
-    """Read the rendered webhooks; the word ``inbox`` stays unchanged."""
+    """Validate the rendered webhooks; return the word ``inbox`` unchanged."""
     if webhooks == WORD:
         return WORD
     refuse_literal_credentials(webhooks)
@@ -152,7 +152,7 @@ def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
 
 
 def with_credentials(checked: Webhooks | str | None, hook: ConnectedCrew) -> Webhooks | str | None:
-    """Look up credentials before a POST is recorded, so that a missing one does not count as an unknown outcome."""
+    """Look up credentials before a POST is recorded, so that a failed lookup does not count as an unknown outcome."""
     return checked if isinstance(checked, str) else hook.with_credentials(checked)
 
 
@@ -169,7 +169,7 @@ def prepare_webhooks(
     record: PostRecord,
     execution_id: str | None = None,
 ) -> Webhooks | None:
-    """Return the webhooks for the recorded POST; for the inbox, register first."""
+    """Return the webhooks for the recorded POST, after registering them if they are the inbox's."""
     if not isinstance(checked, str):
         return checked
     key, url = record.newest.idempotency_key, record.added.get("inbox_url")
@@ -186,14 +186,14 @@ def added_address(checked: Webhooks | str | None, hook: ConnectedCrew) -> Json:
 
 
 def sender_of(checked: Webhooks | str | None, hook: ConnectedCrew, record: PostRecord) -> Sender:
-    """Return the sender of a POST; if it may be resent, with its original addresses."""
+    """Return the sender of a POST, with the original inbox URL if the POST may be resent."""
     connection = hook.connection
     before = record.added_before(keyed=connection.idempotency_keys)
     return Sender.of(connection, checked, before.get("inbox_url"))
 
 
 def tell_inbox(context: Any, record: PostRecord, *, again: bool = False) -> None:
-    """Record the kickoff id for the inbox, if the POST used it; ``again`` if an earlier try sent it."""
+    """Record the kickoff id for the inbox, if the POST used the inbox; ``again`` means that an earlier try sent it."""
     if record.newest.inbox and record.kickoff_id:
         registering.posted(context, record.newest.inbox, record.kickoff_id, again=again)
 
@@ -214,7 +214,7 @@ def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | No
     except exceptions.CrewError as error:
         if isinstance(error, exceptions.CrewConnectionError) and (error.unreachable or error.permanent):
             raise
-        log.warning("The crew's inputs could not be checked (%s); starting it anyway", error)
+        log.warning("The crew's inputs could not be checked (%s); starting the crew anyway", error)
         return None
     missing = [name for name in asked.names if name not in inputs]
     required = asked.required if asked.required is not None else asked.names if hook.connection.kind == CREW else []
@@ -232,8 +232,8 @@ def missing_inputs(names: Iterable[str], asked: CrewInputs, inputs: Json) -> str
 
 def _warn(hook: ConnectedCrew, asked: CrewInputs, missing: list[str], inputs: Json, log: Any) -> None:
     if missing and asked.required is None:
-        lacking = hook.mask(f"The crew asks for {_listed(missing)} too")
-        log.warning("%s. The service decides whether they are required", lacking)
+        lacking = hook.mask(f"The crew also asks for {_listed(missing)}")
+        log.warning("%s. The service decides whether these inputs are required", lacking)
     unasked = sorted(set(inputs) - set(asked.names))
     if unasked:
         warning = f"The crew did not ask for {_listed(unasked)}; it asks for {_listed(asked.names)}"

@@ -1,4 +1,4 @@
-"""Start an execution, or reattach to an earlier attempt's."""
+"""Start an execution, or reattach to the execution of an earlier try."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, fate_of_stop, shortened
 
 WHAT_TO_CHECK = (
-    "A second kickoff could run the crew twice, so none is sent. Check at the service whether an execution of this "
-    "task is running (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
+    "A second kickoff could run the crew twice, so none is sent. Check the service for a running execution of this "
+    "task (its meta.airflow names the DAG, run, task and map index); then clear this task to start a new one"
 )
-NO_RETRY = "A retry would start another, so this task is not retried; raise the limit and clear it to start one"
+NO_RETRY = (
+    "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
+)
 FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
 CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
 CONTINUED = "continue_from"  # added to a POST: the earlier try's execution that it continues
 
 
 class KickoffStart:
-    """One try's kickoff: `open` reads the record, `start_or_reattach` returns the execution's id."""
+    """The kickoff in one try: `open` reads the record, then `start_or_reattach` returns the execution's id."""
 
     def __init__(self, context: Any, task: KickoffTask) -> None:
         self._context, self._task = context, task
@@ -73,7 +75,7 @@ class KickoffStart:
         return seen.view
 
     def open(self) -> None:
-        """Read the record; refuse a retry if the wait timed out, or if the execution exceeded the budget."""
+        """Read the record; refuse a retry if the wait timed out, or if the execution exceeded its budget."""
         attempt = Attempt.of(self._context, self._task)
         self._record = record = PostRecord(task_state_of(self._context, KICKOFF_STATE), attempt)
         record.forget_deleted_run()
@@ -110,17 +112,17 @@ class KickoffStart:
     # --- the POST ---
 
     def _added(self, request: Kickoff) -> Json:
-        """Return the fields to add to a new POST; add new fields of `meta.airflow` here.
+        """Return the fields to add to a new POST; put new fields of `meta.airflow` here.
 
         The record stores them, so that a resent POST has the same body. Headers are not part of the body: they may
-        differ and need no record. Neither may contain a credential.
+        differ and need not be recorded. The recorded fields must not contain a credential.
         """
         airflow = {**task_identity(self._context), **seen_from_outside(self._task)}
         continued = {CONTINUED: self._failed} if self._failed else {}
         return {"airflow": airflow, **added_address(request.webhooks, self._hook), **continued}
 
     def _with_added(self, request: Kickoff) -> Kickoff:
-        """Return the request with its recorded additions; release 0.1 recorded none, but added the identity."""
+        """Return the request with its recorded additions; release 0.1 recorded none, but added the task's identity."""
         airflow = self.record.added.get("airflow") or task_identity(self._context)
         webhooks = prepare_webhooks(request.webhooks, self._context, self._hook, self.record)
         meta = {**(request.meta or {}), "airflow": airflow}
@@ -154,8 +156,8 @@ class KickoffStart:
             self.record.record_id(started.kickoff_id, started.view)
         except Exception as error:  # of any kind: the execution is running, and its id must not be lost
             self._log.error(
-                "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one finds "
-                "a kickoff with an unknown outcome",
+                "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one will "
+                "find a kickoff with an unknown outcome",
                 started.kickoff_id,
                 error,
             )
@@ -169,7 +171,7 @@ class KickoffStart:
         raise outcomes.CrewTaskFailed(f"{error}. {WHAT_TO_CHECK}")
 
     def _worded(self, error: CrewError, inputs: Json) -> CrewError:
-        """Word the service's refusal of missing inputs like the preflight's."""
+        """Report the service's refusal of missing inputs in the same words as the preflight."""
         if not isinstance(error, CrewMissingInputs) or not error.names or self._asked is None:
             return error
         message = self._hook.mask(missing_inputs(error.names, self._asked, inputs))
@@ -178,23 +180,23 @@ class KickoffStart:
     # --- an execution that continues another ---
 
     def _decide_what_to_continue(self) -> None:
-        """Do not continue the failed execution unless the service reports that it supports this."""
+        """Start from the beginning unless the service reports that it can continue the failed execution."""
         if self._failed is None or self.record.earlier is Earlier.UNKNOWN:
             return  # in the latter case, the first POST decided
         try:
             asked = self._asked or self._hook.inputs()
         except CrewError as error:
-            why = f"it is not known whether the service can continue it ({error})"
+            why = f"it is not known whether the service can continue executions ({error})"
         else:
             if asked.continues:
                 self._log.info("Continuing execution %s from the task that failed", self._failed)
                 return
-            why = "the service cannot continue it"
-        self._log.info("Starting from the beginning, since %s", why)
+            why = "the service cannot continue executions"
+        self._log.info("Starting from the beginning, because %s", why)
         self._failed = None
 
     def _is_not_continued(self, error: CrewError) -> bool:
-        """Whether the service only refused to continue an execution, and started nothing."""
+        """Return whether the service only refused to continue an execution and started nothing."""
         failed = self.record.added.get(CONTINUED)
         refused = isinstance(error, CrewNotFound) or (isinstance(error, CrewMissingInputs) and not error.names)
         if not failed or not refused or not self.record.withdraw_if_refused(error):
@@ -238,14 +240,14 @@ class KickoffStart:
         return self._seen
 
     def _poll(self, kickoff_id: str) -> Execution | CrewError:
-        """Poll the recorded execution; if the service shows it, it no longer counts as unknown."""
+        """Poll the recorded execution; if the service knows it, record that it is no longer unknown."""
         reply = self._poller.poll(kickoff_id)
         if isinstance(reply, Execution) and self.record.newest.unknown_since:
             self.record.mark_unknown_since(None)
         return reply
 
     def _end_timed_out(self, kickoff_id: str) -> None:
-        """Fail for good after a timeout whose stop got no response, unless the execution completed or continues."""
+        """Stop the execution after an earlier try's timeout and fail, unless it has completed or cannot be stopped."""
         said = f"An earlier try failed: {self.record.newest.timed_out}"
         reply, fate = self._poll(kickoff_id), f"Execution {kickoff_id} has ended"
         if not outcomes.is_over(reply):
@@ -276,7 +278,7 @@ class KickoffStart:
         reply = self._poll_earlier()
         if isinstance(reply, Execution) and reply.has_failed:
             why = shortened(reply.error or "")
-            self._log.info("Execution %s of an earlier try failed: %s. Starting another", reply.kickoff_id, why)
+            self._log.info("Execution %s of an earlier try failed: %s. Starting a new one", reply.kickoff_id, why)
             self.record.mark_finished()
             self._failed = self.record.kickoff_id if self._may_continue else None
             return False
@@ -312,7 +314,7 @@ class KickoffStart:
         return self._task.on_unknown_outcome == "retry" or self.record.was_keyed(keyed=keyed)
 
     def _leave_earlier_behind(self, sender: Sender) -> None:
-        """Stop a running execution from before a clear or a changed request."""
+        """Stop a running execution that was started before the task was cleared or the request changed."""
         record = self.record
         why = "The task was cleared" if record.cleared else "The request has changed"
         if not record.kickoff_id:
@@ -330,7 +332,7 @@ class KickoffStart:
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
     def _stop_earlier(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
-        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and its fate."""
+        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it."""
         newest = self._task.newest_id(self._context, kickoff_id)
         reply = self._poll_earlier() if newest == kickoff_id else self._poll(newest)
         kickoff_id, over = newest, outcomes.is_over(reply)
@@ -348,9 +350,9 @@ class KickoffStart:
     def _judge_unknown(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
         """Return whether an execution that could not be stopped counts as gone, and a sentence about its fate.
 
-        A gateway, another deployment or another token may also return "not found" for a running execution. So the
-        sender must be unchanged, and the service must respond at the start and end of a grace period that the record
-        keeps across tries.
+        A request through a gateway, to another deployment or with another token may also get "not found" for a running
+        execution. So the sender must be unchanged, and the service must respond both at the start and at the end of a
+        grace period, whose start is recorded for later tries.
         """
         not_known = f"Execution {kickoff_id} could not be stopped: the service does not know it"
         if self.record.sent_by_another(sender):

@@ -17,7 +17,7 @@ class CrewReviewNotifier(BaseNotifier):
     The link only opens the form: it contains no option, feedback or draft.
 
     :param send: a function that takes the subject and the link and returns the notifier that sends them
-    :param base_url: the URL of Airflow's UI; by default Airflow's setting ``[api] base_url``
+    :param base_url: the URL of Airflow's UI; by default, Airflow's setting ``[api] base_url``
     """
 
     def __init__(self, send: Callable[[str, str], BaseNotifier], base_url: str | None = None) -> None:
@@ -35,6 +35,6 @@ class CrewReviewNotifier(BaseNotifier):
 def _no_template(text: str) -> str:
     """Return text that looks the same but is not rendered by Jinja, because notifiers render their arguments.
 
-    Otherwise, text from a crew, or from the user who triggers a run, could read any connection's password.
+    Otherwise, a template in text from a crew, or from the user who triggers a run, could read a connection's password.
     """
     return _BEGINNINGS.sub(lambda found: found[0] + "\N{WORD JOINER}", text)

@@ -1,11 +1,12 @@
 """Sends an answer to the waiting execution once, and only for the draft that the person saw.
 
-An execution may have moved on since the person answered. Its state right before the POST decides (`draft_check`)::
+An execution may have moved on since the person answered. Its state right before the POST decides what happens
+(`draft_check`)::
 
-    its draft waits ─────> send
-    another draft waits ─> refuse: the new draft needs a review
-    nothing waits ───────> taken, if an earlier try may have sent the answer; else refuse
-    not shown ───────────> check again in a retry: send nothing when in doubt
+    the same draft is waiting ─> send
+    another draft is waiting ──> refuse: the new draft needs a review
+    no draft is waiting ───────> taken, if an earlier try may have sent the answer; otherwise, refuse
+    the state is not shown ────> send nothing; a retry checks again
 
 A live deployment shows no draft, but each of its questions has its own id, so an answer cannot reach another draft.
 

@@ -1,9 +1,9 @@
 """Compares the answered draft with the waiting one right before an answer is sent.
 
-A status that does not show the waiting draft never permits sending. If the response to a POST was lost, the service may
-still act on the POST for one more timeout. Until that has passed, a draft that is still waiting proves nothing. After a
-revision, it proves nothing even later, since the crew may have written the same text again; the question's number then
-decides.
+If the service does not show the execution, nothing is sent. If the response to a POST was lost, the service may still
+act on the POST until another timeout has passed; until then, a draft that is still waiting proves nothing. After a
+request for a revision, it proves nothing even later, because the crew may have written the same text again; the number
+of the question then decides.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class CrewAnswerNotTaken(CrewTaskFailed):
 
 
 class CrewEditTooLate(CrewAnswerNotTaken):
-    """Somebody else requested a revision of the draft that was edited; the next wait finds the new one."""
+    """Somebody else requested a revision of the draft that was edited; the next wait finds the new draft."""
 
 
 class Verdict(StrEnum):
-    """Whether an answer may be sent."""
+    """The verdict on whether an answer may be sent."""
 
     SEND = "send"  # the answered draft is waiting
-    TAKEN = "taken"  # apparently an earlier try sent it
+    TAKEN = "taken"  # an earlier try apparently sent the answer
     ANOTHER_DRAFT = "another draft"  # a draft other than the answered one is waiting
     NOT_WAITING = "not waiting"  # the execution is not waiting for an answer
-    UNKNOWN = "unknown"  # an earlier try may have sent it, and the service does not show the outcome
+    UNKNOWN = "unknown"  # an earlier try may have sent the answer, and the service does not show the outcome
     HIDDEN = "hidden"  # the service does not show the execution
 
 
@@ -62,7 +62,7 @@ def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: b
 
 
 def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
-    """Whether this answer can have led to the current pause.
+    """Return whether this answer could have led to the current pause.
 
     After an approval, another task is waiting; after a revision, the same one. After the answer to a question in the
     middle of a task, anything but that question may follow.
@@ -70,12 +70,12 @@ def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
     if answer.in_the_middle:
         return seen.crew_task_id != answer.crew_task_id
     if answer.is_approve is None:
-        return True  # a Flow goes wherever its outcome leads
+        return True  # any step of a Flow may follow an outcome
     return answer.is_approve is not (_task_of(seen) == answer.crew_task_id)
 
 
 def _task_of(seen: Execution) -> str | None:
-    """Return the id of the waiting task, including for a question in the middle of it."""
+    """Return the id of the waiting task, even if the question was asked in the middle of it."""
     return task_of(seen.crew_task_id) if seen.ask and seen.crew_task_id else seen.crew_task_id
 
 
@@ -83,7 +83,7 @@ SHORTEST, LONGEST = 0.2, 5.0
 
 
 class DraftCheck:
-    """Decides whether an answer may be sent, from its record and the service's status.
+    """Decides whether an answer may be sent, based on its record and the service's status.
 
     :param record: the record of this answer's POSTs
     :param lag: how many seconds a status may lag behind a POST
@@ -91,7 +91,7 @@ class DraftCheck:
 
     def __init__(self, poller: Poller, answer: ReviewAnswer, record: PostRecord, lag: float) -> None:
         self._poller, self._answer, self._record, self._lag = poller, answer, record, lag
-        # Read now, because another POST replaces the record.
+        # Read these now, because another POST replaces the record.
         self.sent_before, self._unsettled = record.same_request, record.earlier is Earlier.UNKNOWN
         before = SentAnswer.of(record.newest)
         self.draft = answer.draft(before.draft_sha256 if self.sent_before else None)
@@ -117,7 +117,7 @@ class DraftCheck:
         return self._answer.output_sha256 if self._sends_hash else None
 
     def check_before_sending(self, sender: Sender) -> bool:
-        """Return whether an earlier try sent the answer; raise if it must not be sent."""
+        """Return whether an earlier try sent the answer; raise an error if it must not be sent."""
         seen = self._look() if self.sent_before and self.was_keyed else self._look_when_settled()
         verdict = judge(self._answer, self.draft, seen, sent_before=self.sent_before)
         if verdict is Verdict.SEND and self.sent_before and self._may_see_same_text:
@@ -125,10 +125,10 @@ class DraftCheck:
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self.sent_before)
         if verdict is Verdict.HIDDEN:
             raise CrewTryFailed(self._not_shown(in_few_words(self._poller.hook.mask(seen.raw_state))))
-        takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # the arguments of a tool
+        takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # or a tool's changed arguments
         if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
             raise CrewTaskFailed(self._takes_no_edit())
-        # If the task got the four fields instead of a review, the service decides whether another draft is waiting.
+        # Without a hash, i.e. if the answer is not from a review, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self.sent_before or self._answer.output_sha256):
             is_late_edit = not self.sent_before and self._is_revised(seen)
             raise (CrewEditTooLate if is_late_edit else CrewAnswerNotTaken)(self._another_draft(seen))
@@ -142,21 +142,21 @@ class DraftCheck:
         return False
 
     def was_taken_after_all(self, error: CrewError) -> bool:
-        """Whether a refusal only means that an earlier POST arrived; with a key, a repeated POST is not refused."""
+        """Return whether a refusal only means that an earlier POST arrived; with a key, a resent POST is accepted."""
         if not self.sent_before or self.was_keyed or not isinstance(error, CrewBadRequest):
             return False
         verdict = judge(self._answer, self.draft, self._look(), sent_before=True)
         return verdict is Verdict.TAKEN or (verdict is Verdict.SEND and self._no_longer_waits(time.time() + self._lag))
 
     def came_too_late(self, error: CrewError) -> bool:
-        """Whether a refusal of an edit means that its draft was answered between the poll and the POST."""
+        """Return whether an edit was refused because its draft was answered between the poll and the POST."""
         if self._answer.edit is None or self.sent_before or not isinstance(error, CrewBadRequest):
             return False
         seen: Any = self._poller.poll(self.draft.execution_id)
         return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
 
     def is_still_open(self, error: CrewError) -> bool:
-        """Whether the tool refused changed arguments, so that its question is still open."""
+        """Return whether a tool's changed arguments were refused, so that its question is still open."""
         given = self._answer.in_the_middle and self._answer.edit and not self.sent_before
         if not given or not isinstance(error, CrewBadRequest):
             return False
@@ -164,12 +164,12 @@ class DraftCheck:
         return isinstance(seen, Execution) and self.draft.waits_in(seen)
 
     def _is_revised(self, seen: Execution) -> bool:
-        """Whether an edit is too late because somebody else requested a revision.
+        """Return whether an edit is too late because somebody else requested a revision.
 
-        The next wait finds the new draft. Right after an approval, the service briefly reports the same task, so the
-        next wait checks again.
+        The next wait finds the new draft. Right after an approval, the service may briefly report the same task, so
+        the next wait checks again.
         """
-        # From the raw response, because `Execution.current_task` is for people and has its secrets masked.
+        # Use the raw response, because `Execution.current_task` is for display and has its secrets masked.
         now = seen.raw.get("current_task")
         at = {ExecutionState.PENDING: _task_of(seen), ExecutionState.RUNNING: now}.get(seen.state)
         return self._answer.edit is not None and at == self._answer.crew_task_id
@@ -195,12 +195,12 @@ class DraftCheck:
             raise CrewTaskFailed(self._unknown("The service does not report it."))
         changes = self._record.changes(sender)
         if changes:
-            raise CrewTaskFailed(self._unknown(f"Since then {' and '.join(changes)} changed."))
+            raise CrewTaskFailed(self._unknown(f"Since then, {' and '.join(changes)} changed."))
         return False
 
     @property
     def _may_see_same_text(self) -> bool:
-        """Whether this answer, sent without a key, can result in the same text waiting at the same task.
+        """Whether the same text may be waiting at the same task again after this answer, if sent without a key.
 
         After an approval, the crew moves on, and each question in the middle of a task has its own id.
         """
@@ -219,7 +219,7 @@ class DraftCheck:
             return self._poller.open_round(seen) if self._may_see_same_text and not seen.is_live else None
         except CrewError as error:
             if not self.sent_before or isinstance(error, CrewProtocolError) or not is_transient(error):
-                return None  # not reported, e.g. in a gateway's page, or only needed if this answer is lost
+                return None  # not reported, e.g. behind a gateway, or only needed if this answer is lost
             problem = str(error)
         raise CrewTryFailed(self._not_shown(problem))
 
@@ -231,7 +231,7 @@ class DraftCheck:
         raise CrewTryFailed(self._not_shown(problem))
 
     def _look_when_settled(self) -> Execution:
-        """Poll until the result proves something.
+        """Poll until the result is conclusive.
 
         A waiting draft proves nothing while a lost POST may still arrive. A running crew proves nothing until even a
         lagging status would show its draft.

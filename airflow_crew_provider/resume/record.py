@@ -3,8 +3,8 @@
 States of an answer::
 
     sending ──taken──> sent
-       │ └────lost───> lost: no response came, and the answer may arrive until `SentAnswer.arrives_until`
-       └──somebody else revised its draft──> left to the next round, which has the new draft
+       │ └────lost───> lost: no response came, and the answer may still arrive until `SentAnswer.arrives_until`
+       └──its draft was revised──> left to the next round, which has the new draft
 
 The XCom accompanies the returned id, so a wait on `resume.output` needs no other argument.
 """
@@ -44,7 +44,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class SentAnswer:
-    """The fields that a POST's record has for an answer, in addition to those of every POST.
+    """The fields of a POST's record that exist only for an answer.
 
     :param draft_sha256: the hash of the answered draft
     :param patience: how many seconds the service has to respond
@@ -87,7 +87,7 @@ class SentAnswer:
     def arrives_until(self, patience: float, lag: float) -> float:
         """Return the time until which an answer whose response was lost may still arrive and show in the status.
 
-        :param patience: the connection's current value, which may have been edited since
+        :param patience: the connection's current value, which may have changed since
         :param lag: how many seconds a status may lag behind a POST
         """
         longest = max(patience, self.patience)
@@ -133,7 +133,7 @@ class ResumeRecord:
 
     @classmethod
     def from_json(cls, said: Any) -> ResumeRecord | None:
-        """Read the XCom of a resume from this release or an earlier one; None for anything else."""
+        """Read the XCom of a resume from this release or an earlier one; return None for anything else."""
         if not isinstance(said, dict) or not isinstance(said.get("kickoff_id"), str):
             return None
         known = [each.name for each in fields(cls) if each.name != "said" and said.get(each.name) is not None]
@@ -151,7 +151,7 @@ class ResumeRecord:
 
     @property
     def answered(self) -> AnsweredDraft | None:
-        """The answered draft, if known; None if its answer was not sent, since the question will be asked again."""
+        """The answered draft, if known; None if its answer was not sent, because the question is then asked again."""
         if self.state is State.LEFT and is_answer(self.said):
             return None
         if not self.draft_sha256 or not self.resumed_at:
@@ -166,7 +166,7 @@ def resume_before(context: Any, task: RelatedTask, kickoff_id: str) -> ResumeRec
         found = _resumes(context, task, kickoff_id, upstream=True)
     except Exception:
         log.warning(
-            "The result of the upstream resume cannot be read; an old pause may be taken for a new one",
+            "The result of the upstream resume cannot be read; an old pause may be mistaken for a new one",
             exc_info=True,
         )
         return None
@@ -198,7 +198,7 @@ def lost_edit(context: Any, task: RelatedTask, execution: Execution) -> str | No
         return None
     if execution.state is ExecutionState.PENDING and execution.crew_task_id in (None, resume.crew_task_id):
         return None
-    # A cleared wait also runs after the next round.
+    # If the wait was cleared, the next round may already have ended.
     later = _resumes(context, task, execution.kickoff_id, upstream=False)
     if any(each.state is not State.LEFT for each in later):
         return None

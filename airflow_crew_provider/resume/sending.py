@@ -1,10 +1,10 @@
-"""One try to send an answer: once, and only for the draft that the person saw.
+"""One try of a resume: it sends the answer, but only for the draft that the person saw.
 
 * An answer is sent at most once, across crashes, retries and clears: the record of its POST shows what an earlier try
   did; if that is unknown, the service's status decides (`draft_check`).
 * A Flow is answered through its question's channel; the service itself refuses a second answer.
-* A try ends when the draft is no longer waiting, so that the next task does not mistake the old pause for a new
-  question.
+* After sending, a try waits a short time until the draft is no longer waiting, so that the next task does not mistake
+  the old pause for a new question.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE
 from airflow_crew_provider.wait.outcomes import CrewTryFailed, fail_task
 from airflow_crew_provider.wait.poller import Poller
 
-# Maximum number of seconds that a resume waits for its draft to stop waiting.
+# Maximum number of seconds to wait until the draft is no longer waiting.
 SETTLING = 30.0
 
 
 class ResumeTask(Protocol):
-    """The part of the operator that one of its tries uses."""
+    """The parts of the operator that one of its tries uses."""
 
     has_next_round: bool
 
@@ -167,10 +167,10 @@ class Resuming:
     def _record_taken(self, resumed: Resumed) -> None:
         try:
             self._record.record_id(resumed.kickoff_id, **self._sent.taken(time.time()))
-        except Exception as error:  # of any kind: the answer was accepted, and the id to poll must not get lost
+        except Exception as error:  # of any kind: the answer was accepted, and the id to poll must not be lost
             self._log.error(
                 "The answer was accepted, and the execution continues as %s, but that could not be recorded: %s. If "
-                "this try fails, the next one finds an answer of unknown outcome",
+                "this try fails, the next one will find an answer with an unknown outcome",
                 resumed.kickoff_id,
                 error,
             )
@@ -183,7 +183,7 @@ class Resuming:
         return self._answer.execution_id
 
     def _go_on(self, why: str) -> str:
-        """Return the id to poll after an earlier try of this task."""
+        """Return the id to poll if an earlier try of this task sent the answer."""
         kickoff_id = self._record.kickoff_id or self._check.draft.execution_id
         self._log.info("%s; execution %s continues", why, kickoff_id)
         if not self._record.kickoff_id:
@@ -194,7 +194,7 @@ class Resuming:
 
     def _not_resumed(self, error: CrewError) -> NoReturn:
         if self._record.withdraw_if_refused(error):
-            # A draft whose edit was refused may still wait for an answer; the service's message names the problem.
+            # A draft whose edit was refused may still be waiting; the service's message names the problem.
             if isinstance(error, CrewBadRequest):
                 who = "" if self._answer.edit else ": the draft was answered elsewhere, or the execution has ended"
                 raise CrewAnswerNotTaken(f"{error}. This answer was not accepted{who}") from error

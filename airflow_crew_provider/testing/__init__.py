@@ -1,6 +1,6 @@
-"""Pytest fixtures for tests of your own DAGs: they put a scripted crew behind a connection.
+"""Pytest fixtures for testing your own DAGs: they run a scripted crew and create a connection to it.
 
-In ``conftest.py``: ``pytest_plugins = ["airflow_crew_provider.testing"]``. Needs the extra ``service``.
+Add ``pytest_plugins = ["airflow_crew_provider.testing"]`` to ``conftest.py``. Requires the extra ``service``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from airflow_crew_provider.models import Json
 
 
 def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: bool = False, **last: Any) -> Json:
-    """Return a scenario whose tasks return these outputs at once; the last output is the crew's.
+    """Return a scenario whose tasks return these outputs immediately; the last output is the crew's.
 
-    :param outputs: the tasks' outputs; ``{name}`` is replaced by that input
+    :param outputs: the tasks' outputs; ``{name}`` is replaced by the input of that name
     :param inputs: names of the crew's inputs
     :param review_last: whether a person reviews the last task's output
     :param last: further fields of the last task, e.g. ``error="out of credit"`` or ``revised="After {feedback}"``
@@ -31,7 +31,7 @@ def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: b
 
 
 def recorded(record: Json, inputs: tuple[str, ...] = ()) -> Json:
-    """Return a scenario that replays a completed record at once, with the same tasks, agents and output.
+    """Return a scenario that replays a completed record immediately, with the same tasks, agents and output.
 
     :param record: the return value of a sensor, or of a kickoff with ``wait_for_completion``
     :param inputs: names of the crew's inputs
@@ -68,10 +68,10 @@ __all__ = ["LocalService", "crew_service", "recorded", "running_service", "scena
 
 @pytest.fixture
 def scripted_crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocalService]]:
-    """Start a real crew service with a scenario, and point a connection at it: ``scripted_crew(scenario)``.
+    """Return a function that starts a real crew service with a scenario and points a connection at it.
 
-    Takes a scenario (None for the demo crew), and optionally ``crew_conn_id``, ``dialect`` (``spec`` or ``live``), the
-    connection's ``extra``, and settings of the service. Everything stops when the test ends.
+    It takes the scenario (None for the demo crew), and optionally ``crew_conn_id``, ``dialect`` (``spec`` or ``live``),
+    the connection's ``extra``, and settings of the service. Everything stops when the test ends.
     """
     with ExitStack() as services:
 
@@ -93,5 +93,5 @@ def scripted_crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Loc
 
 @pytest.fixture
 def crew_service(scripted_crew: Callable[..., LocalService]) -> LocalService:
-    """The demo crew behind the connection ``crew_default``."""
+    """Start the demo crew, with the connection ``crew_default``."""
     return scripted_crew()

@@ -202,7 +202,7 @@ def test_a_prompt_that_the_service_refuses_may_be_written_anew(server: FaultServ
 )
 def test_n11_an_agent_whose_kickoff_has_an_unknown_outcome_fails_for_good(server: FaultServer, fault: Any) -> None:
     server.on(START, fault)
-    assert "The task is not retried, since a second kickoff could run the crew twice" in failure()
+    assert "The task is not retried, because a second kickoff could run the crew twice" in failure()
     assert starts(server) == 1
 
 

@@ -80,7 +80,7 @@ def test_a_completed_crew_queues_the_dag_and_leaves_its_ids_only(
 
 
 def test_the_same_event_delivered_twice_makes_one_asset_event(send: Send, asset: int) -> None:
-    assert [send().json()["status"] for _ in range(2)] == ["taken", "known already"]
+    assert [send().json()["status"] for _ in range(2)] == ["taken", "already known"]
     assert len(events(asset)) == 1
 
 

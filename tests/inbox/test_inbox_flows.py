@@ -144,7 +144,7 @@ def test_f2_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
     assert dag_run.still_waits(others)
     kept = stored()
     again = send(shape(body), names=names)
-    assert (again.status_code, again.json()) == (200, {"status": "known already"})
+    assert (again.status_code, again.json()) == (200, {"status": "already known"})
     assert stored() == kept
 
 

@@ -235,7 +235,7 @@ def test_a24_a_webhook_for_a_registration_of_before_an_upgrade_still_arrives(
     trigger = dag_run.wait(earlier, dag_run.execution_id)
     assert dag_run.send_question(earlier, token="wrong").status_code == 401
     assert not stored(names(earlier)), "who proves nothing moves nothing"
-    assert dag_run.send_question(earlier, task_id="first").json() == {"status": "known already"}
+    assert dag_run.send_question(earlier, task_id="first").json() == {"status": "already known"}
     assert dag_run.send_question(earlier, kickoff_id="another").status_code == 422
     assert dag_run.send_question(earlier).json() == {"status": "taken"}
     wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", "the wait of before the upgrade to be woken")

@@ -244,7 +244,7 @@ def test_progress_is_counted_and_reported(kind: str, body: Any, last: str, count
     messages = InboxMessages("r").with_progress(kind, body)
     assert (messages.tasks, messages.steps, messages.succeeded) == counts
     assert messages.last == last
-    assert messages.progress == f"{counts[0]} tasks and {counts[1]} steps, the last: {last}"
+    assert messages.progress == f"{counts[0]} tasks and {counts[1]} steps; latest: {last}"
     twice = messages.with_progress(kind, body)
     assert (twice.tasks, twice.steps) == (counts[0] * 2, counts[1] * 2)
 

@@ -198,7 +198,7 @@ def test_n17_a_duplicate_is_acknowledged_and_taken_once(dag_run: RegisteredRun) 
 
     again = dag_run.send_question(task_output="Another text under the same id.")
 
-    assert (again.status_code, again.json()) == (200, {"status": "known already"})
+    assert (again.status_code, again.json()) == (200, {"status": "already known"})
     assert dag_run.messages().newest.output == "Draft 1."  # type: ignore[union-attr]
     assert dag_run.still_waits(after)
 
@@ -208,7 +208,7 @@ def test_n17_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: R
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(dag_run.send_question) for _ in range(8)]
         sent = [threads.submit(dag_run.send_webhook, dag_run.kickoff.webhooks.step, thought=str(n)) for n in range(24)]
-        assert sorted(each.result().json()["status"] for each in asked) == ["known already"] * 7 + ["taken"]
+        assert sorted(each.result().json()["status"] for each in asked) == ["already known"] * 7 + ["taken"]
         assert {each.result().status_code for each in sent} == {200}
     assert dag_run.messages().steps == 24
 
@@ -219,7 +219,7 @@ def test_n17_after_a_resume_the_old_token_asks_nothing_new_and_the_new_one_does(
     resume = dag_run.register("resume", execution_id=dag_run.execution_id)
 
     assert dag_run.send_question(task_id="f00d").status_code == 401
-    assert dag_run.send_question().json() == {"status": "known already"}
+    assert dag_run.send_question().json() == {"status": "already known"}
     assert dag_run.send_question(resume, task_id="f00d", kickoff_id="continuation").status_code == 200
 
     assert dag_run.messages().asked == ["e5a3"]

@@ -85,9 +85,9 @@ def test_what_a_flow_was_restored_from_is_left_to_the_service(server: FaultServe
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ({"inputs": ["topic"]}, "the service cannot continue it"),
-        ({"inputs": ["topic"], "continues": "yes"}, "the service cannot continue it"),
-        (500, "it is not known whether the service can continue it"),
+        ({"inputs": ["topic"]}, "the service cannot continue executions"),
+        ({"inputs": ["topic"], "continues": "yes"}, "the service cannot continue executions"),
+        (500, "it is not known whether the service can continue executions"),
     ],
 )
 def test_a_service_that_does_not_say_so_starts_from_the_beginning(
@@ -96,7 +96,7 @@ def test_a_service_that_does_not_say_so_starts_from_the_beginning(
     server.on(INPUTS, answer)
     run(kickoff(), failed_once())
     assert sent(server) == [None, None]
-    assert f"Starting from the beginning, since {why}" in log_text()
+    assert f"Starting from the beginning, because {why}" in log_text()
 
 
 def test_a_retry_from_the_start_a_clear_and_another_request_start_from_the_beginning(server: FaultServer) -> None:

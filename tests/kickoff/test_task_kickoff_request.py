@@ -38,7 +38,7 @@ def test_each_argument_has_its_field() -> None:
 
 
 def test_what_cannot_be_sent_is_refused_with_its_place() -> None:
-    assert refused(meta={"airflow": 1}) == "meta.airflow: is filled in by this operator. Nothing was sent"
+    assert refused(meta={"airflow": 1}) == "meta.airflow is filled in by this operator. Nothing was sent"
     assert refused(meta=[]) == "meta: must be an object (a dict), not list. Nothing was sent"
     assert refused(restore_from="..") == "'..' is not a crew service id; nothing was sent"
     assert refused(inputs={"id": 1}).startswith("inputs.id is reserved by the service")

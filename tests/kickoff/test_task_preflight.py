@@ -69,7 +69,7 @@ def test_secrets_among_the_names_are_not_shown(log: WarningLog) -> None:
     assert error.value.detail == "Missing inputs: *** (the crew asks for ***; given: none)"
     check_inputs(hook(CrewInputs(["a-secret"])), {"b-secret": 1}, log)
     assert log.lines == [
-        "The crew asks for a-*** too. The service decides whether they are required",
+        "The crew also asks for a-***. The service decides whether these inputs are required",
         "The crew did not ask for b-***; it asks for a-***",
     ]
 
@@ -78,7 +78,7 @@ def test_secrets_among_the_names_are_not_shown(log: WarningLog) -> None:
 def test_where_it_is_not_known_what_is_required_the_service_decides(log: WarningLog, kind: str | None) -> None:
     asked = CrewInputs(["topic", "tone", "size"])
     assert check_inputs(hook(asked, kind), {"tone": 1}, log) is asked
-    assert log.lines == ["The crew asks for topic, size too. The service decides whether they are required"]
+    assert log.lines == ["The crew also asks for topic, size. The service decides whether these inputs are required"]
 
 
 def test_an_input_that_may_be_left_out_is_not_mentioned(log: WarningLog) -> None:
@@ -110,7 +110,7 @@ def test_what_a_kickoff_would_fail_with_too_fails_at_once(log: WarningLog, error
 @pytest.mark.parametrize("error", [CrewServerError(500, *WHERE), CrewProtocolError("no"), CrewConnectionError("no")])
 def test_a_check_that_fails_otherwise_holds_nothing_up(log: WarningLog, error: CrewError) -> None:
     assert check_inputs(hook(error), {}, log) is None
-    assert log.lines == [f"The crew's inputs could not be checked ({error}); starting it anyway"]
+    assert log.lines == [f"The crew's inputs could not be checked ({error}); starting the crew anyway"]
 
 
 def test_a_refusal_of_the_service_is_worded_in_the_same_way() -> None:

@@ -35,7 +35,7 @@ def test_a_literal_credential_is_refused_by_its_name(name: str, as_dict: bool) -
         given = Webhooks(human_input=HumanInputWebhook(URL, **{name: "x"}))
     said = (
         f"webhooks.human_input.{name} would be readable in the rendered fields; "
-        "put the credential into an Airflow connection and name it by conn_id"
+        "put the credential into an Airflow connection and set conn_id"
     )
     for check in (request.refuse_literal_credentials, request.checked_webhooks):
         with pytest.raises(CrewInvalidInput) as error:

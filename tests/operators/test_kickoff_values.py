@@ -125,7 +125,7 @@ def test_f1_an_input_that_may_be_optional_is_left_to_the_service(server: FaultSe
     message = r"Missing inputs: tone \(the crew asks for topic, tone; given: topic\)"
     with pytest.raises(CrewTaskFailed, match=f"422.*{message}"):
         run(kickoff())
-    assert "The crew asks for tone too" in log_text()
+    assert "The crew also asks for tone" in log_text()
 
 
 @pytest.mark.row("F1")

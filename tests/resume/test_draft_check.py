@@ -484,7 +484,7 @@ def test_with_a_key_too_a_draft_that_follows_shows_that_it_was_taken(
 def test_what_changed_since_a_lost_post_is_named_and_nothing_is_sent(service: Service, keyed: bool) -> None:
     service.connection.idempotency_keys = keyed
     other = Sender("https://y", "another", "credentials")
-    why = "Since then the base URL and the token (or an extra header) changed."
+    why = "Since then, the base URL and the token (or an extra header) changed."
     assert said(again(service, answer()), sender=other) == UNKNOWN.format(why)
 
 

@@ -91,7 +91,7 @@ def test_xcoms_that_cannot_be_read_end_no_wait_and_are_logged(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         assert before(RuntimeError("away")) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "The result of the upstream resume cannot be read; an old pause may be taken for a new one"
+        "The result of the upstream resume cannot be read; an old pause may be mistaken for a new one"
     ]
     assert caplog.records[0].exc_info
 

@@ -27,7 +27,7 @@ from tests.service.crewai.openai_server import USAGE, OpenAI, environment
 pytestmark = pytest.mark.row("N37", "S45")
 CREWS = Path(__file__).parents[1] / "service" / "crewai" / "crews"
 FROM_FAILED_TASK = "Continuing execution {} from the task that failed"
-FROM_START = "Starting from the beginning, since the service cannot continue it"
+FROM_START = "Starting from the beginning, because the service cannot continue executions"
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,7 @@ def test_a_crew_that_airflow_did_not_start_runs_a_dag_once_though_its_event_come
     first = kick_off()
     wait_until(lambda: runs(1), "the run of the first execution")
     again = requests.post(url, json={"kickoff_id": first}, timeout=PATIENCE)
-    assert (again.status_code, again.json()) == (200, {"status": "known already"})
+    assert (again.status_code, again.json()) == (200, {"status": "already known"})
     second = kick_off()  # a run of the repeated event would come before this one's
     ended = wait_until(lambda: runs(2), "the run of the second execution")
     assert [executions(each) for each in ended] == [[first], [second]]
