@@ -259,8 +259,8 @@ def test_what_runs_no_tool_needs_one_person(context: Json, ask: Json, word: str)
 @pytest.mark.parametrize(
     ("ask", "line"),
     [
-        (ASK, "* **2 different people** must approve; any other answer from any one is enough."),
-        (UNKNOWN, "* **2 different people** must choose **run_again**; any other answer from any one is enough."),
+        (ASK, "* **2 different people** must approve; any other answer from any of them is enough."),
+        (UNKNOWN, "* **2 different people** must choose **run_again**; any other answer from any of them is enough."),
         (QUESTION, None),
     ],
     ids=lambda given: given["kind"] if isinstance(given, dict) else "",
