@@ -49,7 +49,7 @@ def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
 
 
 def _is_ours(connection: Any, detail: Any) -> bool:
-    """Whether this is a review's form: any task may use this field name, and before 3.1.3 nothing else identifies it."""
+    """Whether this is a review's form: any task may use this field name, and before 3.1.3 nothing else marks it."""
     from airflow_crew_provider.compat.task_records import is_about_an_execution
 
     return is_about_an_execution(connection, detail.ti_id)
