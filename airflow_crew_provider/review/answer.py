@@ -92,7 +92,8 @@ def pending_record(given: Any) -> Json:
     if ask is not None and ask["kind"] == asks.UNREADABLE:
         raise CrewInvalidInput(
             "This release cannot read the crew's mid-task question. Nobody was asked, and execution "
-            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer it at the service"
+            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer the question at "
+            "the service"
         )
     if not has_its_draft(pending):
         raise CrewInvalidInput(
@@ -191,7 +192,7 @@ def decided_by(review: Json) -> str | None:
     if review.get(AUTO_APPROVED):
         return "auto_approve"
     if review.get(NOT_SHOWN):
-        return "the size of the call"
+        return "the form's limits"
     return (review.get("reviewer") or {}).get("id")
 
 

@@ -5,7 +5,7 @@ An approval is deliberate and belongs to the draft shown:
 * Approval is never the default. The DAG's author decides what happens at the deadline, which never approves a draft
   that somebody has rejected in the meantime. A tool call that the form cannot show in full is denied.
 * The form that the person saw determines whether an answer is valid, even if the DAG file has been edited since.
-* An invalid answer is not accepted, and the person is asked again with the reason.
+* An invalid answer is not accepted, and the person is asked again and shown the reason.
 * An answer does not count if the person may not answer yet, or has already approved. Neither does one that was given
   more than a minute after the deadline, no matter when it is delivered.
 * A decision is stored together with its draft before the task succeeds.
@@ -300,7 +300,7 @@ class Decision:
             self._keep_rejection(event)
         self._record.close()
         if review["is_approve"] is False and self._rules.page(self._shown).needs_another_round:
-            # The decision stays on record.
+            # Keep the decision on record.
             self._context["ti"].xcom_push(key="return_value", value=review)
             raise CrewTaskFailed(answer.no_round_left(review, self._rules.max_rounds))
         return review
@@ -442,7 +442,7 @@ class Decision:
         return [*(previous.get(REJECTED_BEFORE) or []), *([draft] if is_rejection else [])]
 
     def _sent_back_before(self) -> Json:
-        """Return the field for a review of an execution whose draft a schema has sent back; empty if none was.
+        """Return the field for a review if a schema has already sent back a draft of its execution; empty if not.
 
         The previous round shows that; from Airflow 3.3 on, so does this task's record from before a clear.
         """

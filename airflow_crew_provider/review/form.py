@@ -50,7 +50,7 @@ class ReviewForm:
 
     @property
     def needs_another_round(self) -> bool:
-        """Whether a revision would need a round that does not remain; an answer to a Flow or an agent needs none."""
+        """Whether a revision would need another round when none is left; an answer to a Flow or an agent needs none."""
         return self.is_last and not is_of_flow(self.pending) and self.ask is None
 
     @property
@@ -222,7 +222,7 @@ class ReviewForm:
             said = "the Flow continues with your *Feedback*"
             lines = [
                 f"* **{self.approve}**: {said}, or with {_code(APPROVAL)} if you enter none.",
-                f"* **{self.revise}**: {said}, and decides what follows. Feedback is required.",
+                f"* **{self.revise}**: {said}, and decides what to do next. Feedback is required.",
             ]
         if self.is_last:
             lines.append(LAST_ROUND.format("Flow"))

@@ -44,7 +44,7 @@ class Form(Protocol):
 
 
 class Rules(Protocol):
-    """A task's question, from its arguments; ``shown`` is the content of the form, stored while the task waits."""
+    """The rules for a task's question; ``shown`` is the content of the form, stored while the task waits."""
 
     @property
     def escalation(self) -> Escalation:

@@ -15,7 +15,7 @@ The record is read once each time a worker runs the task, and written at each st
   uncertain whether Airflow ever had the question, a try looks for an answer with ``look``.
 * An approval or a rejection is stored before its answer is removed to ask again, and does not change the state. After
   the question has ended, it comes from an answer that Airflow delivers again.
-* ``send_back`` is a schema's answer, without a person.
+* ``send_back`` is a schema's answer; nobody is asked.
 * If Airflow stores no state, there is no record when an answer arrives; the answer is accepted anyway.
 """
 

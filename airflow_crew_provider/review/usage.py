@@ -49,7 +49,7 @@ class UsageForm:
             f"and this DAG allows {self._limits} without asking."
         )
         choices = (
-            f"* **{APPROVE}**: its output is passed to the tasks downstream.\n"
+            f"* **{APPROVE}**: its output is passed to the downstream tasks.\n"
             f"* **{REJECT}**: it is not; the output stays at the crew service. The tokens are spent either way."
         )
         return "\n\n".join(part for part in (self.notice, facts, choices) if part)

@@ -65,7 +65,7 @@ class Run:
         return [tasks[-1] for tasks in self._by_execution.values()]
 
     def target(self, task: TaskRecord) -> Target:
-        """Return a task's execution with its latest id to poll, and its page if any of its tasks recorded one.
+        """Return a task's execution with the latest id to poll, and with its page if any of its tasks recorded one.
 
         A resume may return a new id to poll.
         """

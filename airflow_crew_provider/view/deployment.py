@@ -1,8 +1,9 @@
 """Looks up an execution at its deployment for the tab: one request per lookup, and no token in any result.
 
-Details name the DAG that started an execution. A deployment may refuse details temporarily, a gateway permanently. If
-so, the next lookup requests the status instead, and the one after that the details again. The run that started the
-execution shows the status (`execution.of_dag`); other runs show it once the details name their DAG.
+Details name the DAG that started an execution. A deployment may refuse details temporarily, a gateway permanently.
+After a refusal, the next lookup requests the status instead, and the one after that the details again. Meanwhile, the
+run that started the execution shows the status (`execution.of_dag`); other runs show it once the details name their
+DAG.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Made(Generic[K, T]):
         self._kept: OrderedDict[K, tuple[Any, Future[T]]] = OrderedDict()
 
     async def of(self, key: K, facts: Any, make: Callable[[], T]) -> T:
-        """Return the result for these facts; called from one event loop."""
+        """Return the result for these facts; must be called from one event loop."""
         known, made = self._kept.get(key, (None, None))
         if made is None or known != facts or (made.done() and made.exception()):
             if self._pool is None:
