@@ -1,4 +1,4 @@
-"""Stores a question for a person in Airflow, and finds its answer. Needs Airflow 3.1 or newer.
+"""Stores questions for people in Airflow, and finds their answers. Needs Airflow 3.1 or newer.
 
 Before Airflow 3.4, a task keeps one form through retries and clears: asking again removes the answer and keeps the
 text. From 3.4 on, each attempt has its own form: asking again replaces it, and a retry or a clear starts without one.

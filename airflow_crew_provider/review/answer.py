@@ -92,8 +92,7 @@ def pending_record(given: Any) -> Json:
     if ask is not None and ask["kind"] == asks.UNREADABLE:
         raise CrewInvalidInput(
             "This release cannot read the crew's mid-task question. Nobody was asked, and execution "
-            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer the question at "
-            "the service"
+            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer the question there"
         )
     if not has_its_draft(pending):
         raise CrewInvalidInput(
@@ -170,7 +169,7 @@ def whole_draft(pending: Json | None, shown: Json) -> Any:
 
 
 def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewer: Json | None) -> Json:
-    """Return a review, which binds the answer to the draft that was shown."""
+    """Return a review that binds the answer to the draft that was shown."""
     return {
         "execution_id": shown["execution_id"],
         "crew_task_id": shown["crew_task_id"],

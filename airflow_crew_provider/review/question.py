@@ -114,7 +114,7 @@ class Question(Generic[AnyRules]):
     def _terms_of_kept_form(self, identity: list[Any]) -> Json:
         """Return the terms that a form still shows after a clear: before Airflow 3.4, a clear keeps the form.
 
-        Fail if the DAG now assigns different people, because the form keeps its original ones.
+        Fail if the DAG now assigns different people, because the form keeps the original ones.
         """
         before = self.record.terms_before_clear(identity)
         if not before or airflow_form.asking_attempt(self.context) is not None:

@@ -70,7 +70,7 @@ class StoredQuestion:
     :param since: when the question about this draft was first asked, ISO 8601
     :param until: its deadline, ISO 8601
     :param asked_at: when it was last asked
-    :param doubt: whether it is uncertain that Airflow has the question
+    :param doubt: whether it is unknown if Airflow has the question
     :param asked_by: the id of the attempt that owns the form, from Airflow 3.4 on
     :param notified: whether people were notified: `BEGUN` or `DONE`
     :param told: for each escalation step, whether its people were notified

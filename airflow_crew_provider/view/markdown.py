@@ -45,7 +45,7 @@ class _Renderer(RendererHTML):
         return f'<a rel="noopener noreferrer nofollow" target="_blank" href="{escape(href)}">' if href else "<span>"
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Show the address next to the link's text, which may claim another one."""
+        """Show the address next to the link's text, which may claim a different one."""
         href = env["links"].pop()
         return f'</a> <span class="soft">({_shown(href)})</span>' if href else "</span>"
 

@@ -145,7 +145,7 @@ def icon(*, dark: bool) -> str:
 
 
 def address(*parts: str | int) -> str:
-    """Return a path from these parts, quoted."""
+    """Return a path of these parts, each quoted."""
     return "/".join(quote(str(part), safe="") for part in parts)
 
 
