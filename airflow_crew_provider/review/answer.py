@@ -92,7 +92,8 @@ def pending_record(given: Any) -> Json:
     if ask is not None and ask["kind"] == asks.UNREADABLE:
         raise CrewInvalidInput(
             "This release cannot read the crew's mid-task question. Nobody was asked, and execution "
-            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer the question there"
+            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer the question "
+            "there"
         )
     if not has_its_draft(pending):
         raise CrewInvalidInput(
