@@ -1,4 +1,4 @@
-"""How Airflow stores a question for a person. Needs Airflow 3.1.
+"""Stores questions for people in Airflow, and finds their answers. Needs Airflow 3.1 or newer.
 
 Before Airflow 3.4, a task keeps one form through retries and clears: asking again removes the answer and keeps the
 text. From 3.4 on, each attempt has its own form: asking again replaces it, and a retry or a clear starts without one.
@@ -24,7 +24,7 @@ from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 if not version.has_human_in_the_loop():
     raise ImportError(
         "A task that asks a person needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
-        "on older versions let a person answer elsewhere and pass the four fields to CrewResumeOperator"
+        "on older versions, let a person answer elsewhere and pass the four fields to CrewResumeOperator"
     )
 
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -75,7 +75,7 @@ GRACE = timedelta(minutes=1)
 
 
 def form_params(operator: HITLOperator, hint: str, draft: str | None = None, title: str = "Draft") -> ParamsDict:
-    """Return the params of the task's form: its own and the feedback field, without its DAG's.
+    """Return the params for the task's form: the task's own and the feedback field, but not the DAG's.
 
     Airflow merges the DAG's params into the task's.
 
@@ -90,12 +90,12 @@ def form_params(operator: HITLOperator, hint: str, draft: str | None = None, tit
 
 
 def no_params() -> ParamsDict:
-    """Return the params for a form without fields; otherwise, Airflow would give it the DAG's."""
+    """Return the params for a form without fields; without these, Airflow would use the DAG's."""
     return ParamsDict()
 
 
 def own_params(operator: BaseOperator) -> dict[str, Param]:
-    """Return the task's params, without its DAG's."""
+    """Return the task's own params, without the DAG's."""
     given: Any = operator.params
     params = {name: given.get_param(name) for name in given}
     if hasattr(ParamsDict, "filter_params_by_source"):
@@ -137,7 +137,7 @@ def too_late(event: Json, until: str | None) -> str | None:
     """Return a sentence about a person's answer that came after the deadline; None for any other event.
 
     Airflow accepts answers until it notices the deadline itself, which may be much later if its scheduler is down, or
-    between two tries. It is the time of the answer that counts, not that of its delivery.
+    between two tries. What counts is when the person answered, not when the answer is delivered.
     """
     at = event.get("responded_at")
     if until is None or at is None or timed_out(event):
@@ -228,7 +228,7 @@ def find_answer(
     """Defer, and resume with an existing answer, or with an event that `found_nothing` recognizes.
 
     No worker can read an answer, and asking again removes it. If a task starts to wait while an answer exists, Airflow
-    queues it again at once and then fails it (see `deferral`); a trigger can let it leave its worker first.
+    queues it again at once and then fails it (see `deferral`); a trigger can wait until it has left its worker.
 
     :param attempt: the attempt that owns the form; None for the current one
     """
@@ -250,7 +250,7 @@ def found_nothing(resumed_with: Json | None) -> str | None:
 
 
 def park(operator: HITLOperator, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
-    """Free the worker slot until somebody answers; if an answer already exists, the task resumes.
+    """Free the worker slot until somebody answers; if an answer already exists, the task resumes with it.
 
     :param kwargs: arguments of `execute_complete` besides the event
     """

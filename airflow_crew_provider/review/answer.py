@@ -1,11 +1,12 @@
-"""The content shown to a reviewer, the validity and meaning of an answer, and decisions made by a schema. Pure.
+"""The content shown to a reviewer, the validity and meaning of an answer, and decisions without a person. Pure.
 
-The task stores the content shown when it starts to wait, and the answer belongs to that content: a record rendered
-again when the answer arrives may be a different one.
+When the task starts to wait, it stores the content shown, and the answer applies to that content: by the time the
+answer arrives, the record may render differently.
 
-A draft that does not match a schema is sent back with its violations before a person sees it. That happens at most once
-per execution, and never in the last round, to a draft that a person has seen, to a Flow's draft, or before the
-crew's last task. Otherwise the person sees the draft with its violations.
+A draft is checked against a schema if it may become the output: drafts from a Flow, or from any task but the crew's
+last, are not checked. A draft that does not match may be sent back with its violations before a person sees it. That
+happens at most once per execution, and never in the last round or after a person has seen the draft. Otherwise, the
+person sees the draft with its violations.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from airflow_crew_provider.wait.schema import matching, refuse_bad_schema, valid
 from airflow_crew_provider.wait.watch import COMPLETED, PENDING
 
 QUESTION = "**The question:**"  # how a form introduces a Flow's question
-IN_THE_MIDDLE = "**In the middle of the task**"  # how a form introduces an agent's question there
+IN_THE_MIDDLE = "**In the middle of the task**"  # how a form introduces an agent's mid-task question
 TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 
 
@@ -86,12 +87,13 @@ def pending_record(given: Any) -> Json:
     pending = {"state": PENDING, **record_of(given, "pending")}
     missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
     if missing and pending["state"] != COMPLETED:
-        raise CrewInvalidInput(f"The pending record lacks {', '.join(missing)}; nobody was asked")
+        raise CrewInvalidInput(f"The pending record is missing {', '.join(missing)}; nobody was asked")
     ask = asks.ask_in(pending) if pending["state"] != COMPLETED else None
     if ask is not None and ask["kind"] == asks.UNREADABLE:
         raise CrewInvalidInput(
             "This release cannot read the crew's mid-task question. Nobody was asked, and execution "
-            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer at the service"
+            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer the question "
+            "there"
         )
     if not has_its_draft(pending):
         raise CrewInvalidInput(
@@ -110,7 +112,7 @@ def has_its_draft(pending: Json) -> bool:
 def refuse_changed(given: Any, shown: Json) -> None:
     """Refuse an answer if the output in the record no longer matches its hash.
 
-    A missing record, or one about another draft, changes nothing: an answer is for the draft that was shown.
+    A missing record, or an intact one about another draft, is ignored: the answer is for the draft that was shown.
     """
     pending = record_or_none(given)
     if pending is not None and not has_its_draft(pending):
@@ -122,8 +124,8 @@ def refuse_changed(given: Any, shown: Json) -> None:
 
 def _changed(pending: Json) -> str:
     return (
-        f"The output of the pending record was changed after the wait returned it: its hash is not output_sha256, "
-        f"{pending['output_sha256']}"
+        "The output of the pending record was changed after the wait returned it: its hash does not match "
+        f"output_sha256, {pending['output_sha256']}"
     )
 
 
@@ -158,7 +160,7 @@ def identity_of(shown: Json) -> list[Any]:
 
 
 def whole_draft(pending: Json | None, shown: Json) -> Any:
-    """Return the draft that was shown; only the shown part if the record is gone or about another draft."""
+    """Return the draft that was shown, or only the part shown if the record is gone or is about another draft."""
     if pending is None or any(pending.get(name) is None for name in ("execution_id", "crew_task_id", "output")):
         return shown["output"]
     return pending["output"] if identity_of(shown_draft(pending)) == identity_of(shown) else shown["output"]
@@ -168,7 +170,7 @@ def whole_draft(pending: Json | None, shown: Json) -> Any:
 
 
 def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewer: Json | None) -> Json:
-    """Return the review: an answer, bound to the draft that was shown."""
+    """Return a review that binds the answer to the draft that was shown."""
     return {
         "execution_id": shown["execution_id"],
         "crew_task_id": shown["crew_task_id"],
@@ -184,13 +186,13 @@ def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewe
 
 
 def decided_by(review: Json) -> str | None:
-    """Name the person or the rule that decided; None for the deadline."""
+    """Return the person or rule that decided; None for the deadline."""
     if review.get(SCHEMA_REVISION) == BY_SCHEMA:
         return "the schema"
     if review.get(AUTO_APPROVED):
         return "auto_approve"
     if review.get(NOT_SHOWN):
-        return "the size of the call"
+        return "the form's limits"
     return (review.get("reviewer") or {}).get("id")
 
 
@@ -209,9 +211,9 @@ def in_one_line(decision: Json) -> str:
 
 
 def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
-    """Return the review from the last of several approvers, with everybody's feedback.
+    """Return the last approver's review, with the feedback from all approvers.
 
-    Texts that only approve are omitted: a live deployment would not read several of them as an approval.
+    Texts that only approve are omitted: a live deployment would not read several of them together as an approval.
     """
     texts = [each["human_feedback"] for each in approvals]
     feedback = "\n\n".join(text for text in texts if text.strip() and not reads_like_approval(text))
@@ -225,7 +227,7 @@ def no_answer(shown: Json, response_timeout: timedelta | None, again: str = ASK_
     """Return the message for a question that nobody answered in time."""
     return (
         f"Nobody answered within {response_timeout}. Nothing was sent: execution {shown['execution_id']} stays paused "
-        f"at the service. {again}, or answer with CrewResumeOperator"
+        f"at the service. {again}. You can also answer with CrewResumeOperator"
     )
 
 
@@ -256,7 +258,7 @@ def refuse_bad_policy(output_schema: Any, on_schema_mismatch: str) -> None:
 
 
 def violations_of(schema: Any, pending: Json) -> list[str]:
-    """Return a draft's violations of the output schema; none for a draft that does not become the output.
+    """Return a draft's violations of the output schema; none for a draft that will not become the output.
 
     If the service does not report progress, every draft from a crew is treated as the output.
     """
@@ -269,7 +271,7 @@ def revision_by_schema(shown: Json) -> Json:
     """Return the review that requests a revision with the violations as feedback."""
     feedback = (
         "The output does not match the required schema. Violations, each with its path: "
-        f"{shown[VIOLATIONS]}. Return the whole output again so that it matches"
+        f"{shown[VIOLATIONS]}. Return the whole output again, corrected to match it"
     )
     return {**_without_person(shown, {"is_approve": False}, feedback), SCHEMA_REVISION: BY_SCHEMA}
 
@@ -287,12 +289,12 @@ def denial_unseen(shown: Json, ask: Json) -> Json:
 
 
 def approval_by_rule(shown: Json, reason: str) -> Json:
-    """Return the review by which one of the DAG's rules approves a draft."""
+    """Return the review with which ``auto_approve`` approves a draft."""
     return {**_without_person(shown, {"is_approve": True}), AUTO_APPROVED: reason}
 
 
 def _without_person(shown: Json, choice: Json, feedback: str = "") -> Json:
-    """Return the review for a choice that is made now."""
+    """Return the review for a choice made now, without a person."""
     now = {"responded_at": datetime.now(UTC)}
     return review_of(shown, now, choice=choice, feedback=feedback, reviewer=None)
 

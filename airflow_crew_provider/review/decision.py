@@ -2,10 +2,10 @@
 
 An approval is deliberate and belongs to the draft shown:
 
-* There is no default approval. The DAG's author decides what the deadline does, and it never approves a draft that
-  somebody has rejected in the meantime. A tool call that the form cannot show in full is denied.
+* Approval is never the default. The DAG's author decides what happens at the deadline, which never approves a draft
+  that somebody has rejected in the meantime. A tool call that the form cannot show in full is denied.
 * The form that the person saw determines whether an answer is valid, even if the DAG file has been edited since.
-* An invalid answer is not accepted, and the person is asked again with the reason.
+* An invalid answer is not accepted, and the person is asked again and shown the reason.
 * An answer does not count if the person may not answer yet, or has already approved. Neither does one that was given
   more than a minute after the deadline, no matter when it is delivered.
 * A decision is stored together with its draft before the task succeeds.
@@ -51,10 +51,10 @@ NOBODY_APPROVED = "Denied, because nobody approved the call in time."
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewRules:
-    """The rendered arguments of `CrewReviewOperator`; those in `TERMS` as shown to the person.
+    """The rendered arguments of `CrewReviewOperator`; those in `TERMS` are the ones shown to the person.
 
-    :param whole: where to find the whole draft, for a form that shows part of it
-    :param again: the effect of clearing the task, for messages
+    :param whole: where to find the whole draft, for a form that shows only part of it
+    :param again: a sentence about the effect of clearing the task, for messages
     """
 
     pending: Any
@@ -78,9 +78,9 @@ class ReviewRules:
     again: str = answer.ASK_AGAIN
 
     holds_another: ClassVar[str] = (
-        "Airflow still holds the draft of an earlier run of this task and cannot show the new one, so nobody was asked "
-        "and nothing was sent. The execution stays paused at the service; start a new DAG run instead of clearing this "
-        "one, or answer with CrewResumeOperator"
+        "Airflow still holds the draft from an earlier run of this task and cannot show the new one, so nobody was "
+        "asked and nothing was sent. The execution stays paused at the service; start a new DAG run instead of "
+        "clearing this one, or answer with CrewResumeOperator"
     )
 
     def terms(self) -> Json:
@@ -111,7 +111,7 @@ class ReviewRules:
         return self.shown(self.record())
 
     def at_deadline(self, shown: Json) -> list[str] | None:
-        """Return the choice if nobody answers in time; None if the task then fails."""
+        """Return the choice made if nobody answers in time; None if the task then fails."""
         if asks.ask_in(shown):
             return None if self.policy(shown) == "fail" else [self.on_tool_timeout]
         return flow.at_deadline(shown, self.words, self.on_timeout)
@@ -153,15 +153,15 @@ class ReviewRules:
         return self.approvals if runs else 1
 
     def edits(self, shown: Json) -> bool:
-        """Whether the person may edit the text shown; a second approver would not see changed tool arguments."""
+        """Whether the person may edit the text: a draft if the DAG allows it, or arguments with only one approver."""
         return self.approvals == 1 if asks.ask_in(shown) else self.allow_edit
 
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
-        """Offer a question's words, a Flow's outcomes, or approve and revise."""
+        """Set the form's choices, fields and default; the choices depend on whether an agent, a Flow or a crew asks."""
         ask, edited = asks.ask_in(shown), drafts.editable_text(shown) if self.edits(shown) else None
         task.options = self.options(shown)
         if ask:
-            task.body = None  # the DAG's own page need not show the call
+            task.body = None  # the DAG's own body might not show the call
             task.params = airflow_form.form_params(task, asks.feedback_hint(ask), edited, "Arguments")
         else:
             task.params = airflow_form.form_params(task, flow.feedback_hint(shown), edited)
@@ -198,7 +198,7 @@ class ReviewRules:
         )
 
     def _round_before(self, context: Any) -> Json | None:
-        """Return the previous round's review, with its draft if that review is a task in this DAG."""
+        """Return the previous round's review, with its draft if that review was made in this DAG."""
         review = record_or_none(self.previous)
         if review is None or self.previous_task is None:
             return review
@@ -263,7 +263,7 @@ class Decision:
         return self._written_down(review)
 
     def end_at_deadline(self) -> Json:
-        """Return the event for a deadline unknown to Airflow or not yet noticed by it; fail if it chooses nothing."""
+        """Return the event for a deadline that Airflow does not know or has not noticed; fail if it chooses nothing."""
         chosen = self._rules.at_deadline(self._shown)
         if chosen is None:
             self._record.close()
@@ -300,7 +300,7 @@ class Decision:
             self._keep_rejection(event)
         self._record.close()
         if review["is_approve"] is False and self._rules.page(self._shown).needs_another_round:
-            # The decision stays on record.
+            # Keep the decision on record.
             self._context["ti"].xcom_push(key="return_value", value=review)
             raise CrewTaskFailed(answer.no_round_left(review, self._rules.max_rounds))
         return review
@@ -311,8 +311,8 @@ class Decision:
         self._record.close()
         raise CrewTaskFailed(
             "Somebody has rejected this draft, so the deadline does not approve it. Nothing was sent: execution "
-            f"{self._shown['execution_id']} stays paused at the service. {self._rules.again}, or answer with "
-            "CrewResumeOperator"
+            f"{self._shown['execution_id']} stays paused at the service. {self._rules.again}. You can also "
+            "answer with CrewResumeOperator"
         )
 
     def _refuse(self, event: Json, problem: str) -> None:
@@ -348,7 +348,7 @@ class Decision:
         )
 
     def _too_early(self, event: Json) -> str | None:
-        """Return a problem if somebody answered before the escalation step that named them in this form."""
+        """Return a problem if somebody may not answer this form, or not before a later escalation step."""
         may, user = self._rules.may_answer, event.get("responded_by_user")
         if may is None or user is None:
             return None
@@ -365,9 +365,9 @@ class Decision:
             return None
         who = (event.get("responded_by_user") or {}).get("id")
         if not who:
-            return "Airflow does not report who approved, but different people must"
+            return "Airflow does not report who approved, but different people must approve"
         approvals = self._record.approvals
-        # If there are enough approvals, this is the last one again, after a lost try.
+        # If there are enough approvals, this is the last one delivered again after a lost try.
         if who not in _ids(approvals) or len(approvals) >= self._rules.approvals:
             return None
         return f"{code(airflow_form.name_of(event))} has already approved, but another person must"
@@ -428,7 +428,7 @@ class Decision:
         self._question.ask(self._shown, self._until, f"{said}.")
 
     def _was_rejected(self) -> bool:
-        """Whether a person has rejected this draft, here or in an earlier round, even in an answer not accepted."""
+        """Whether a person has rejected this draft, here or in an earlier round, even if the answer was refused."""
         is_known = self._record.was_rejected(identity_of(self._shown))
         return is_known or self._shown["output_sha256"] in self._rejected_before()
 
@@ -442,7 +442,7 @@ class Decision:
         return [*(previous.get(REJECTED_BEFORE) or []), *([draft] if is_rejection else [])]
 
     def _sent_back_before(self) -> Json:
-        """Return the field that a review has after a schema has sent a draft back; empty if none has.
+        """Return the field for a review if a schema has already sent back a draft of its execution; empty if not.
 
         The previous round shows that; from Airflow 3.3 on, so does this task's record from before a clear.
         """

@@ -1,8 +1,8 @@
 """The draft as a person sees it: text that is safe to show, its changes, and the effect of edits. Pure.
 
 The text is untrusted: no renderer may load or run anything in it. Markdown parsers disagree about what counts as code,
-so safety does not depend on that. Outside code blocks that every parser recognizes, an invisible character separates
-``!`` from ``[``, and ``<`` from anything that would make it HTML. Guessing which other lines are code only affects how
+so safety does not depend on that. Outside code blocks that every parser recognizes, an escape or an invisible character
+keeps ``![`` from starting an image, and ``<`` from starting HTML. Guessing which other lines are code only affects how
 they look.
 
 A draft edited by a person becomes the task's output on our own crew service; any other service gets it as revision
@@ -59,7 +59,7 @@ def inert(text: str) -> str:
 def fenced(text: str, language: str = "text") -> str:
     """Return a code block that the text cannot close.
 
-    :param language: never empty, because the page in Airflow up to 3.3 would show the block as one line
+    :param language: never empty: up to Airflow 3.3, the page would show such a block on one line
     """
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -128,7 +128,7 @@ SHOWN_CHARACTERS = 60_000
 def text_of(output: Any) -> str:
     """Return a draft in displayable form."""
     text = output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
-    # No database accepts these characters; the hash is that of the original draft.
+    # Not every database accepts these characters; the hash is that of the original draft.
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
@@ -169,7 +169,7 @@ def _said(changes: str, *, is_whole: bool) -> Iterator[str]:
 
 
 def _passages(text: str) -> list[str]:
-    """Return the lines of a draft, or the sentences of prose, where a paragraph is often one line."""
+    """Return a draft's lines, with prose split into sentences, because a paragraph is often a single line."""
     lines = text[:SHOWN_CHARACTERS].splitlines()
     return [part for line in lines for part in ([line] if line[:1].isspace() else _SENTENCE_END.split(line))]
 
@@ -186,7 +186,8 @@ def draft_in(params: Json | None) -> Any:
 def with_text_of_edit(answer: Json, draft: str | None) -> Json:
     """Return an answer whose edited draft is a string; return it unchanged for a form without a draft.
 
-    Airflow's page returns None for an emptied field and an object for text that is one; a program may omit the field.
+    Airflow's page returns None for an emptied field, and an object for text that is a JSON object; an API client may
+    omit the field.
     """
     given = answer.get("params_input")
     if draft is None or not given:
@@ -230,8 +231,8 @@ AS_FEEDBACK = "Use this text, edited by the reviewer, unchanged:"
 def editable_text(shown: Json) -> str | None:
     """Return the text that the form offers to edit; None for a Flow, or if only part is shown.
 
-    For a tool call, the text is its arguments. JSON is in a code fence, because Airflow's page shows an object's text
-    as "[object Object]".
+    For a tool call, the text is its arguments. A JSON object is in a code fence, because Airflow's page would otherwise
+    show it as "[object Object]".
     """
     if ask := asks.ask_in(shown):
         arguments = asks.arguments_text(ask) if ask["kind"] == asks.TOOL and is_whole(shown) else None
@@ -243,14 +244,14 @@ def editable_text(shown: Json) -> str | None:
 
 
 def is_whole(shown: Json) -> bool:
-    """Whether the form shows all of a draft, or of a tool call, whose parts must then be readable."""
+    """Whether the form shows the whole draft or the whole tool call, whose parts must also be readable."""
     ask = asks.ask_in(shown)
     is_readable = ask is None or ask["kind"] == asks.QUESTION or bool(ask["tool"] and asks.arguments_text(ask))
     return is_readable and shown["characters"] <= SHOWN_CHARACTERS
 
 
 def read_edit(shown: Json, event: Json) -> Json:
-    """Return an event whose draft is a string, as the person left it."""
+    """Return the event with the draft as a string, as the person left it."""
     return with_text_of_edit(event, editable_text(shown))
 
 

@@ -1,4 +1,4 @@
-"""The page for the reviewer. Text from crews and people is never rendered as a template, run or loaded. Pure."""
+"""The page for the reviewer. Text from crews and people is never run, loaded or rendered as a template. Pure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MARK = 16
 class ReviewForm:
     """One round of review: the draft, and facts about it for the reviewer.
 
-    ``pending`` is the record of the execution, or the part of it from `shown_draft`; ``refused`` is the reason for
-    rejecting the last answer.
+    ``pending`` is the record of the execution, or the part of it from `shown_draft`; ``refused`` is the notice
+    about the last answer: that it was not accepted, or that more people must approve.
     """
 
     pending: Json
@@ -50,7 +50,7 @@ class ReviewForm:
 
     @property
     def needs_another_round(self) -> bool:
-        """Whether a revision in this last round would need another one; a Flow's or an agent's question does not."""
+        """Whether a revision would need another round when none is left; an answer to a Flow or an agent needs none."""
         return self.is_last and not is_of_flow(self.pending) and self.ask is None
 
     @property
@@ -84,7 +84,7 @@ class ReviewForm:
 
     @property
     def notice(self) -> str:
-        """Why the last answer was rejected, if it was."""
+        """The notice about the last answer; empty if there is none."""
         return f"**{self.refused}**" if self.refused else ""
 
     def _round(self) -> str:
@@ -111,7 +111,7 @@ class ReviewForm:
             return f"{place}{who}{name} returned this draft and awaits your answer."
         who = f"The task {_code(task)}" if task else "A task of the crew"
         by = f" of the agent {_code(agent)}" if agent else ""
-        return f"{place}{who}{by} wrote this draft and awaits your answer."
+        return f"{place}{who}{by} produced this draft and awaits your answer."
 
     def _asked(self) -> str:
         question = self.pending.get("question")
@@ -122,7 +122,7 @@ class ReviewForm:
         violations = self.pending.get(VIOLATIONS)
         if not violations:
             return ""
-        said = "**The draft does not match the output schema.** If you approve it as it is, the run fails:"
+        said = "**The draft does not match the output schema.** If you approve it as is, the run fails. Violations:"
         return f"{said}\n\n{_quoted(violations)}"
 
     def _before(self) -> str:
@@ -150,7 +150,7 @@ class ReviewForm:
         return f"round {self.round_number - 1}" if self.round_number else "the previous round"
 
     def _changes(self) -> str:
-        """Show the draft's changes since the previous round, if that was about the same task."""
+        """Return the draft's changes since the previous round, if both are about the same task."""
         previous = self.previous
         if not previous or previous.get("output") is None or previous.get("ask") or self.ask:
             return ""
@@ -172,7 +172,7 @@ class ReviewForm:
             word = asks.RUN_AGAIN if asks.is_unknown_outcome(self.ask) else self.approve
             other = "any other answer" if self.ask else "a revision request"
             said = "must approve" if word == self.approve else f"must choose **{word}**"
-            lines.append(f"* **{self.approvals} different people** {said}; {other} from any one is enough.")
+            lines.append(f"* **{self.approvals} different people** {said}; {other} from any of them is enough.")
         lines += [f"* {each}" for each in self.later]
         what = "question" if self.ask else "draft"
         lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, {what} {_code(self.mark)}.")
@@ -208,7 +208,7 @@ class ReviewForm:
             )
         else:
             lines.append(
-                f"* **{self.revise}**: the task runs again. Say under *Feedback* what to change; a revision "
+                f"* **{self.revise}**: the task runs again. Use *Feedback* to say what to change; a revision "
                 "without feedback is not accepted, and you are asked again."
             )
         return lines
@@ -221,8 +221,8 @@ class ReviewForm:
         else:
             said = "the Flow continues with your *Feedback*"
             lines = [
-                f"* **{self.approve}**: {said}, or with {_code(APPROVAL)} if you enter none",
-                f"* **{self.revise}**: {said}, and decides what follows. Feedback is required.",
+                f"* **{self.approve}**: {said}, or with {_code(APPROVAL)} if you enter none.",
+                f"* **{self.revise}**: {said}, and decides what to do next. Feedback is required.",
             ]
         if self.is_last:
             lines.append(LAST_ROUND.format("Flow"))
@@ -289,7 +289,7 @@ def _quoted(text: str) -> str:
 
 
 def _in_quotation(text: str) -> str:
-    """Return untrusted text as a quotation that closes everything the text opened."""
+    """Return untrusted text as a quotation; nothing that the text opens extends beyond it."""
     return "\n".join(f"> {line}" for line in drafts.inert(text).split("\n"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_crew_provider.api.asks import APPROVE, DENY
 from airflow_crew_provider.models import Json
 
-LONGEST = timedelta(days=36_500)  # added to the current date, it must still yield a valid date
+LONGEST = timedelta(days=36_500)  # the current date plus this must still be a valid date
 
 
 def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
@@ -109,9 +109,9 @@ def _reviewer(given: Any) -> Json:
 
 
 def refuse_foreign(options: Sequence[str], kwargs: Json) -> None:
-    """Refuse options that would approve by accident."""
+    """Refuse arguments that could cause an accidental approval."""
     if len(options) != 2 or options[0] == options[1]:
-        raise ValueError("options must be two different words: to approve, and to revise")
+        raise ValueError("options must be two different words: one to approve, one to revise")
     for name in ("defaults", "multiple"):
         if kwargs.pop(name, None):
             raise ValueError(f"{name} cannot be given: use on_timeout to set what happens at the deadline")
@@ -128,7 +128,7 @@ class EscalationStep:
 
     @property
     def name(self) -> str:
-        """The name that identifies the step while the task waits: an edited DAG may insert another step before it."""
+        """The name that identifies the step while the task waits, even if an edited DAG inserts a step before it."""
         return self.kind if self.number == 1 else f"{self.kind} #{self.number}"
 
     @property
@@ -168,11 +168,11 @@ class Escalation:
         return None if self.users is None else sorted(user["id"] for user in self.users)
 
     def due(self, since: datetime, now: datetime) -> Iterator[tuple[int, EscalationStep]]:
-        """Yield the steps that are due, with their numbers from 1."""
+        """Yield the steps that are due, numbered from 1."""
         yield from ((number, step) for number, step in enumerate(self.steps, 1) if since + step.after <= now)
 
     def next_after(self, since: datetime, now: datetime) -> datetime | None:
-        """Return when the next step is due."""
+        """Return when the next step is due; None if no steps remain."""
         return min((since + step.after for step in self.steps if since + step.after > now), default=None)
 
     @property
@@ -207,7 +207,7 @@ def _kind(notifier: Any) -> str:
 
 def _step(given: Any) -> EscalationStep:
     if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
-        raise ValueError(f"escalate must be a list of pairs, a time and users or notifiers, not {given!r}")
+        raise ValueError(f"escalate must be a list of pairs of a time and users or notifiers, not {given!r}")
     after, who = given
     several = [who] if isinstance(who, str | Mapping) or callable(who) else list(who)
     notifiers = [each for each in several if callable(each)]

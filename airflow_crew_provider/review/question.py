@@ -1,8 +1,8 @@
-"""How a task asks a person and waits, without losing an answer to retries or clears. Needs Airflow 3.1 or newer.
+"""Asks a person and waits for an answer, without losing it to retries or clears. Needs Airflow 3.1 or newer.
 
-A worker runs a task several times: the task asks and frees its slot, and resumes with an answer, at an escalation step,
-at the deadline, or after a lost try. Each time, it creates one `Question` from the stored record. It asks only if no
-form shows this draft, or if nobody can answer that form any more; otherwise it first looks for an answer.
+A worker runs the task several times: the task asks and frees its slot, and resumes with an answer, at an escalation
+step, at the deadline, or after a lost try. Each time, it creates one `Question` from the stored record. It asks only if
+no form shows this draft, or if nobody can answer that form any more; otherwise it first looks for an answer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from airflow_crew_provider.review.record import question_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
 
 UNKNOWN = "unknown"  # the result of a lookup that did not finish
-TERMS = "terms"  # in a question: the DAG's arguments that determine whether an answer is valid
+TERMS = "terms"  # the key of the DAG's arguments that determine whether an answer is valid
 OFFERED = ("words", "allow_edit", "approvals")  # the terms that a form shows
 
 
 class Form(Protocol):
-    """The page for a person; ``mark`` is a part of the body unique to this question."""
+    """The page for a person; ``mark`` is a part of the body that is unique to this question."""
 
     @property
     def subject(self) -> str:
@@ -36,7 +36,7 @@ class Form(Protocol):
 
     @property
     def notice(self) -> str:
-        """Why the last answer was not accepted; the body contains it too."""
+        """The notice about the last answer, which the body contains too."""
 
     @property
     def mark(self) -> str:
@@ -44,7 +44,7 @@ class Form(Protocol):
 
 
 class Rules(Protocol):
-    """A task's question, from its arguments; ``shown`` is the content of the form, stored while the task waits."""
+    """The rules for a task's question; ``shown`` is the content of the form, stored while the task waits."""
 
     @property
     def escalation(self) -> Escalation:
@@ -89,9 +89,9 @@ class Question(Generic[AnyRules]):
             self.record.forget_deleted_run()
 
     def go_on(self, shown: Json, found: str = "") -> NoReturn:
-        """Ask; if an earlier try has asked, look for an answer given since then. Then wait for one.
+        """Ask or, if an earlier try has asked, look for an answer given since then; then wait for one.
 
-        :param found: result of the last lookup: no answer, no form, or unknown; empty if none ran
+        :param found: the result of the last lookup: no answer, no form, or unknown; empty if none ran
         """
         identity = identity_of(shown)
         kept = self._terms_of_kept_form(identity)
@@ -114,7 +114,7 @@ class Question(Generic[AnyRules]):
     def _terms_of_kept_form(self, identity: list[Any]) -> Json:
         """Return the terms that a form still shows after a clear: before Airflow 3.4, a clear keeps the form.
 
-        Refuse to ask if the DAG names different people from the form, which keeps its original ones.
+        Fail if the DAG now assigns different people, because the form keeps the original ones.
         """
         before = self.record.terms_before_clear(identity)
         if not before or airflow_form.asking_attempt(self.context) is not None:
@@ -139,7 +139,7 @@ class Question(Generic[AnyRules]):
         self.rules.offer(self.task, shown)
 
     def ask(self, shown: Json, until: str | None, refused: str = "") -> NoReturn:
-        """Ask and free the worker slot; ``refused`` is the reason for rejecting the last answer."""
+        """Ask and free the worker slot; ``refused`` is the notice about the last answer."""
         task, identity = self.task, identity_of(shown)
         task.assigned_users = _rendered(task.assigned_users)
         later = self.rules.escalation.told(self.record.since(identity))
@@ -180,7 +180,7 @@ class Question(Generic[AnyRules]):
         return now
 
     def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> NoReturn:
-        """Look for an answer already given, e.g. as an escalation step began; escalate if there is none."""
+        """Look for an answer already given, e.g. just as an escalation step began; if there is none, escalate."""
         self.record.mark_looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
         airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)
@@ -215,7 +215,7 @@ class AskingTask(HITLOperator):
 
     @ends_in_a_sentence
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Continue if a trigger found no answer or no question, or if Airflow could not deliver the answer."""
+        """Continue if a trigger found no answer or no form, or if Airflow could not deliver the answer."""
         found = airflow_form.found_nothing(next_kwargs)
         if found:
             question = Question(context, self, self.rules())

@@ -1,6 +1,6 @@
 """The state of a review's question, kept between tries so that no answer is lost.
 
-Asking again removes an answer. So a try that finds the draft already shown does not ask again: an answer given in the
+Asking again removes any answer. So a try that finds the draft already shown does not ask again: an answer given in the
 meantime counts. Up to Airflow 3.3, the question survives retries and clears; from 3.4 on, it belongs to the attempt
 that asked it, whose id is stored. Nobody can answer it after that attempt ends, so a later attempt that finds no answer
 asks again.
@@ -11,11 +11,11 @@ The record is read once each time a worker runs the task, and written at each st
                         │  ^              │ ^              │
                         └──┴──────ask─────┘ └────asked─────┘
 
-* If a try is lost after its question has ended, the next one looks for the answer again, with ``asked``; or with
-  ``look``, as long as it is uncertain whether Airflow ever had the question.
-* An approval or a rejection is stored before its answer is removed for the next one, and does not change the state;
-  after the end, it belongs to an answer that Airflow delivers again.
-* ``send_back`` is a schema's answer, given without a person.
+* If a try is lost after its question has ended, the next one looks for the answer again, with ``asked``. While it is
+  uncertain whether Airflow ever had the question, a try looks for an answer with ``look``.
+* An approval or a rejection is stored before its answer is removed to ask again, and does not change the state. After
+  the question has ended, it comes from an answer that Airflow delivers again.
+* ``send_back`` is a schema's answer; nobody is asked.
 * If Airflow stores no state, there is no record when an answer arrives; the answer is accepted anyway.
 """
 
@@ -44,7 +44,7 @@ class State(StrEnum):
     """The state of a question."""
 
     NOTHING = "nothing"  # nobody has been asked
-    IN_DOUBT = "in doubt"  # a try began to ask, and Airflow may not have the question
+    IN_DOUBT = "in doubt"  # a try began to ask, so Airflow may or may not have the question
     OPEN = "open"
     OVER = "over"  # an answer or the deadline ended it
 
@@ -64,20 +64,20 @@ MOVES: dict[str, dict[State, State]] = {
 class StoredQuestion:
     """The stored record of a question. Empty fields are omitted.
 
-    :param attempt: the asking try, from `Attempt.as_dict`; its keys are stored alongside the others
+    :param attempt: the try that asked, from `Attempt.as_dict`; its keys are stored alongside the others
     :param draft: the draft that was shown
-    :param terms: its form's arguments, which determine whether an answer is valid
-    :param since: when it was first asked about this draft, ISO 8601
+    :param terms: the form's arguments, which determine whether an answer is valid
+    :param since: when the question about this draft was first asked, ISO 8601
     :param until: its deadline, ISO 8601
     :param asked_at: when it was last asked
-    :param doubt: whether Airflow may not have the question yet
+    :param doubt: whether it is unknown if Airflow has the question
     :param asked_by: the id of the attempt that owns the form, from Airflow 3.4 on
     :param notified: whether people were notified: `BEGUN` or `DONE`
     :param told: for each escalation step, whether its people were notified
     :param approvals: the approvals so far
-    :param rejected: rejected drafts, each by execution and hash
+    :param rejected: the rejected drafts, each as execution and hash
     :param sent_back: the draft that a schema sent back
-    :param shown: the content shown, during a lookup
+    :param shown: the content shown, stored during a lookup
     :param once_more: whether this is the second lookup
     :param over: whether an answer or the deadline ended it
     """
@@ -103,7 +103,7 @@ class StoredQuestion:
     def from_json(cls, kept: Json) -> StoredQuestion:
         """Read a record from this release or an earlier one; unknown fields are ignored."""
         known = {name: kept[name] for name in _FIELDS if kept.get(name)}
-        if known.get("rejected") is True:  # in development versions of 0.2.0: the draft that was shown
+        if known.get("rejected") is True:  # development versions of 0.2.0: the draft shown was rejected
             known["rejected"] = [_without_task(kept["draft"])]
         return cls(attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept}, **known)
 
@@ -124,13 +124,13 @@ class StoredQuestion:
     def moved(self, move: str, new: StoredQuestion) -> StoredQuestion:
         """Return the record after a move.
 
-        :raises RuntimeError: it is not one of `MOVES`
+        :raises RuntimeError: `MOVES` does not allow it in this state
         """
         check_move("question", self.state, move, new.state, [MOVES[move].get(self.state)])
         return new
 
     def anew(self, attempt: Attempt, **known: Any) -> StoredQuestion:
-        """Return a fresh record that keeps the facts about drafts, which last until a new DAG run."""
+        """Return a fresh record that keeps the facts about drafts, which stay valid until a new DAG run."""
         return StoredQuestion(attempt.as_dict(), sent_back=self.sent_back, rejected=self.rejected, **known)
 
 
@@ -154,11 +154,11 @@ class QuestionRecord:
             self._memory.forget()
 
     def is_open_for(self, draft: Draft) -> bool:
-        """Whether the question about this draft is active; after its end, only clearing the task asks again."""
+        """Whether the question about this draft still counts; once it has ended, only clearing the task asks again."""
         return self.is_about(draft) and not (self.cleared and self._record.state is State.OVER)
 
     def is_about(self, draft: Draft) -> bool:
-        """Whether the last question was about this draft, even before a clear."""
+        """Whether the last question was about this draft, even if it was asked before a clear."""
         return self._record.draft == draft
 
     @property
@@ -167,7 +167,7 @@ class QuestionRecord:
         return self._record.state is State.IN_DOUBT
 
     def until(self, draft: Draft) -> str | None:
-        """Return the deadline that an earlier try set for this draft; clearing the task starts over."""
+        """Return the deadline that an earlier try set for this draft; clearing the task resets it."""
         return self._about(draft).until
 
     def terms(self, draft: Draft) -> Json | None:
@@ -175,19 +175,19 @@ class QuestionRecord:
         return self._about(draft).terms
 
     def terms_before_clear(self, draft: Draft) -> Json:
-        """Return the terms of the form that a clear has kept; empty if there was no clear."""
+        """Return the terms of a form that has survived a clear; empty if there was no clear."""
         return self._record.terms or {} if self.cleared and self.is_about(draft) else {}
 
     @property
     def asked_by(self) -> str | None:
-        """The attempt that owns the form; None if the task owns it, or if an older Airflow recorded this."""
+        """The attempt that owns the form; None if the task owns it, or if the record is from an older Airflow."""
         return self._record.asked_by
 
     def mark_asking(self, draft: Draft, until: str | None, by: str | None = None) -> None:
         """Record that the question is about to be asked.
 
-        If the task owns the form, only a first try does this: later, Airflow may hold an answer to an older draft even
-        if the record is gone. An attempt's own form has no older answer.
+        If the task owns the form, only the first try does this: later, Airflow may hold an answer about an older draft
+        even if the record is gone. An attempt's own form has no older answer.
 
         :param by: the attempt that will own the form; None if the task owns it
         """
@@ -239,7 +239,7 @@ class QuestionRecord:
         return self._record.anew(self._attempt, draft=draft, **carried)
 
     def mark_looking(self, shown: Json, *, once_more: bool = False) -> None:
-        """Record the content shown, because Airflow returns nothing for a lookup that finds no answer."""
+        """Record the content shown, because Airflow does not pass it back after a lookup that fails or times out."""
         self._keep(shown=shown, once_more=once_more or self._record.once_more)
 
     @property
@@ -258,13 +258,13 @@ class QuestionRecord:
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
 
     def began_after(self, draft: Draft, at: Any) -> bool:
-        """Whether the question was opened after this time, e.g. after a clear; False if that is not known."""
+        """Whether the question was opened after this time, e.g. after a clear; False if unknown."""
         since = self._about(draft).since
         return since is not None and at is not None and at < datetime.fromisoformat(since)
 
     @property
     def asked_at(self) -> datetime | None:
-        """The time at which the open question was asked; None if an older release recorded it."""
+        """The time at which the open question was asked; None if the record is from an older release."""
         at = self._record.asked_at
         return datetime.fromisoformat(at) if at else None
 
@@ -301,18 +301,18 @@ class QuestionRecord:
         return [] if self.cleared else list(self._record.approvals)
 
     def add_approval(self, approval: Json) -> list[Json]:
-        """Record one more approval, before its answer is removed for the next one; return all approvals."""
+        """Record one more approval, before its answer is removed to ask the next person; return all approvals."""
         approvals = [*self.approvals, approval]
         self._record = replace(self._record, approvals=approvals)
         self._must_keep("The approval is kept; a retry of this task uses it")
         return approvals
 
     def was_rejected(self, draft: Draft) -> bool:
-        """Whether a person has rejected this draft, even in an answer that was not accepted, or before a clear."""
+        """Whether a person has rejected this draft, even in an answer that was not accepted or before a clear."""
         return _without_task(draft) in self._record.rejected
 
     def reject_draft(self, draft: Draft) -> None:
-        """Record that a person has rejected the draft, before the answer is removed for the next one."""
+        """Record that a person has rejected the draft, before the answer is removed to ask again."""
         if not self.was_rejected(draft):
             rejected = [*self._record.rejected, _without_task(draft)]
             self._record = replace(self._record, rejected=rejected)
@@ -320,18 +320,18 @@ class QuestionRecord:
 
     @property
     def draft_sent_back(self) -> Draft | None:
-        """The draft that a schema sent back, regardless of clears since."""
+        """The draft that a schema sent back, even if the task has been cleared since."""
         return self._record.sent_back
 
     def mark_sent_back(self, draft: Draft) -> None:
-        """Record that a schema sends this draft back, which happens once per execution."""
+        """Record that a schema sends this draft back, which happens at most once per execution."""
         sent = replace(self._record.anew(self._attempt), sent_back=draft)
         self._record = self._record.moved("send_back", sent)
-        self._must_keep("Nothing was sent back; a retry of this task will do so")
+        self._must_keep("The draft was not sent back; a retry of this task will do so")
 
     def forget(self) -> None:
-        """Forget the question and its answer, since the task's next question may be about an identical draft."""
-        # Without an attempt, which would make a later question in the same try look like one from a deleted run.
+        """Forget the question and its answer, because the task's next question may be about an identical draft."""
+        # Drop the attempt too, or a later question in the same try would look like one from a deleted run.
         self._record = self._record.moved("forget", replace(self._record.anew(self._attempt), attempt={}))
         self._must_keep("Nobody was asked; a retry of this task will ask")
 
@@ -359,7 +359,7 @@ class QuestionRecord:
 
 
 def _without_task(draft: Draft) -> Draft:
-    """Return a draft's execution and hash: its task's id may change with each question."""
+    """Return a draft's execution and hash, without its task's id, which may change with each question."""
     return [draft[0], draft[2]]
 
 

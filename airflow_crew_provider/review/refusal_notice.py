@@ -1,4 +1,4 @@
-"""Shows in a review form why the last answer was refused, before Airflow 3.4. Uses Airflow's internals.
+"""Makes review forms show why the last answer was refused, before Airflow 3.4. Uses Airflow's internals.
 
 Up to 3.3, Airflow never changes the text of a question: a task that asks again only removes the answer. When the API
 server removes an answer that the review refused, the reason is inserted before the text in the same transaction. From
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def explain_refusals() -> None:
-    """Listen in a process that has loaded Airflow's models, such as an API server; others never remove an answer."""
+    """Listen for removed answers in a process that has loaded Airflow's models; no other process removes any."""
     models = sys.modules.get(MODELS)
     if models is None or version.has_form_per_attempt():
         return
@@ -37,7 +37,7 @@ def explain_refusals() -> None:
         if not event.contains(models.HITLDetail, "before_update", _before_update):
             event.listen(models.HITLDetail, "before_update", _before_update)
     except Exception:
-        log.exception("Review forms will not show why the last answer was refused; the tasks' logs do")
+        log.exception("Review forms will not show why the last answer was refused; the tasks' logs will")
 
 
 def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
@@ -49,14 +49,14 @@ def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
 
 
 def _is_ours(connection: Any, detail: Any) -> bool:
-    """Whether this is a review's form: any task may use this field name, and before 3.1.3 there is no other sign."""
+    """Whether this is a review's form: any task may use this field name, and before 3.1.3 nothing else marks it."""
     from airflow_crew_provider.compat.task_records import is_about_an_execution
 
     return is_about_an_execution(connection, detail.ti_id)
 
 
 def _explain(detail: Any) -> None:
-    """Insert the reason before the text; there is none if an accepted answer is removed to ask again."""
+    """Insert the reason before the text, if any: an accepted answer may also be removed, to ask the next person."""
     from sqlalchemy import inspect
 
     state = inspect(detail)
@@ -72,7 +72,7 @@ def _explain(detail: Any) -> None:
 
 
 def why_refused(answer: dict[str, Any], text: str, options: list[str], params: dict[str, Any]) -> str | None:
-    """Return why an answer was refused, as far as its form shows; None for an accepted one.
+    """Return why an answer was refused, as far as the form shows it; None if it was accepted.
 
     For text that does not match a schema, only the task's log gives the reason.
 

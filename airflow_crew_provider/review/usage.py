@@ -26,7 +26,7 @@ class UsageForm:
 
     :param shown: the part of the record that is shown
     :param allowed: the usage that the DAG allows without asking
-    :param refused: the reason for rejecting the last answer
+    :param refused: the notice that the last answer was not accepted, if any
     """
 
     shown: Json
@@ -49,7 +49,7 @@ class UsageForm:
             f"and this DAG allows {self._limits} without asking."
         )
         choices = (
-            f"* **{APPROVE}**: its output is passed to the tasks downstream.\n"
+            f"* **{APPROVE}**: its output is passed to the downstream tasks.\n"
             f"* **{REJECT}**: it is not; the output stays at the crew service. The tokens are spent either way."
         )
         return "\n\n".join(part for part in (self.notice, facts, choices) if part)
@@ -63,7 +63,7 @@ class UsageForm:
     def _usage(self) -> str:
         used = [f"It used **{' and '.join(self._used)}**"] if self._used else []
         unknown = self.allowed.unknown_in(self.shown, code)
-        return "; ".join(used + ([f"The service does not report {unknown}"] if unknown else []))
+        return ". ".join(used + ([f"The service does not report {unknown}"] if unknown else []))
 
     @property
     def _used(self) -> list[str]:
@@ -76,7 +76,7 @@ class UsageForm:
 
     @property
     def notice(self) -> str:
-        """Why the last answer was rejected, if it was."""
+        """The notice that the last answer was not accepted; empty if there is none."""
         return f"**{self.refused}**" if self.refused else ""
 
     @property
@@ -94,8 +94,8 @@ class UsageRules:
     escalation: Escalation
 
     holds_another: ClassVar[str] = (
-        "Airflow still holds the question of an earlier run of this task, about another execution, and cannot show the "
-        "new one, so nobody was asked. Start a new DAG run instead of clearing this one"
+        "Airflow still holds the question from an earlier run of this task, about another execution, and cannot show "
+        "the new one, so nobody was asked. Start a new DAG run instead of clearing this one"
     )
 
     def record(self) -> Json:

@@ -22,8 +22,8 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least, ends_i
 from airflow_crew_provider.wait.task import CrewTask
 from airflow_crew_provider.wait.watch import COMPLETED
 
-# Polling again costs nothing, and a failed execution is not polled again. Airflow occasionally fails a task
-# that resumes just as it defers (apache/airflow issues 66374 and 67287).
+# A short delay between tries: polling again costs nothing, and a failed execution is not polled again. Airflow
+# occasionally fails a task that resumes just as it is being deferred (apache/airflow issues 66374 and 67287).
 AGAIN = timedelta(seconds=5)
 # The reason for a loop's iteration is visible to everybody who may see the task, even without permission for XComs.
 DECISIONS = {"True": "approve", "False": "revise"}
@@ -59,10 +59,10 @@ class CrewResultOperator(CrewTask):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Json:
-        """Return the record; fail if the execution is waiting for a person again and no rounds remain.
+        """Return the completed record; fail if the execution is waiting for a person again and no rounds remain.
 
-        Skip if all tasks upstream were skipped. The trigger rule ``none_failed_min_one_success`` would do the same, but
-        Airflow then fails every item of a mapped group as soon as one has failed.
+        Skip if all upstream tasks were skipped. The trigger rule ``none_failed_min_one_success`` would do the same, but
+        with it, Airflow fails every item of a mapped group as soon as one has failed.
         """
         if not self._something_ran(context["ti"]):
             raise AirflowSkipException("Nothing was started, so there is no result")
@@ -89,7 +89,7 @@ class CrewResultOperator(CrewTask):
 
 
 def until_completed(loop: Any, ti: Any) -> Any:
-    """Start another round, unless the crew has completed or no rounds remain; the `result` task finds out which."""
+    """Start another round unless the crew has completed or no rounds remain; the `result` task determines which."""
     review = ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review") or {}
     word = DECISIONS.get(str(review.get("is_approve")), "answered")
     if review.get("ask"):
@@ -153,19 +153,19 @@ def crew_with_review(
 
     :param inputs: the crew's inputs (templated)
     :param max_rounds: how many times a person may answer, across all of the crew's tasks that ask
-    :param webhooks: sent with the kickoff and with each resume, since the service does not keep them
+    :param webhooks: sent with the kickoff and with each resume, because the service does not keep them
     :param meta: echoed by the service in webhooks (templated)
     :param deferrable: wait for the crew in the triggerer, without a worker slot
     :param poll_interval: the shortest pause between two polls, in seconds
     :param timeout: how long one wait for the crew may take, in seconds
-    :param cancel_on_kill: stop the execution, best effort, when a user ends the kickoff or a wait
+    :param cancel_on_kill: stop the execution, best effort, when a user stops the kickoff or a wait
     :param review: arguments for `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
     :param on_tool_timeout: as in `CrewReviewOperator`
     :param auto_approve: as in `CrewReviewOperator`
     :param output_schema: schema for the completed output, as in `CrewStatusSensor`
     :param max_total_tokens: fail if the execution uses more tokens
     :param max_cost: fail if the execution costs more, in USD
-    :param on_unknown_usage: if the service does not report the figures for a limit: ``fail``, or ``ignore`` it
+    :param on_unknown_usage: what to do if the service does not report the figures for a limit: ``fail`` or ``ignore``
     :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person
     :param output_to: where to write the completed output instead of XCom (templated)
     :param on_schema_mismatch: for a draft that does not match: ``fail`` only shows its violations; ``revise`` sends it
@@ -229,7 +229,7 @@ class Rounds:
 
     def one_after_another(self) -> list[CrewStatusSensor]:
         """Create the tasks for each round; return the waits."""
-        from airflow_crew_provider.operators.review import CrewReviewOperator  # lazy: on old Airflow, only a call fails
+        from airflow_crew_provider.operators.review import CrewReviewOperator  # on old Airflow, only a call fails
 
         waits, previous = [self.first], None
         for number in range(1, self.most + 1):
@@ -245,7 +245,7 @@ class Rounds:
     def in_a_loop(self, again: Json) -> list[CrewStatusSensor]:
         """Create a round's tasks as the body of a loop; return its wait.
 
-        :param again: the retry arguments for the task that decides on another round
+        :param again: the retry arguments for the task that decides whether to start another round
         """
         waits: list[CrewStatusSensor] = []
 

@@ -1,4 +1,4 @@
-"""A round's tasks in a Task Loop: the same in each iteration; the context names the current one. Needs Airflow 3.4.
+"""A round's tasks in a Task Loop, shared by all iterations; the context names the current one. Needs Airflow 3.4.
 
 The review in the first iteration gets the record of the wait before the loop; later reviews get the record of the
 previous iteration's wait, and the previous decision.
@@ -40,7 +40,7 @@ class LoopReviewOperator(CrewReviewOperator):
 
 
 class LoopResumeOperator(CrewResumeOperator):
-    """A `CrewResumeOperator` that finds out from the loop whether there is another round."""
+    """A `CrewResumeOperator` that learns from the loop whether there is another round."""
 
     custom_operator_name = CrewResumeOperator.__name__
 

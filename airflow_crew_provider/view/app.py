@@ -65,7 +65,7 @@ class Run:
         return [tasks[-1] for tasks in self._by_execution.values()]
 
     def target(self, task: TaskRecord) -> Target:
-        """Return a task's execution with its latest id to poll, and its page if any of its tasks recorded one.
+        """Return a task's execution with the latest id to poll, and with its page if any of its tasks recorded one.
 
         A resume may return a new id to poll.
         """
@@ -166,7 +166,7 @@ def _query(iteration: Json) -> str:
 # --- endpoints ---
 
 router = APIRouter(dependencies=[Depends(each) for each in MAY_SEE])
-Index = str  # for an unmapped task, Airflow's page leaves the placeholder in
+Index = str  # for an unmapped task, Airflow's page leaves the placeholder in the URL
 
 
 def knowledge(request: Request) -> Knowledge:
@@ -264,10 +264,10 @@ def _airflow(request: Request) -> str:
 
 
 def _index(text: str) -> int:
-    """Read a map index; an unmapped task has -1, or the placeholder that Airflow's page leaves in."""
+    """Read a map index; an unmapped task has -1, or the placeholder that Airflow's page leaves in the URL."""
     if text == "{MAP_INDEX}":
         return -1
-    if len(text) > LONGEST_INDEX:  # no database has such numbers
+    if len(text) > LONGEST_INDEX:  # no map index is that long
         raise HTTPException(404)
     try:
         return int(text)

@@ -1,8 +1,9 @@
-"""Looks up one execution at its deployment for the tab: one request per lookup, and no token in any result.
+"""Looks up an execution at its deployment for the tab: one request per lookup, and no token in any result.
 
-Details name the DAG that started an execution. A deployment may refuse details temporarily, a gateway permanently. The
-next lookup then requests the status instead, and the one after that the details again. The run that started the
-execution shows the status (`execution.of_dag`); other runs show it once the details name their DAG.
+Details name the DAG that started an execution. A deployment may refuse details temporarily, a gateway permanently.
+After a refusal, the next lookup requests the status instead, and the one after that the details again. Meanwhile, the
+run that started the execution shows the status (`execution.of_dag`); other runs show it once the details name their
+DAG.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def look_up(target: Target, before: Seen | None) -> Seen:
         hook = CrewHook(target.crew_conn_id)
         if hook.look_up(target.crew_conn_id).conn_type != CrewHook.conn_type:
             # Its password belongs to another service.
-            return known.failed(f"Connection {target.crew_conn_id!r} is not of the type {CrewHook.conn_type}.")
+            return known.failed(f"Connection {target.crew_conn_id!r} is not of type {CrewHook.conn_type}.")
         link = hook.connection.link(target.kickoff_id, target.execution_id, target.view)
         link = link if link.startswith(("http://", "https://")) else ""
         asked = _details if known.has_details and not known.is_refused else _status
@@ -42,8 +43,8 @@ def look_up(target: Target, before: Seen | None) -> Seen:
     except CrewError as error:
         return known.failed(_one_line(str(error)))
     except Exception:
-        log.exception("An execution could not be looked up for its tab")
-        return known.failed("It could not be looked up; see the API server's log.")
+        log.exception("An execution could not be looked up for the Crew tab")
+        return known.failed("Unexpected error; see the API server's log.")
 
 
 def _details(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:

@@ -1,10 +1,10 @@
 """The known facts about an execution, in one shape for every deployment. Pure.
 
-The shape is that of ``GET /executions/{id}``. For a deployment with only the specified endpoints, less is known: its
-status, and the data that the reviews in Airflow have stored about its drafts.
+The shape is that of ``GET /executions/{id}``. For a deployment with only the specified endpoints, less is known: the
+execution's status, and the data that reviews in Airflow have stored about its drafts.
 
-All data from a deployment or an XCom passes through `_shaped` once before anything is rendered: each field gets the
-type that the page expects or None, a draft is compared with its hash, then secrets are masked, then texts are cut.
+All data from a deployment or an XCom is put into this shape once, before anything is rendered: each field gets the type
+that the page expects, or None. A draft is compared with its hash, then secrets are masked, then texts are cut.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MOST_STEPS = 50  # of all tasks together
 MOST_TASKS, MOST_ROUNDS, MOST_INPUTS, MOST_APPROVALS, MOST_LEFT_OUT = 200, 30, 100, 20, 20
 LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object from users or crews
 HIGHEST_NUMBER = 1e15
-OF_ANOTHER_DAG = "According to the deployment, another DAG started it. People who may see that DAG can find it there."
+OF_ANOTHER_DAG = "According to the deployment, another DAG started it. Anyone who may see that DAG can find it there."
 OF_UNKNOWN_DAG = (
-    "This run only polls it, and the deployment does not report which DAG started it. It is polled again while this "
-    "page is open."
+    "This run only polls the execution, and the deployment does not report which DAG started it. It is polled again "
+    "while this page is open."
 )
 NO_DAG = ""  # stands in for the id if no DAG started the execution
 # Facts that a status does not contain, as the end of a sentence about the deployment.
@@ -109,7 +109,8 @@ class Seen:
 def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
     """Return what was found, unless another DAG started the execution or, judging by the details, may have started it.
 
-    A task may wait for any execution that its DAG names; only people who may see the DAG that started it may see it.
+    A task may wait for any execution that its DAG names, but only people who may see the DAG that started the execution
+    may see it.
 
     :param is_own: whether the DAG run started the polled execution
     """
@@ -185,13 +186,13 @@ def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
 def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked) -> Json:
     """Add the reviews' records in Airflow to what is known: who decided, and the draft.
 
-    A draft whose hash differs from the decision's is replaced by the draft that the review stored.
+    A draft that does not match the decision's hash is replaced by the draft that the review stored.
     """
     rounds = [dict(each) for each in found["rounds"]]
     for number, given in enumerate(decisions, 1):
         decision = _decision(given, mask)
         mine = [each for each in rounds if each["output_sha256"] == decision["output_sha256"]]
-        # A draft that comes back unchanged is another round; both lists have the same order.
+        # A draft that comes back unchanged counts as another round; both lists have the same order.
         open_ones = [each for each in mine if not each["by_airflow"] and not _contradicts(each, decision)]
         if open_ones:
             asked = open_ones[0]
@@ -259,7 +260,7 @@ def _decision(given: Json, mask: Mask) -> Json:
 
 
 def _contradicts(asked: Json, decision: Json) -> bool:
-    """Whether the deployment reports a different decision: the answer in Airflow was then not accepted."""
+    """Whether the deployment reports a different decision; if so, it did not accept the answer from Airflow."""
     said = ((asked[name], decision[name]) for name in ("is_approve", "outcome"))
     return asked["decided_at"] is not None and any(None not in pair and pair[0] != pair[1] for pair in said)
 
@@ -280,9 +281,9 @@ def _decided(asked: Json, decision: Json) -> Json:
 
 
 def _reason(decision: Json) -> str:
-    """Return why a decision was made without a person, as the end of a sentence."""
+    """Return how a decision was made without a person, as the end of a sentence."""
     if decision["unseen"]:
-        return "because nobody can be shown all of it"
+        return "because it could not be shown in full"
     if decision["by_rule"]:
         return "by auto_approve"
     return "by the schema" if decision[SCHEMA_REVISION] else "at the deadline"
@@ -307,7 +308,7 @@ def _asked(execution: Execution) -> Json:
 
 
 def _ask(given: Json, mask: Mask) -> Json:
-    """Return in a few words what an agent asks; empty for a draft and for a Flow."""
+    """Describe in a few words what an agent asks; empty for a draft and for a Flow."""
     ask = asks.read(given.get("ask"), mask)
     said = asks.in_words(ask) if ask else ""
     return {"asks": said[:1].upper() + said[1:]}
@@ -350,7 +351,7 @@ def _figures(given: Json) -> Json:
 
 
 def _with_few_steps(tasks: list[Json]) -> list[Json]:
-    """Return the tasks with only the newest steps of all of them: a deployment may send more than promised."""
+    """Keep only the newest steps across all tasks, because a deployment may send more than it should."""
     left = MOST_STEPS
     for task in reversed(tasks):
         task["steps"] = task["steps"][-left:] if left else []

@@ -1,8 +1,8 @@
 """Lookups shared by many viewers: each value is looked up at most once per pause, by one of a few threads.
 
-A viewer immediately gets what is known; only the first one waits briefly for the first value. So a deployment that
-hangs blocks threads here but none of the API server's, and no owner can use all of these threads. A page is rendered
-only once for the same facts.
+A viewer immediately gets what is known, and waits briefly only for a first value. So a deployment that hangs blocks
+threads here but none of the API server's, and no owner can use all of these threads. A page is rendered only once for
+the same facts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shared(Generic[K, V]):
     :param threads: how many lookups run at the same time
     :param most: how many values are kept; the least recently used are dropped, but never fresh ones
     :param owner: returns the owner of a key
-    :param each: how many of the threads one owner may have; None for all
+    :param each: how many of the threads one owner may use; None for all
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Shared(Generic[K, V]):
 
 
 class Made(Generic[K, T]):
-    """Results created once from the same facts, however many viewers ask; only the latest is kept per key.
+    """Results created once from the same facts, however many viewers ask for them; only the latest is kept per key.
 
     :param threads: how many are created at the same time
     :param most: how many are kept
@@ -156,7 +156,7 @@ class Made(Generic[K, T]):
         self._kept: OrderedDict[K, tuple[Any, Future[T]]] = OrderedDict()
 
     async def of(self, key: K, facts: Any, make: Callable[[], T]) -> T:
-        """Return the result for these facts; called from one event loop."""
+        """Return the result for these facts; must be called from one event loop."""
         known, made = self._kept.get(key, (None, None))
         if made is None or known != facts or (made.done() and made.exception()):
             if self._pool is None:

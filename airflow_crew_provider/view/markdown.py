@@ -1,6 +1,6 @@
 """Renders text from crews and people as HTML that loads and runs nothing, with visible link targets. Pure.
 
-As in the review's form, `drafts.inert` removes active content; the parser here also has HTML disabled.
+As in a review's form, `drafts.inert` neutralizes active content; the parser here also has HTML disabled.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class _Renderer(RendererHTML):
         return f'<a rel="noopener noreferrer nofollow" target="_blank" href="{escape(href)}">' if href else "<span>"
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Show the address next to the text, which may be different."""
+        """Show the address next to the link's text, which may claim a different one."""
         href = env["links"].pop()
         return f'</a> <span class="soft">({_shown(href)})</span>' if href else "</span>"
 
     def fence(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Mark the lines of a difference."""
+        """Mark the added and removed lines of a difference."""
         lines = tokens[idx].content.splitlines()
         shown = map(_line_of_difference, lines) if tokens[idx].info == "diff" else map(escape, lines)
         return str(Markup("<pre>{}</pre>\n").format(Markup("\n").join(shown)))
 
 
 def _shown(address: Any) -> Markup:
-    """Isolate an address, so that marks for text direction do not affect it."""
+    """Isolate an address, so that text-direction marks around it do not affect it."""
     return Markup('<bdi dir="ltr">{}</bdi>').format(address)
 
 

@@ -57,7 +57,7 @@ SHARE = Share()
 
 @dataclass(frozen=True)
 class Page:
-    """A page as it is sent, and its ETag."""
+    """A page as sent to the browser, and its ETag."""
 
     body: str
     etag: str
@@ -133,7 +133,7 @@ def etag_of(text: str) -> str:
 
 
 def policy() -> str:
-    """Return the content security policy of each page: it loads nothing and runs only its own script."""
+    """Return the content security policy for all pages: a page loads nothing and runs only its own script."""
     script, style = (f"'sha256-{_digest(_file(name))}'" for name in ("page.js", "page.css"))
     own = f"script-src {script}; style-src {style}; connect-src 'self'"
     return f"default-src 'none'; {own}; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
@@ -145,7 +145,7 @@ def icon(*, dark: bool) -> str:
 
 
 def address(*parts: str | int) -> str:
-    """Return a path of quoted parts."""
+    """Return a path of these parts, each quoted."""
     return "/".join(quote(str(part), safe="") for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""The plugin for Airflow's UI: it adds the Crew tab, and a review's form shows why an answer was refused.
+"""The plugin for Airflow's UI: it adds the Crew tab, and makes review forms show why an answer was refused.
 
 Every Airflow process loads it, so it imports very little.
 
@@ -63,7 +63,7 @@ def external_views() -> list[dict[str, Any]]:
 
 
 class CrewViewPlugin(AirflowPlugin):
-    """Shows what a crew is doing on its task's page, and why a review did not accept an answer."""
+    """Shows on a task's page what its crew is doing, and in a review's form why an answer was not accepted."""
 
     name = "crew_view"
     fastapi_apps = [{"app": View(), "url_prefix": URL_PREFIX, "name": "Crew view"}] if has_human_in_the_loop() else []
@@ -71,7 +71,7 @@ class CrewViewPlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
-        """Let reviews explain why an answer was not accepted, in a process that stores their questions."""
+        """Make review forms explain why an answer was not accepted, in a process that stores the forms."""
         from airflow_crew_provider.review.refusal_notice import explain_refusals
 
         explain_refusals()

@@ -70,7 +70,7 @@ def test_an_approval_that_names_nobody_does_not_count(
 ) -> None:
     unnamed = {**said("ann"), "responded_by_user": nobody}
     kwargs = parked(lambda: review_of().execute_complete(context, unnamed, **kwargs))
-    assert "does not report who approved, but different people must" in supervisor.asked[1].body
+    assert "does not report who approved, but different people must approve" in supervisor.asked[1].body
     kwargs = parked(lambda: review_of().execute_complete(context, said("bob"), **kwargs))
     review = review_of().execute_complete(context, said("ann"), **kwargs)
     assert [each["reviewer"]["id"] for each in review["approvals"]] == ["bob", "ann"]

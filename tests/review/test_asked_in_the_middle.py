@@ -259,8 +259,8 @@ def test_what_runs_no_tool_needs_one_person(context: Json, ask: Json, word: str)
 @pytest.mark.parametrize(
     ("ask", "line"),
     [
-        (ASK, "* **2 different people** must approve; any other answer from any one is enough."),
-        (UNKNOWN, "* **2 different people** must choose **run_again**; any other answer from any one is enough."),
+        (ASK, "* **2 different people** must approve; any other answer from any of them is enough."),
+        (UNKNOWN, "* **2 different people** must choose **run_again**; any other answer from any of them is enough."),
         (QUESTION, None),
     ],
     ids=lambda given: given["kind"] if isinstance(given, dict) else "",
@@ -348,7 +348,7 @@ def test_a_call_that_cannot_be_shown_as_a_whole_is_denied_with_a_reason(
     assert "could not be shown to a person in full" in review["human_feedback"]
     assert supervisor.asked == []
     assert context["ti"].pushed["crew_decision"]["outcome"] == "deny"
-    assert "by the size of the call" in capsys.readouterr().out
+    assert "by the form's limits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("ask", "more"), UNSEEN, ids=["long", "arguments", "tool"])

@@ -55,7 +55,7 @@ def test_without_steps_nothing_is_ever_due(given: Any) -> None:
 def test_a_step_is_a_pair(given: Any) -> None:
     with pytest.raises(ValueError) as error:
         of(given)
-    assert str(error.value) == f"escalate must be a list of pairs, a time and users or notifiers, not {given!r}"
+    assert str(error.value) == f"escalate must be a list of pairs of a time and users or notifiers, not {given!r}"
 
 
 @pytest.mark.parametrize(("given", "read"), [(None, 0), (0, 0), (-1, -1), ("soon", "soon")])

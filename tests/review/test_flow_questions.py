@@ -129,7 +129,7 @@ def test_the_form_says_who_asks_and_what_comes_of_each_outcome() -> None:
 
 def test_the_form_says_that_a_flow_which_takes_any_text_goes_on_with_the_answer() -> None:
     body = form({**PENDING, "outcomes": []}, **LAST).body
-    assert "the Flow continues with your *Feedback*, or with `Approved.` if you enter none" in body
+    assert "the Flow continues with your *Feedback*, or with `Approved.` if you enter none." in body
     assert "runs again" not in body
     assert "a revision is not sent" not in body
 

@@ -137,7 +137,7 @@ def test_a32_a_step_of_the_escalation_names_somebody() -> None:
 
 @pytest.mark.parametrize("options", [[], ["a"], ["a", "a"], ["a", "b", "c"]])
 def test_options_are_two_different_words(options: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"^options must be two different words: to approve, and to revise$"):
+    with pytest.raises(ValueError, match=r"^options must be two different words: one to approve, one to revise$"):
         refuse_foreign(options, {})
 
 

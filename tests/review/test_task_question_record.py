@@ -279,7 +279,7 @@ def test_a_draft_that_an_early_release_marked_as_rejected_stays_rejected() -> No
         (lambda record: record.forget(), "Nobody was asked; a retry of this task will ask"),
         (lambda record: record.add_approval({}), "The approval is kept; a retry of this task uses it"),
         (lambda record: record.reject_draft(DRAFT), "The rejection is kept; a retry of this task uses it"),
-        (lambda record: record.mark_sent_back(DRAFT), "Nothing was sent back; a retry of this task will do so"),
+        (lambda record: record.mark_sent_back(DRAFT), "The draft was not sent back; a retry of this task will do so"),
         (lambda record: record.close(), "The answer is kept; a retry of this task uses it"),
     ],
     ids=["asking", "forget", "approval", "rejection", "sent back", "close"],

@@ -139,7 +139,7 @@ def test_n30_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_s
         (
             {"cost_usd": None, "by_model": {"new`s": {"cost_usd": None}, "old": {"cost_usd": 0.25}}},
             "A crew's usage is unknown; the limit is 0.5 USD",
-            "It used **500 tokens and at least 0.25 USD**; The service does not report what it cost (max_cost is 0.5; "
+            "It used **500 tokens and at least 0.25 USD**. The service does not report what it cost (max_cost is 0.5; "
             "cost unknown for `new's`)",
         ),
         (

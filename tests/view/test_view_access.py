@@ -154,7 +154,7 @@ def test_a33_a_connection_of_another_type_is_not_used(
     monkeypatch.setenv("AIRFLOW_CONN_CREW_DEFAULT", json.dumps(value))
     dag_run.task("kickoff", about())
     client = client_of(app)
-    wait_until(lambda: "is not of the type crew" in client.get(dag_run.page("kickoff")).text, "the refusal")
+    wait_until(lambda: "is not of type crew" in client.get(dag_run.page("kickoff")).text, "the refusal")
     assert service.requests == []
 
 

@@ -205,7 +205,7 @@ def test_a_deployment_that_is_down_is_said_to_be_with_what_was_known(
 
     def says_so() -> bool:
         text = client.get(dag_run.page("kickoff", end="/fragment")).text
-        return "The deployment is not responding." in text and "1 of 3" in text
+        return "The lookup failed." in text and "1 of 3" in text
 
     wait_until(says_so, "the page says that the deployment is down")
 

@@ -71,7 +71,7 @@ async function refresh() {
 
 function schedule() { setTimeout(() => (document.hidden ? schedule() : refresh()), pause); }
 
-// This frame must not open pages itself, but the page around it may.
+// This frame is not allowed to open pages, but the page around it is.
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[target]"), around = parentOf();
   if (!link || !around || !/^(https?|mailto):/.test(link.href)) return;

@@ -229,7 +229,7 @@ def test_a_cleared_review_never_takes_an_answer_to_a_draft_that_airflow_does_not
         assert run.xcom("review", key="crew_decision")["output"] == "A draft. Try 2."
         return
     run.wait_for("failed")
-    assert "Airflow still holds the draft of an earlier run" in run.log("review", try_number=2)
+    assert "Airflow still holds the draft from an earlier run" in run.log("review", try_number=2)
 
 
 def test_a_dozen_open_reviews_leave_the_only_slot_free_for_other_tasks(

@@ -129,7 +129,7 @@ def test_the_tab_of_a_running_crew_moves_without_a_reload_and_leads_to_the_servi
         expect(tab.get_by_text("Notes on tea.")).to_be_visible()
         connection = {"conn_type": "crew", "password": service.token}
         airflow.api.add_connection("crew_three", host=f"http://127.0.0.1:{free_port()}", **connection)
-        expect(tab.get_by_role("alert")).to_contain_text("The deployment is not responding.")
+        expect(tab.get_by_role("alert")).to_contain_text("The lookup failed.")
         expect(tab.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "2")
         airflow.api.add_connection("crew_three", host=service.url, **connection)
         expect(tab.get_by_role("alert")).to_have_count(0)
