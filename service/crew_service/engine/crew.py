@@ -46,7 +46,7 @@ class CrewFailed(Exception):
 
 
 class CrewKilled(CrewFailed):
-    """The crew's process was killed from outside; the execution can continue from what it has reported so far."""
+    """A signal killed the crew's process; the execution can continue from what it has reported so far."""
 
 
 class Cancellation:

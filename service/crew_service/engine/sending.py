@@ -62,7 +62,7 @@ class Session:
 
 
 class Sessions:
-    """Sessions for a series of sends. Few are kept for their receiver's next turn, because each uses a file descriptor."""
+    """Sessions for a series of sends. Few are kept for their receiver's next turn: each uses a file descriptor."""
 
     def __init__(self, timeout: float, most: int) -> None:
         """:param most: how many to keep"""
@@ -75,7 +75,7 @@ class Sessions:
     async def turn(
         self, receiver: Hashable, names: AbstractResolver, keep: Callable[[], bool]
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Yield a session's client for a receiver's turn; afterwards, call `keep` to decide whether to keep the session."""
+        """Yield a session's client for a receiver's turn; then keep the session if `keep` agrees and there is room."""
         session = self._take(receiver) or Session(self._timeout, names)
         session.use()
         kept = False
