@@ -1,4 +1,4 @@
-"""Callers' requests: start, poll, decide, stop. Each is one transaction, so of two conflicting ones, only one succeeds."""
+"""Callers' requests: start, poll, decide, stop. Each is one transaction, so only one of two conflicting ones wins."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ class Executions:
         return key, key.earlier(connection)
 
     def _check_state(self, connection: Connection, caller: Principal, state_id: str) -> None:
-        """Check access to a state: it belongs to its execution's owner or, without an execution, to the organization."""
+        """Check access to a state, which belongs to its execution's owner or, if it has none, to the organization."""
         row = queries.by_either_id(connection, state_id)
         if not (self._sees(caller, row) if row is not None else caller.user is None):
             raise UnknownExecution("no such state")

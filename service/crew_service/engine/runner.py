@@ -208,7 +208,7 @@ class Runner:
         """Start nothing for a moment, so that running executions can release resources."""
         now = time.monotonic()
         if now >= self._rests_until:
-            log.warning("executions must wait: the machine is out of files, threads or memory (%s)", type(error).__name__)
+            log.warning("executions on hold: the machine is out of files, threads or memory (%s)", type(error).__name__)
         self._rests_until = now + machine.PAUSE
 
     def _end_lost(self, segment: Segment) -> None:

@@ -75,7 +75,7 @@ class Sessions:
     async def turn(
         self, receiver: Hashable, names: AbstractResolver, keep: Callable[[], bool]
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Yield a session's client for a receiver's turn; then keep the session if `keep` agrees and there is room."""
+        """Yield a session's client for a receiver's turn; afterwards, keep the session only if `keep` returns True."""
         session = self._take(receiver) or Session(self._timeout, names)
         session.use()
         kept = False
