@@ -164,7 +164,7 @@ def test_one_that_is_continued_already_is_named(repaired: Callable[..., Any]) ->
         for _ in ("running", "completed"):
             again = go_on(client, first)
             assert (again.status_code, again.json()["kickoff_id"]) == (409, second)
-            assert again.json()["detail"] == f"Execution {second} already continues it."
+            assert again.json()["detail"] == f"Execution {second} already continues this execution."
             client.until(second, "completed")
         assert go_on(client, second).json()["detail"].endswith("it has completed.")
 

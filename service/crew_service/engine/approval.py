@@ -37,7 +37,7 @@ def _normal(text: str) -> str:
 
 
 def _heaps_marks(text: str) -> bool:
-    """Return whether text has more consecutive combining marks than any language; sorting them is quadratic."""
+    """Return whether text has more combining marks in a row than any language; sorting them takes quadratic time."""
     run = 0
     for character in text:
         # Some characters are not marks themselves, but normalize to marks only.

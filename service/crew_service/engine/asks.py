@@ -61,7 +61,7 @@ def arguments_of(entry: JournalEntry | None) -> dict[str, Any] | None:
 
 
 def result_of(entry: JournalEntry) -> str:
-    """Return the result that the agent gets for a call that a person's decision has kept from running."""
+    """Return the result that the agent gets for a call that was not run because of a person's decision."""
     decision = entry.decision or {}
     text: str = decision["text"]
     if decision["outcome"] != DENY:

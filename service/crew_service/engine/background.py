@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 UNAVAILABLE = 1.0  # seconds between attempts while the database is unavailable
 LONGEST = 30.0  # maximum seconds between attempts at a failing step; each failure is logged
-BEHIND = 60.0  # seconds without a finished step before a thread counts as hanging; a step normally takes a few at most
+BEHIND = 60.0  # seconds without a finished step before a thread counts as hanging; a step normally takes only a few
 
 
 class Background:

@@ -26,7 +26,7 @@ from crew_service.engine.runner import Runner
 from crew_service.settings import Settings
 from crew_service.storage.database import Database
 
-DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; CrewAI crews run in processes
+DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; a CrewAI crew needs a process per execution
 
 
 class Dialect(Protocol):
@@ -84,7 +84,7 @@ class Process:
         self.retention.start()
 
     def unready(self) -> str | None:
-        """Return why this process should not receive requests (it may be stopping); None if it should."""
+        """Return why this process should not receive requests: a problem or a shutdown; None if it should."""
         return "The service is stopping." if self.stopping.is_set() else self.health.problem()
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class Container:
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
 
     def owner(self, caller: Principal) -> str:
-        """Identify a token's holder: within this crew if the crew has its own tokens, otherwise across all crews."""
+        """Identify a token's holder within this crew if the crew has its own tokens, otherwise across all crews."""
         has_own = any(crew == self.name for crew, _, _ in self.settings.crew_tokens)
         return f"{self.name if has_own else ''} {caller.key}"
 

@@ -39,7 +39,7 @@ class CannotContinue(Refused):
 
 class AlreadyContinued(Refused):
     def __init__(self, kickoff_id: str) -> None:
-        super().__init__(f"Execution {kickoff_id} already continues it.")
+        super().__init__(f"Execution {kickoff_id} already continues this execution.")
         self.kickoff_id = kickoff_id
 
 

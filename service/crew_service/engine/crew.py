@@ -138,7 +138,7 @@ class ReviewDecision:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A model or tool call, as passed to the next attempt at its task; without an answer, it only started."""
+    """A model or tool call, as passed to the next attempt at its task; if it has no answer, it did not finish."""
 
     number: int  # in the execution, from 1
     task_id: str  # empty outside any task
@@ -263,7 +263,7 @@ AskKind = Literal["tool", "question", "unknown_outcome"]
 
 @dataclass(frozen=True)
 class PendingQuestion:
-    """A call that needs a person in the middle of a task. Its entry stores the decision; then the task continues."""
+    """A call that needs a person in the middle of a task. Its entry stores the decision; the task then continues."""
 
     kind: AskKind
     entry: JournalEntry

@@ -101,13 +101,13 @@ def _check(edit: EditedOutput, gate: dict[str, Any], *, is_approve: bool) -> Non
         raise AnotherDraft("edited_output is for a different draft; nothing was changed.")
     if problem := edit_problem(gate["output"], edit.text):
         raise BadAnswer(f"edited_output is not accepted because {problem}.")
-    # A draft with text around its object counts as text, but its task still has a model.
+    # A draft with text around its object counts as text, but its task still has an output model.
     if "output_json" in gate["state"].get("task", {}) and json_object_in(edit.text) is None:
         raise BadAnswer("edited_output must be a JSON object: the task has an output model. Nothing was changed.")
 
 
 def _in_the_middle(gate: Mapping[str, Any], decision: Decision) -> Decision:
-    """Return the decision on a call with its outcome, its flag, and its changed arguments unmasked."""
+    """Return the decision on a call with its outcome and `is_approve` set, and any changed arguments unmasked."""
     kind, outcomes = gate["ask"]["kind"], gate["outcomes"]
     offered = ", ".join(outcomes)
     outcome = decision.outcome

@@ -1,8 +1,8 @@
-"""All details of one execution, in at most 1 MiB of JSON, which its page also uses.
+"""All details of one execution, in at most 1 MiB of JSON, which is also the basis of its page.
 
-If they are too large, long texts are cut first, all to the same length. Next, the output's object, meta and inputs are
-omitted, each as a whole. Finally, the oldest steps, tasks and rounds are omitted. Data beyond the limits is not read
-from the database.
+If the details are too large, long texts are cut first, all to the same length. Next, the output's object, meta and
+inputs are omitted, each as a whole. Finally, the oldest steps, tasks and rounds are omitted. Data beyond the limits is
+not read from the database.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from crew_service.storage.database import Database
 from crew_service.storage.states import OVER, State
 
 LARGEST = 1024 * 1024  # bytes
-LARGEST_WHOLE = 256 * 1024  # characters, and bytes, of each of inputs, meta and the output's object
+LARGEST_WHOLE = 256 * 1024  # limit for each of `WHOLE`, both in characters and in bytes
 WHOLE = ("output_json", "meta", "inputs")  # in the order in which they are omitted
 LONGEST_TEXT = 256 * 1024  # characters of stored JSON per text
 SHORTEST_TEXT = 64
@@ -335,7 +335,7 @@ class Details:
 def draft_of(
     execution_id: str, gate: Mapping[str, Any], meta: Any, text: str | None = None, *, is_cut: bool = False
 ) -> Draft:
-    """Return the waiting draft, with `text`, if given, instead of the gate's text."""
+    """Return the waiting draft; `text`, if given, replaces the gate's text."""
     text, rounds = str(gate["output"] if text is None else text), gate["rounds"]
     return Draft(
         execution_id,

@@ -1,4 +1,4 @@
-"""Event streaming: an execution's events, with CrewAI's names for them, for one receiver."""
+"""Event streaming: an execution's events, named as in CrewAI, for one receiver."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Executions:
         return answer
 
     def status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
-        """Return a status of any size; if completed, its output is a `JsonText`."""
+        """Return a status of any size; a completed execution's output is a `JsonText`."""
         row = self._read(kickoff_id)
         if row is not None and not integrity.is_readable(row):
             self.end_unreadable(row.id)
@@ -133,7 +133,7 @@ class Executions:
         return row if self._sees(caller, row) else None
 
     def _read(self, kickoff_id: str) -> Row[Any] | None:
-        """Read a status on another connection than `peek`, so that a large status does not delay small ones."""
+        """Read a status on a connection other than `peek`'s, so that a large status does not delay small ones."""
         with self._database.reading() as connection:
             row = connection.execute(self._completed_status_query, {"key": kickoff_id}).one_or_none()
             if row is not None and integrity.is_readable(row):
@@ -160,7 +160,7 @@ class Executions:
             return printed.last(connection, execution_id, most=MOST)[0]
 
     def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
-        """Find an execution by the id to poll or its kickoff's id; return it with its finished tasks."""
+        """Find an execution by its polling id or its own id; return it with its finished tasks."""
         self._mend(some_id)
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
@@ -171,7 +171,7 @@ class Executions:
     def latest(
         self, caller: Principal, limit: int, states: Collection[State] = (), more: Collection[str] = ()
     ) -> list[Row[Any]]:
-        """Return the newest executions that the caller may see, in these states (all if empty), with extra columns."""
+        """Return the newest executions that the caller may see, in these states (all if empty), with `more` columns."""
 
         def read() -> list[Row[Any]]:
             with self._database.reading() as connection:
@@ -236,7 +236,7 @@ class Executions:
         return answered
 
     def _give_up(self, connection: Connection, row: Row[Any], now: float) -> None:
-        """End the execution with the error for a call of unknown outcome when there is nobody to ask."""
+        """End the execution with the same error as if there were nobody to ask about the call's outcome."""
         error, failure = row.gate["failure"], continuing.failure_of(None, row.gate["before"])
         queries.move(connection, row.id, states.GIVE_UP, now=now, error=error, failure=failure, **queries.ended(now))
         self._tell_of_end(connection, row, error, now)

@@ -36,7 +36,7 @@ class FlowAnswers:
             raise BadResponseToken("the token is not valid for this question")
 
     def respond(self, question_id: str, answer: FlowAnswer) -> dict[str, Any]:
-        """Accept the only answer for which a webhook's address is valid; the caller has checked its token."""
+        """Accept the single answer that a webhook's address allows; the caller has checked its token."""
         with self._database.reading() as connection:
             question = questions.find(connection, question_id)
             row = queries.by_id(connection, question.execution_id) if question else None

@@ -40,7 +40,7 @@ def _files() -> int | None:
 
 
 def return_freed_memory() -> None:
-    """Make glibc return large blocks to the system; by default, after freeing one, it keeps others of that size."""
+    """Make glibc always return large blocks to the system; by default, it keeps blocks of a size once one is freed."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 

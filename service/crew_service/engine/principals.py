@@ -34,7 +34,7 @@ def is_key(name: str) -> bool:
 
 class Tokens:
     def __init__(self, tokens: Sequence[tuple[str | None, str]]) -> None:
-        """:param tokens: each preceded by its user, which is None for the organization"""
+        """:param tokens: pairs of user and token; the user is None for the organization"""
         self._callers = [(_digest(token), Principal(user)) for user, token in tokens]
         for _, token in tokens:
             if not (token.isascii() and token.isprintable()) or " " in token:

@@ -34,7 +34,7 @@ UNFINISHED = re.compile(
 )
 PERCENT = re.compile(r"%[0-9A-F]{2}")
 IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not quote in a complete address
-LEAST_BROKEN = 2  # letters of a secret that hold back a line break after them; many lines end with the first letter
+LEAST_BROKEN = 2  # letters before a line break that count as the start of a secret; a single one is too common
 LONGEST_HELD = 4_096  # characters held back until more output arrives
 
 

@@ -41,7 +41,7 @@ class Retention:
             add_up_counts(self._database, is_stopping=self._is_stopping)
 
     def _is_stopping(self) -> bool:
-        """Return whether to stop; checked after each transaction, because a service that stops slowly is killed."""
+        """Return whether to stop; checked after each transaction, because a service that stops slowly may be killed."""
         return self.loop.is_stopping
 
     def _erase(self) -> None:

@@ -1,4 +1,4 @@
-"""Retries a write until the database is available, so that an outage does not lose progress or fail executions."""
+"""Retries an operation until the database is available, so that outages do not lose progress or fail executions."""
 
 from __future__ import annotations
 

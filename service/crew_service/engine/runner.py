@@ -90,7 +90,7 @@ class Runner:
         return len(self._running)
 
     def stop(self) -> None:
-        """Return running executions to the queue; those that do not end in time return when this process leaves."""
+        """Return running executions to the queue; any that do not end in time are returned when this process leaves."""
         self.loop.stop()
         deadline = time.monotonic() + GRACE
         self.cancel_all("the service is stopping")

@@ -61,7 +61,7 @@ Result = tuple[Any, dict[str, Any], str | None]  # a finished task, its figures,
 Store = Callable[[Connection, float], None]  # writes in a transaction, at the given time
 MOST_OPEN = 200  # tasks that have started but not finished
 MOST_KILLS = 3  # times that a killed crew process is restarted without a new step in between
-MOST_LOSSES = 10  # of service processes running an execution; more than kills, because another execution may be to blame
+MOST_LOSSES = 10  # of service processes running an execution; higher, because another execution may be to blame
 LOST = (
     f"{MOST_LOSSES} crew service processes ended or stopped responding while running this execution, which made no "
     "progress in between, so it will not be restarted. Check their logs and memory."
@@ -509,7 +509,7 @@ def _recorded(
 
 
 def _record(connection: Connection, execution_id: str, step: Step, entry: dict[str, Any], *, now: float) -> None:
-    """Record a tool call when it starts and when it ends; record a model call or memory lookup once, with its answer."""
+    """Record a tool call when it starts and when it ends, but a model call or memory lookup once, with its answer."""
     write = journal.put if step.kind == "tool" and step.answer is not None else journal.add
     if step.is_approved and step.answer is None:
         write = journal.carry_out

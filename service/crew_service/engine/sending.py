@@ -62,7 +62,7 @@ class Session:
 
 
 class Sessions:
-    """Sessions for a series of sends. Few are kept for their receiver's next turn: each uses a file descriptor."""
+    """Sessions for a series of sends. Only a few unused ones are kept, because each uses a file descriptor."""
 
     def __init__(self, timeout: float, most: int) -> None:
         """:param most: how many to keep"""
@@ -121,7 +121,7 @@ async def send(
     secret: str | None,
     now: float,
 ) -> str | None:
-    """Send the body; return None if the receiver accepted it, or the problem if not.
+    """Send the body; return None if the receiver accepted it, otherwise the problem.
 
     :param body: if it comes in pieces, they are read twice: for the size and signature, then for sending
     """
@@ -152,7 +152,9 @@ def answered(problem: str | None) -> bool:
 
 
 class Signature:
-    """Signs as live deployments do, so that receivers verify both alike; a `whsec_` secret adds the standard signature.
+    """Signs as live deployments do, so that receivers verify both in the same way.
+
+    A `whsec_` secret adds the Standard Webhooks signature.
 
     :param secret: None for no signature headers
     """

@@ -118,5 +118,5 @@ def task_gone(name: str, task_id: str) -> str:
 
 
 def _short(arguments: str) -> str:
-    """Cut arguments that are already masked; part of a secret would not be recognized."""
+    """Cut arguments, which must already be masked, because a truncated secret would not be recognized."""
     return arguments if len(arguments) <= LONGEST_SHOWN else f"{arguments[:LONGEST_SHOWN]}..."

@@ -19,7 +19,7 @@ COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
 OF_MODEL = (*COUNTED, CACHED, UNCOUNTED)
 HEADER = "Crew-Usage"
 CHAIN = "chain_usage"  # next to the usage of an execution that continues another
-LONGEST_HEADER = 1024  # bytes; some proxies allow 4 KiB for all headers of a response
+LONGEST_HEADER = 1024  # bytes; some proxies allow only 4 KiB for all headers of a response
 MOST = 2**53 - 1  # tokens: the largest number that every JSON parser reads exactly
 MOST_MODELS = 250  # counted separately per execution; any others share the unnamed entry
 MOST_MODELS_OF_TASK = 20
@@ -154,7 +154,7 @@ def _without_models(used: Usage) -> Usage:
 
 
 def _ascii(value: Any) -> str:
-    """Return JSON that is valid in a header: `json.dumps` escapes every other forbidden character, but not DEL."""
+    """Return JSON that is valid in a header: `json.dumps` escapes every forbidden character except DEL."""
     return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
