@@ -129,7 +129,7 @@ def _in_the_middle(gate: Mapping[str, Any], decision: Decision) -> Decision:
 
 def _changed(gate: Mapping[str, Any], edit: EditedOutput, outcome: str) -> EditedOutput:
     if outcome != asks.APPROVE:
-        raise BadAnswer("edited_output changes the arguments of a call, so it requires the outcome approve.")
+        raise BadAnswer("edited_output changes the arguments of a call, so it needs the outcome approve.")
     if edit.output_sha256 not in _hashes(gate):
         raise AnotherDraft("edited_output is for a different question; nothing was changed.")
     try:
