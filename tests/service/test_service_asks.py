@@ -238,7 +238,7 @@ def test_a_mask_that_is_left_keeps_its_secret_and_is_refused_anywhere_else(serve
     client, kickoff_id, status = secretive(serve)
     for wrong in ({"to": "***"}, {"head": "Basic ***"}, {"more": ["***"]}, {"***": 1}, {"key": ["***"]}):
         refused = answer(client, kickoff_id, outcome="approve", **edit(status, wrong))
-        assert (refused.status_code, "only keeps a secret" in refused.json()["detail"]) == (400, True), wrong
+        assert (refused.status_code, "can stand for a secret" in refused.json()["detail"]) == (400, True), wrong
     assert asked(client, kickoff_id) == status
     with sqlite3.connect(tmp_path / "service.db") as connection:
         connection.execute("CREATE TABLE seen (arguments TEXT)")

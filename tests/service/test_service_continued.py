@@ -164,7 +164,7 @@ def test_one_that_is_continued_already_is_named(repaired: Callable[..., Any]) ->
         for _ in ("running", "completed"):
             again = go_on(client, first)
             assert (again.status_code, again.json()["kickoff_id"]) == (409, second)
-            assert again.json()["detail"] == f"Execution {second} already continues it."
+            assert again.json()["detail"] == f"Execution {second} already continues this execution."
             client.until(second, "completed")
         assert go_on(client, second).json()["detail"].endswith("it has completed.")
 
@@ -462,7 +462,7 @@ def test_s31_an_earlier_release_never_claims_an_execution_that_continues_another
         connection.execute(text(older))
     refused = go_on(client, first)
     assert refused.status_code == 422
-    assert "an earlier release of the service uses the same database" in refused.json()["detail"]
+    assert "an earlier release of the service is using the same database" in refused.json()["detail"]
     with engine.begin() as connection:
         assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.OLDEST
         connection.execute(text("DELETE FROM processes WHERE id = 'old'"))

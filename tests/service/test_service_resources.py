@@ -163,7 +163,7 @@ def test_s38_an_execution_whose_thread_cannot_start_waits_in_the_queue(
     client = serve(PLAIN)
     no_threads.add("crew-")
     kickoff_ids = [client.kickoff() for _ in range(5)]
-    eventually(lambda: "executions wait" in caplog.text, "a thread that cannot start")
+    eventually(lambda: "executions on hold" in caplog.text, "a thread that cannot start")
     eventually(lambda: figure(client, 'executions{state="queued"}') == 5, "the return to the queue")
     no_threads.clear()
     for kickoff_id in kickoff_ids:
@@ -347,7 +347,7 @@ def test_s38_a_real_end_of_what_the_machine_has_costs_no_execution(
     answers = [client.post("/kickoff", {"inputs": {}, "crewWebhookUrl": f"{receiver.url}/end"}) for _ in range(40)]
     kickoff_ids = [answer.json()["kickoff_id"] for answer in answers if answer.ok]
     assert {answer.status_code for answer in answers} <= {200, 503}
-    is_short = "executions wait|cannot be|cannot start|out of system resource"
+    is_short = "executions on hold|cannot be|cannot start|out of system resource"
     assert len(kickoff_ids) < 40 or eventually(lambda: re.search(is_short, service.log.read_text()), "a shortage")
     resource.prlimit(service.process.pid, kind, before)
     for kickoff_id in kickoff_ids:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import unicodedata
 
 MOST_MARKS = 30  # as in Unicode's Stream-Safe Text Format
-# Whole strings that a service accepts as an approval if it decides by text alone.
+# Texts that a service accepts as an approval if it decides by the text alone.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
 )
 
 
 def reads_like_approval(text: str) -> bool:
-    """Return whether the text alone is an approving word, whatever its case, Unicode form or punctuation."""
+    """Return whether the whole text is an approving word or phrase, regardless of case, Unicode form or punctuation."""
     if _heaps_marks(text):
         return False
-    # Case folding can introduce characters that normalize in turn.
+    # Case folding can introduce characters that must be normalized again.
     plain = _normal(_normal(text).casefold())
     return " ".join(_trimmed(plain).split()) in APPROVING_WORDS
 
@@ -37,7 +37,7 @@ def _normal(text: str) -> str:
 
 
 def _heaps_marks(text: str) -> bool:
-    """Whether text has more consecutive combining marks than any language; sorting them takes quadratic time."""
+    """Return whether text has more combining marks in a row than any language; sorting them takes quadratic time."""
     run = 0
     for character in text:
         # Some characters are not marks themselves, but normalize to marks only.

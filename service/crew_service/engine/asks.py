@@ -36,12 +36,12 @@ class BadArguments(ValueError):
 
 
 def is_allowed(entry: JournalEntry | None) -> bool:
-    """Whether a person has allowed the call and it has not started since."""
+    """Return whether a person has allowed the call and it has not started since."""
     return outcome_of(entry) in RUNNING
 
 
 def is_decided(entry: JournalEntry | None) -> bool:
-    """Whether a person has decided that the call does not run."""
+    """Return whether a person has decided that the call must not run."""
     return outcome_of(entry) is not None and not is_allowed(entry)
 
 
@@ -51,7 +51,7 @@ def outcome_of(entry: JournalEntry | None) -> str | None:
 
 
 def may_have_run(entry: JournalEntry) -> bool:
-    """Whether the tool may have done its work; it has not if the call was waiting for a person's answer."""
+    """Return whether the tool may have done its work; it has not if the call was waiting for a person's answer."""
     return outcome_of(entry) not in (APPROVE, DENY, ANSWER) and entry.name != ASK_PERSON
 
 
@@ -61,7 +61,7 @@ def arguments_of(entry: JournalEntry | None) -> dict[str, Any] | None:
 
 
 def result_of(entry: JournalEntry) -> str:
-    """Return the result that the agent gets for a call that does not run because of a person's decision."""
+    """Return the result that the agent gets for a call that was not run because of a person's decision."""
     decision = entry.decision or {}
     text: str = decision["text"]
     if decision["outcome"] != DENY:
@@ -147,7 +147,7 @@ def _changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise BadArguments("the arguments of a tool must be a JSON object")
     found: dict[str, Any] = _unmasked(tidy(given), gate["ask"]["arguments"], gate["arguments"])
-    json.dumps(found, indent=2)  # as done later to show the call if its outcome is unknown
+    json.dumps(found, indent=2)  # also done later, to show the call if its outcome is unknown
     return found
 
 
@@ -192,7 +192,7 @@ def _unmasked(given: Any, shown: Any, original: Any) -> Any:
 
 def _without_mask(text: str) -> str:
     if HIDDEN in text:
-        raise BadArguments(f"{HIDDEN} only keeps a secret where the question shows it")
+        raise BadArguments(f"{HIDDEN} can stand for a secret only where the question shows it")
     return text
 
 

@@ -1,4 +1,4 @@
-"""A step that repeats in its own thread. It waits while the database is unavailable; other code logs the outage."""
+"""Repeats a step in its own thread. It pauses while the database is unavailable; other code logs the outage."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from crew_service.storage.availability import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
-UNAVAILABLE = 1.0  # seconds between two attempts while the database is unavailable
-LONGEST = 30.0  # seconds between two attempts at a failing step; each failure is logged
-BEHIND = 60.0  # seconds since a thread last finished its step, which normally takes a few seconds at most
+UNAVAILABLE = 1.0  # seconds between attempts while the database is unavailable
+LONGEST = 30.0  # maximum seconds between attempts at a failing step; each failure is logged
+BEHIND = 60.0  # seconds without a finished step before a thread counts as hanging; a step normally takes only a few
 
 
 class Background:
     """Runs `step` every `pause` seconds, and immediately after `wake`. Call `watch` regularly (see `Health`).
 
     :param behind: seconds after which an unfinished step counts as hanging
-    :param longest: the maximum number of seconds between two attempts at a failing step
+    :param longest: the maximum number of seconds between attempts at a failing step
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Background:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the thread is needed but has been missing for too long."""
+        """Return whether the thread is needed but has been missing for too long."""
         return self._is_missing and time.monotonic() - self._done_at > self._behind
 
     @property

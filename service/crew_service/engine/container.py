@@ -26,7 +26,7 @@ from crew_service.engine.runner import Runner
 from crew_service.settings import Settings
 from crew_service.storage.database import Database
 
-DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; each CrewAI crew runs in a process
+DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; a CrewAI crew needs a process per execution
 
 
 class Dialect(Protocol):
@@ -84,7 +84,7 @@ class Process:
         self.retention.start()
 
     def unready(self) -> str | None:
-        """Return why this process should not receive requests, including during shutdown; None if it should."""
+        """Return why this process should not receive requests: a problem or a shutdown; None if it should."""
         return "The service is stopping." if self.stopping.is_set() else self.health.problem()
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class Container:
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
 
     def owner(self, caller: Principal) -> str:
-        """Name a token's holder: within this crew if the crew has its own tokens, otherwise across all crews."""
+        """Identify a token's holder within this crew if the crew has its own tokens, otherwise across all crews."""
         has_own = any(crew == self.name for crew, _, _ in self.settings.crew_tokens)
         return f"{self.name if has_own else ''} {caller.key}"
 
@@ -180,4 +180,4 @@ def _tokens(settings: Settings, name: str) -> Tokens:
 
 
 def _nothing() -> None:
-    """Send no webhooks."""
+    """Do nothing, because this process sends no webhooks."""

@@ -1,8 +1,8 @@
 """The data that an execution takes over from a failed one, and the reasons why some executions cannot be continued.
 
-Finished tasks keep their outputs. If something external failed, the failed task continues with its journal. If its own
-answer was rejected, the same answers would be rejected again, so the task starts over and keeps only the decisions on
-its drafts and the calls to tools that may run only once.
+Finished tasks keep their outputs. If something external failed, the failed task continues with its journal. If the
+task's own answer was rejected, replaying the journal would only repeat that answer, so the task starts over and keeps
+only the decisions on its drafts and the calls to tools that may run only once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHY_NOT = {
 
 
 class CannotContinue(Refused):
-    """Nothing was started; the message gives the reason in a sentence."""
+    """The execution cannot be continued, and nothing was started; the message states why."""
 
     def __init__(self, execution_id: str, reason: str) -> None:
         super().__init__(f"Execution {execution_id} cannot be continued: {reason}.")
@@ -39,12 +39,12 @@ class CannotContinue(Refused):
 
 class AlreadyContinued(Refused):
     def __init__(self, kickoff_id: str) -> None:
-        super().__init__(f"Execution {kickoff_id} already continues it.")
+        super().__init__(f"Execution {kickoff_id} already continues this execution.")
         self.kickoff_id = kickoff_id
 
 
 def failure_of(error: Exception | None, gate: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the data to store with a failure, for an execution that continues this one."""
+    """Return the data to store with a failure, for an execution that may continue this one."""
     failed = error if isinstance(error, CrewFailed) else CrewFailed()
     return {"refused": failed.refused, "unanswered": list(failed.unanswered), "gate": gate and _without_usage(gate)}
 
@@ -55,7 +55,7 @@ def _without_usage(gate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed_task(crew: Crew, finished: list[tuple[str, str | None]]) -> str | None:
-    """Return the first finished task that the crew no longer has in the same form."""
+    """Return the first finished task that has since been changed, moved or removed; None if there is none."""
     known = {task.id: task.digest for task in crew.tasks}
     in_order = [task.id for task in crew.tasks] if crew.kind == "crew" else [name for name, _ in finished]
     for place, (name, digest) in enumerate(finished):
@@ -67,8 +67,8 @@ def changed_task(crew: Crew, finished: list[tuple[str, str | None]]) -> str | No
 def find(connection: Connection, some_id: str, inputs: dict[str, Any], *, sees: Callable[[Row[Any]], bool]) -> Row[Any]:
     """Return the last execution in a chain; nobody else can continue it during this transaction.
 
-    :raises UnknownExecution: if there is no such execution that the caller may see
-    :raises AlreadyContinued: if another execution continues it
+    :raises UnknownExecution: if there is no such execution, or the caller cannot see it
+    :raises AlreadyContinued: if another execution already continues it
     :raises CannotContinue: if it cannot be continued
     """
     found = chains.last(connection, some_id)
@@ -86,7 +86,7 @@ def _problem(row: Row[Any], inputs: dict[str, Any]) -> str | None:
     if row.state != State.FAILED:
         return WHY_NOT[row.state]
     if not integrity.is_readable(row) or row.failure is None:
-        return "it was ended as unreadable, or by an earlier release of this service"
+        return "it was unreadable, or an earlier release of this service ended it"
     if chains.CONTINUED_BY in row.failure:
         return f"it was continued by execution {row.failure[chains.CONTINUED_BY]}, which has been deleted"
     if OVER_TOKENS in row.failure:
@@ -103,7 +103,7 @@ def _canonical(value: Any) -> str:
 def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str] | None:
     """Return the first Flow method whose result is needed again but could not be stored, and the result's type."""
     state: Mapping[str, Any] = gate["state"] if gate else {}
-    if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last one
+    if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last question
         state = nested["before"]["state"] if nested["before"] else {}
     for task in finished[state.get("done", 0) :]:
         if kind := ((task.get("point") or {}).get("result") or {}).get("lost"):
@@ -114,9 +114,10 @@ def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str
 def take_over(
     connection: Connection, row: Row[Any], *, into: str, changed: Callable[[list[tuple[str, str | None]]], str | None]
 ) -> dict[str, Any]:
-    """Move a failed execution's data to a new one; return the new one's columns.
+    """Move a failed execution's data to a new execution; return the columns of the new one.
 
-    :raises CannotContinue: if the crew has changed, or an earlier release of the service could claim the new execution
+    :raises CannotContinue: if a finished task was changed or cannot be reused, or if an earlier release of the service
+        might claim the new execution
     """
     finished = [(each.task, each.digest) for each in chains.finished(connection, row.id)]
     if not all(integrity.is_task(task) for task, _ in finished):
@@ -127,7 +128,7 @@ def take_over(
         name, kind = lost
         raise CannotContinue(row.id, f"the return value ({kind}) of its finished method {name!r} cannot be stored")
     if not chains.keep_out_earlier(connection):
-        raise CannotContinue(row.id, "an earlier release of the service uses the same database and might claim it")
+        raise CannotContinue(row.id, "an earlier release of the service is using the same database and might claim it")
     steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)
     refused, unanswered = row.failure["refused"], row.failure["unanswered"]
     steps += chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered, after=steps)

@@ -1,9 +1,9 @@
 """The engine's interface to a crew: its description, and a method that runs one segment of an execution.
 
 A segment ends when the crew is finished (`Completed`), when it asks a person about a task's answer (`PendingReview`) or
-in the middle of a task (`PendingQuestion`), or with an exception: `Cancelled` once the job's cancellation is set;
-anything else fails the execution as `Type: message` (`CrewFailed` as its message alone). Everything passed here is
-plain JSON, because it is stored and read by another process.
+in the middle of a task (`PendingQuestion`), or with an exception. The crew raises `Cancelled` once the job's
+cancellation is set. Any other exception fails the execution with the error `Type: message`, or with just the message
+for `CrewFailed`. All data passed here is plain JSON, because it is stored and may be read by another process.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from crew_service.engine.tool_rules import ToolRule
 
 STATE_ID = "id"  # in a Flow's inputs: CrewAI reads and overwrites the stored state with that id
 STATE_ID_REFUSED = (
-    "The input 'id' of a Flow names a stored state, possibly somebody else's, to read and overwrite. Omit it; "
-    "restoreFromStateId starts from the state of an earlier execution."
+    "The input 'id' of a Flow names a stored state to read and overwrite, possibly somebody else's. Omit it; to start "
+    "from the state of an earlier execution, use restoreFromStateId."
 )
 
 
@@ -34,7 +34,7 @@ class BadTarget(ValueError):
 
 
 class CrewFailed(Exception):
-    """The crew's own description of its failure; the message becomes the execution's error unchanged.
+    """The crew failed and described why; the message becomes the execution's error unchanged.
 
     :param refused: the task whose own answer was refused; the recorded answers that led to it must not be reused
     :param unanswered: the numbers of the journal entries whose calls must be repeated
@@ -46,11 +46,11 @@ class CrewFailed(Exception):
 
 
 class CrewKilled(CrewFailed):
-    """Something external ended the crew's process; the execution can continue from its reports so far."""
+    """A signal killed the crew's process; the execution can continue from what it has reported so far."""
 
 
 class Cancellation:
-    """A flag that another thread sets once, with the reason; the crew then promptly raises `Cancelled`."""
+    """A flag that another thread sets once, with a reason; the crew then promptly raises `Cancelled`."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -83,7 +83,7 @@ class FinishedTask(TypedDict):
 
 
 class TaskOutput(FinishedTask, total=False):
-    """A finished task, as stored and as sent in task webhooks. The engine keeps other keys but does not read them."""
+    """A finished task, as stored and as sent in task webhooks. The engine keeps any other keys without reading them."""
 
     name: str
     description: str
@@ -123,7 +123,7 @@ class ReviewDecision:
 
     task_id: str
     is_approve: bool
-    rounds: tuple[Round, ...]  # oldest first; the last is the one just decided
+    rounds: tuple[Round, ...]  # oldest first; the last is the one just decided on
     state: dict[str, Any] = field(default_factory=dict)  # the crew's data from `PendingReview`
     outcome: str | None = None  # the person's choice from a Flow's outcomes
 
@@ -138,15 +138,15 @@ class ReviewDecision:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A model or tool call, as passed to the next attempt at its task; one without an answer had only started."""
+    """A model or tool call, as passed to the next attempt at its task; if it has no answer, it did not finish."""
 
     number: int  # in the execution, from 1
     task_id: str  # empty outside any task
     part: str  # part of the task: the round of its review, or a nested task
     kind: Literal["model", "tool"]
-    key: str  # identifies the request, and how often it was made before
+    key: str  # identifies the request and how many times it was made before
     name: str
-    within: str | None = None  # the key of the tool that made this call
+    within: str | None = None  # the key of the tool call that made this call
     answer: str | None = None  # JSON
     once: bool | None = None  # whether its tool may run only once
     decision: dict[str, Any] | None = None  # a person's, on this call; it has no `outcome` once carried out
@@ -155,14 +155,14 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Step(JournalEntry):
-    """The start or end of a call, as people see it and as the journal keeps it."""
+    """The start or end of a call, as shown to people and as kept in the journal."""
 
     state: Literal["running", "done", "failed", "unknown"] = "running"
-    agent: str = ""  # its role
+    agent: str = ""  # the agent's role
     seconds: float | None = None  # duration
     usage: dict[str, int] | None = None  # for a model call
-    arguments: str | None = None  # JSON, reported at the start; if long, `LONGEST_TOLD` characters plus one
-    result: str | None = None  # the same, reported at the end
+    arguments: str | None = None  # JSON, reported at the start, cut to `LONGEST_TOLD` + 1 characters
+    result: str | None = None  # likewise, reported at the end
     is_kept: bool = True  # by the journal
     is_awaited: bool = False  # whether the crew waits until this is stored
     is_approved: bool = False  # by a decision in the journal, which this start carries out
@@ -180,10 +180,10 @@ class Job:
     done: list[TaskOutput] = field(default_factory=list)
     gate: ReviewDecision | None = None
     cancelled: Cancellation = field(default_factory=Cancellation)
-    restore_from: str | None = None  # the id of a state that a Flow stored itself
+    restore_from: str | None = None  # the id of a state that a Flow has stored
     printed: Printed = field(default_factory=Printed)  # receives the crew's printed output
-    steps: int = 0  # the number of its newest step
-    recorded: Callable[[], list[JournalEntry]] = list  # the journal of unfinished tasks
+    steps: int = 0  # the number of the execution's newest step
+    recorded: Callable[[], list[JournalEntry]] = list  # reads the journal of unfinished tasks
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,12 @@ class TaskStarted:
     agent: str = ""
 
 
-LONGEST_IN_STEP = 10_000  # characters of one text; a tool may return a book
+LONGEST_IN_STEP = 10_000  # characters per text, because a tool's result may be huge
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """An agent's step: its thought and the tool it used, or its answer as the result."""
+    """An agent's step: its thought and the tool it used, or its answer as `result`."""
 
     prompt: str = ""
     thought: str = ""
@@ -216,17 +216,17 @@ class TaskDone:
 
 @dataclass(frozen=True)
 class TokensUsed:
-    """This segment's total language model usage so far; reported whenever known."""
+    """This segment's total language model usage so far, reported whenever it is known."""
 
     total: int
     parts: dict[str, int] = field(default_factory=dict)  # prompt_tokens and completion_tokens, if known
     by_task: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
-    """Figures by task and model (an empty string if unknown): only those that have grown in this segment."""
+    """Figures by task and model (an empty string if unknown): only those that have increased in this segment."""
 
 
 @dataclass(frozen=True)
 class StepsReplayed:
-    """The calls that this segment answered from the journal, reported before it makes a new one."""
+    """The calls that this segment answered from the journal, reported before it makes a new call."""
 
     numbers: list[int]
 
@@ -247,7 +247,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class PendingReview:
-    """A gated task's answer that a person must decide on. The task is reported as done after the approval."""
+    """A gated task's answer that a person must decide on. The task is reported as done once it is approved."""
 
     task_id: str
     output: str
@@ -263,7 +263,7 @@ AskKind = Literal["tool", "question", "unknown_outcome"]
 
 @dataclass(frozen=True)
 class PendingQuestion:
-    """A mid-task call that needs a person: its entry stores the decision, and then the task continues."""
+    """A call that needs a person in the middle of a task. Its entry stores the decision; the task then continues."""
 
     kind: AskKind
     entry: JournalEntry
@@ -278,7 +278,7 @@ Outcome = Completed | PendingReview | PendingQuestion
 
 
 class Crew(Protocol):
-    """One crew or Flow, used by many threads at once; it stores no execution state."""
+    """One crew or Flow, used by many threads at once; it holds no execution state."""
 
     @property
     def kind(self) -> Literal["crew", "flow"]: ...
@@ -288,7 +288,7 @@ class Crew(Protocol):
 
     @property
     def required(self) -> list[str]:
-        """List the required inputs."""
+        """Return the required inputs."""
         ...
 
     @property
@@ -301,7 +301,7 @@ class Crew(Protocol):
 
     @property
     def has_once(self) -> bool:
-        """Whether it has a tool that may run only once."""
+        """Return whether it has a tool that may run only once."""
         ...
 
     @property
@@ -310,15 +310,15 @@ class Crew(Protocol):
         ...
 
     def has_tool(self, rule: ToolRule) -> bool:
-        """Whether it may have a tool that matches the rule."""
+        """Return whether it may have a tool that matches the rule."""
         ...
 
     def run(self, job: Job, report: Report) -> Outcome: ...
 
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
-        """Return why text cannot be the output of a waiting task, as the end of a sentence; None if it can.
+        """Return why `text` cannot be the output of a waiting task, as the end of a sentence; None if it can.
 
-        Also check a JSON object that changes the arguments of a waiting call.
+        This also checks a JSON object with changed arguments for a waiting call.
 
         :param state: the crew's data from `PendingReview` or `PendingQuestion`
         """

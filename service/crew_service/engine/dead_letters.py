@@ -19,12 +19,12 @@ MOST = 100_000  # resent at once
 
 
 def shown_url(letter: Row[Any]) -> str:
-    """Return an address for display; for a flow webhook, which belongs to the organization, only scheme and host."""
+    """Return the URL to display; for a flow webhook, which belongs to the organization, only its scheme and host."""
     return webhooks.receiver(str(letter.url)) if letter.kind == webhooks.FLOW else str(letter.url)
 
 
 class DeadLetters:
-    """Undelivered webhooks of one crew, or of all.
+    """Undelivered webhooks of one crew, or of all crews.
 
     :param posted: called when there is something to deliver
     """
@@ -53,12 +53,12 @@ class DeadLetters:
         return sent
 
     def resend_all(self, caller: Principal) -> int:
-        """Resend the oldest first, so that an execution's webhooks stay in order."""
+        """Resend all, oldest first, so that an execution's webhooks stay in order; return how many were resent."""
         letters = self.latest(caller, MOST)
         return sum(self._tried(caller, letter) for letter in reversed(letters))
 
     def _tried(self, caller: Principal, letter: Row[Any]) -> bool:
-        """Resend one of several; one that cannot be resent stays, without blocking the others."""
+        """Resend one of several; if it cannot be resent, keep it and do not block the others."""
         try:
             return self.resend(caller, letter.key)
         except DatabaseUnavailable:

@@ -1,4 +1,4 @@
-"""A person's decision, its meaning for the question, and every reason to refuse it or another request."""
+"""A person's decision, its meaning for the question, and the exceptions that refuse it or other requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crew_service.storage.states import State
 
 
 class Refused(Exception):
-    """Nothing was changed; the message states the reason."""
+    """The request was refused and changed nothing; the message states why."""
 
 
 class UnknownExecution(Refused):
@@ -44,7 +44,7 @@ class AnotherDraft(BadAnswer):
 
 
 class BadResponseToken(Refused):
-    """The address does not come from a flow webhook."""
+    """The answer was sent to an address that does not come from a flow webhook."""
 
 
 class AlreadyAnswered(Refused):
@@ -61,7 +61,7 @@ class Decision:
     is_approve: bool | None  # None: only a Flow's outcome or text decides
     feedback: str
     webhooks: dict[str, Any] | None = None  # None: unchanged
-    round: int | None = None  # the number of the answer shown, from 1; None: the latest
+    round: int | None = None  # the number of the answer that was shown, from 1; None: the latest
     outcome: str | None = None  # chosen from the question's outcomes
     question_id: str | None = None  # the question that this answers
     edit: EditedOutput | None = None  # of a crew's draft, or of a call's arguments
@@ -69,9 +69,9 @@ class Decision:
 
 
 def settled(gate: dict[str, Any], decision: Decision) -> Decision:
-    """Return the decision with its outcome; a crew's task has none, so the flag decides."""
+    """Return the decision with its outcome; a crew's task has none, so `is_approve` decides."""
     if decision.draft_sha256 is not None and decision.draft_sha256 not in _hashes(gate):
-        raise AnotherDraft("output_sha256 belongs to a different draft from the one waiting; nothing was changed.")
+        raise AnotherDraft("output_sha256 is for a different draft; nothing was changed.")
     if "ask" in gate:
         return _in_the_middle(gate, decision)
     outcomes = gate.get("outcomes")
@@ -98,23 +98,23 @@ def _check(edit: EditedOutput, gate: dict[str, Any], *, is_approve: bool) -> Non
     if not is_approve:
         raise BadAnswer("edited_output needs an approval; a revision runs the task again.")
     if edit.output_sha256 not in _hashes(gate):
-        raise AnotherDraft("edited_output was made for a different draft from the one waiting; nothing was changed.")
+        raise AnotherDraft("edited_output is for a different draft; nothing was changed.")
     if problem := edit_problem(gate["output"], edit.text):
         raise BadAnswer(f"edited_output is not accepted because {problem}.")
-    # A draft with text around its object counts as text, but still has a model.
+    # A draft with text around its object counts as text, but its task still has an output model.
     if "output_json" in gate["state"].get("task", {}) and json_object_in(edit.text) is None:
         raise BadAnswer("edited_output must be a JSON object: the task has an output model. Nothing was changed.")
 
 
 def _in_the_middle(gate: Mapping[str, Any], decision: Decision) -> Decision:
-    """Return the decision on a call with its outcome, its flag, and its changed arguments unmasked."""
+    """Return the decision on a call with its outcome and `is_approve` set, and any changed arguments unmasked."""
     kind, outcomes = gate["ask"]["kind"], gate["outcomes"]
     offered = ", ".join(outcomes)
     outcome = decision.outcome
     if outcome is None:
         meant = [each for each in outcomes if (each in asks.APPROVING) is decision.is_approve]
         if len(meant) != 1:
-            raise BadAnswer(f"is_approve does not determine which outcome is meant; send outcome, one of: {offered}.")
+            raise BadAnswer(f"is_approve does not determine the outcome; set outcome to one of: {offered}.")
         outcome = meant[0]
     elif outcome not in outcomes:
         raise BadAnswer(f"There is no outcome {outcome[:80]!r}; choose one of: {offered}.")
@@ -131,7 +131,7 @@ def _changed(gate: Mapping[str, Any], edit: EditedOutput, outcome: str) -> Edite
     if outcome != asks.APPROVE:
         raise BadAnswer("edited_output changes the arguments of a call, so it needs the outcome approve.")
     if edit.output_sha256 not in _hashes(gate):
-        raise AnotherDraft("edited_output was made for a different question from the one waiting; nothing was changed.")
+        raise AnotherDraft("edited_output is for a different question; nothing was changed.")
     try:
         return replace(edit, text=json.dumps(asks.changed_arguments(edit.text, gate)))
     except asks.BadArguments as problem:
@@ -147,7 +147,7 @@ def _text_alone(decision: Decision) -> Decision:
 
 
 def _chosen(outcomes: list[str], decision: Decision) -> str | None:
-    """Return the outcome given, or the only one possible; None lets the Flow's model interpret the text."""
+    """Return the given outcome, or the only possible one; None if the Flow's model must interpret the text."""
     offered = ", ".join(outcomes)
     if decision.outcome is not None:
         if decision.outcome not in outcomes:
@@ -156,7 +156,7 @@ def _chosen(outcomes: list[str], decision: Decision) -> str | None:
     if decision.is_approve is not None:
         meant = outcome_meant(decision.is_approve, outcomes)
         if meant is None:
-            raise BadAnswer(f"is_approve does not determine which outcome is meant; send outcome, one of: {offered}.")
+            raise BadAnswer(f"is_approve does not determine the outcome; set outcome to one of: {offered}.")
         return meant
     text = decision.feedback.strip()
     if not text:
@@ -165,7 +165,7 @@ def _chosen(outcomes: list[str], decision: Decision) -> str | None:
 
 
 def kept(gate: dict[str, Any], said: Decision, settled: Decision) -> dict[str, Any]:
-    """Return the part of a decision that a round keeps; for a Flow, the flag as sent, not its meaning."""
+    """Return the part of a decision that a round keeps; for a Flow, `is_approve` is kept as sent."""
     return {
         "is_approve": settled.is_approve if "ask" in gate else said.is_approve,
         "outcome": settled.outcome,
@@ -183,7 +183,7 @@ def of_call(decision: Decision) -> dict[str, Any]:
 
 
 def decided(gate: dict[str, Any], decision: Decision) -> dict[str, Any]:
-    """Return the gate with the person's answer."""
+    """Return the gate with the person's answer added."""
     said = {"output": gate["output"], "feedback": decision.feedback}
     if decision.edit:
         said |= {"output": decision.edit.text, "draft": gate["output"]}

@@ -1,8 +1,8 @@
-"""All details of one execution, in at most 1 MiB of JSON; its page shows no more.
+"""All details of one execution, in at most 1 MiB of JSON, which is also the basis of its page.
 
-Data that is too large is cut or omitted in this order: texts are cut, all to the same length; an output's object, meta
-and inputs are omitted as a whole; the oldest steps, tasks and rounds are omitted. Nothing larger is read from the
-database.
+If the details are too large, long texts are cut first, all to the same length. Next, the output's object, meta and
+inputs are omitted, each as a whole. Finally, the oldest steps, tasks and rounds are omitted. Data beyond the limits is
+not read from the database.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from crew_service.storage.database import Database
 from crew_service.storage.states import OVER, State
 
 LARGEST = 1024 * 1024  # bytes
-LARGEST_WHOLE = 256 * 1024  # characters and bytes of inputs, meta and an output's object
+LARGEST_WHOLE = 256 * 1024  # limit for each of `WHOLE`, both in characters and in bytes
 WHOLE = ("output_json", "meta", "inputs")  # in the order in which they are omitted
 LONGEST_TEXT = 256 * 1024  # characters of stored JSON per text
 SHORTEST_TEXT = 64
-FEW_ROUNDS = 4  # rounds read as a whole, regardless of the size of their text
+FEW_ROUNDS = 4  # up to this many rounds are read without checking their sizes first
 AROUND_OUTPUT = 1_000  # usual number of characters before the output in a stored task
 LONGEST_NAME = 1_000
 MOST_OUTCOMES = 50
@@ -52,7 +52,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Found:
-    """An execution that the caller may see; `etag` changes with each write, but only every two seconds for steps."""
+    """An execution that the caller may see; `etag` changes with each write, but at most every two seconds for steps."""
 
     id: str
     etag: str
@@ -100,13 +100,13 @@ class Shown:
 
     @property
     def finished(self) -> list[tuple[int, Record]]:
-        """The finished tasks with their positions; the oldest may be omitted."""
+        """Return the finished tasks with their positions; the oldest may be omitted."""
         tasks = [task for task in self.record["tasks"] if task["state"] == COMPLETED]
         return list(enumerate(tasks, self.row.completed_tasks - len(tasks)))
 
     @property
     def begun(self) -> list[tuple[int, Record]]:
-        """The unfinished tasks with steps, at their expected positions."""
+        """Return the unfinished tasks that have steps, with their expected positions."""
         tasks = [task for task in self.record["tasks"] if task["state"] != COMPLETED and task["steps"]]
         return list(enumerate(tasks, self.row.completed_tasks))
 
@@ -138,11 +138,11 @@ class Details:
         return Found(head.id, f'"{hashlib.sha256(repr((self._base, *written)).encode()).hexdigest()[:32]}"')
 
     def text(self, execution_id: str) -> bytes | None:
-        """Return the JSON; None for an execution deleted in the meantime."""
+        """Return the JSON; None if the execution was deleted in the meantime."""
         return self._read(execution_id, lambda connection, row: fitted(self._record(connection, row)))
 
     def version(self, found: Found, *, with_printed: bool) -> tuple[str, list[Row[Any]]]:
-        """Return a value that changes with anything the page shows, and the webhooks that it shows."""
+        """Return a value that changes with anything that the page shows, and the undelivered webhooks to show."""
         with self._database.reading() as connection:
             letters = webhooks.letters(connection, owner=None, execution_id=found.id, limit=LETTERS)
             upto = printed.length(connection, found.id) if with_printed else None
@@ -158,7 +158,7 @@ class Details:
         return self._read(execution_id, read)
 
     def whole_text(self, execution_id: str, part: str, *, with_printed: bool) -> str | None:
-        """Return a complete text: `draft`, `output`, `printed`, or a task's output, by the task's number."""
+        """Return a complete text: `draft`, `output`, `printed`, or a task's output, by the task's position."""
         with self._database.reading() as connection:
             if part == "draft":
                 gate = views.gate(connection, execution_id)
@@ -267,7 +267,7 @@ class Details:
     def _with_steps(
         self, connection: Connection, row: Row[Any], tasks: list[Record], left_out: list[str]
     ) -> list[Record]:
-        """Add the newest steps to their tasks, or to the last of several with the same id."""
+        """Add the newest steps to their tasks; if several tasks have the same id, to the last of them."""
         by_id = {task["task_id"]: task for task in tasks if task["state"] != NOT_STARTED}
         newest = stored_steps.newest(connection, row.id, most=MOST_STEPS + 1)
         if len(newest) > MOST_STEPS:
@@ -278,7 +278,7 @@ class Details:
         return tasks
 
     def steps(self, execution_id: str, *, after: int, most: int) -> Record | None:
-        """Return steps in order, fewer if they are large, and the number to continue after.
+        """Return steps in order, fewer if they are large, and the number of the step to continue after.
 
         Return None for an unknown execution.
         """
@@ -335,7 +335,7 @@ class Details:
 def draft_of(
     execution_id: str, gate: Mapping[str, Any], meta: Any, text: str | None = None, *, is_cut: bool = False
 ) -> Draft:
-    """Return the waiting draft, with the given text instead of the gate's, if any."""
+    """Return the waiting draft; `text`, if given, replaces the gate's text."""
     text, rounds = str(gate["output"] if text is None else text), gate["rounds"]
     return Draft(
         execution_id,
@@ -404,7 +404,7 @@ def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> 
 
 
 def _room(sizes: list[int]) -> int:
-    """Return how much of each stored text to read, so that all of them together fill the response."""
+    """Return how much of each stored text to read, so that together they just fill the response."""
     left, most = LARGEST, LONGEST_TEXT
     for place, size in enumerate(sorted(sizes)):
         most = left // (len(sizes) - place)
@@ -444,7 +444,7 @@ def fitted(record: Record) -> bytes:
 
 
 def _texts(record: Record) -> list[tuple[Record, str]]:
-    """Return the positions of the long strings."""
+    """Return the places of strings that may be long."""
     return [
         *((record, name) for name in ("output", "error")),
         *((task, "output") for task in record["tasks"]),
@@ -454,7 +454,7 @@ def _texts(record: Record) -> list[tuple[Record, str]]:
 
 
 def _names(record: Record) -> list[tuple[Record, str, int]]:
-    """Return the positions and maximum lengths of strings that are usually short."""
+    """Return the places and maximum lengths of strings that are usually short; cut long outcomes right away."""
     for each in record["rounds"]:
         outcomes = _listed(each["outcomes"])
         if len(outcomes) > MOST_OUTCOMES or any(len(str(one)) > LONGEST_NAME for one in outcomes):

@@ -14,7 +14,7 @@ from typing import Any
 
 _FENCE = "```"
 _FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
-# NUL and unpaired surrogates: legal in JSON, refused by databases and by UTF-8.
+# NUL and unpaired surrogates: legal in JSON, but refused by databases and by UTF-8.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 # PostgreSQL returns floats in this range as whole numbers.
 _WHOLE_FROM, _LARGEST = 1e16, 2**64 - 1
@@ -64,7 +64,7 @@ def hashes_of(text: str) -> dict[str, str | None]:
 
 
 def json_object_in(text: str | None) -> dict[str, Any] | None:
-    """Return the object that a whole string represents, ignoring a code fence; None if it represents none."""
+    """Return the JSON object that makes up a whole text, ignoring a code fence; None if it is anything else."""
     if text is None or not _without_fence(text).startswith("{"):
         return None
     try:

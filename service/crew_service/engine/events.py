@@ -1,4 +1,4 @@
-"""Event streaming: an execution's events, under CrewAI's names, for one address."""
+"""Event streaming: an execution's events, named as in CrewAI, for one receiver."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def body(execution_id: str, events: list[Event]) -> dict[str, Any]:
 
 
 class Stream:
-    """A segment's events for their receiver; without `realtime`, they are collected until a task ends."""
+    """A segment's events for their receiver; without `realtime`, they are held until a task or the segment ends."""
 
     def __init__(self, hook: dict[str, Any] | None) -> None:
         self.hook = hook

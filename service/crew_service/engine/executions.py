@@ -1,4 +1,4 @@
-"""A caller's requests: start, poll, decide, stop. Each is one transaction, so of two concurrent ones, only one wins."""
+"""Callers' requests: start, poll, decide, stop. Each is one transaction, so only one of two conflicting ones wins."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class Start:
     webhooks: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)  # the execution's own, lower than the service's
     restore_from: str | None = None
-    continue_from: str | None = None  # any id of a failed execution, or of one that continues it
+    continue_from: str | None = None  # any id of a failed execution or of one that continues it
 
 
 Respond = Callable[[str, Decision], dict[str, Any]]
 
 
 class Executions:
-    """Executions of one crew, or of all.
+    """Executions of one crew, or of all crews.
 
     :param columns: columns that a poll reads
     :param wake: called when something is queued
-    :param cancel: called when an execution has ended
-    :param changed_task: given finished tasks with their digests, returns the first one that the crew no longer has
-    :param edit_problem: given a task, its stored data and a text, returns why the crew cannot accept the edited answer
+    :param cancel: called when an execution has been stopped
+    :param changed_task: given finished tasks with their digests, returns the first one that has since changed
+    :param edit_problem: given a task, its stored data and an edited answer, returns why the crew cannot accept it
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Executions:
         return answer
 
     def status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
-        """Return a status of any size; a completed one's output is a `JsonText`."""
+        """Return a status of any size; a completed execution's output is a `JsonText`."""
         row = self._read(kickoff_id)
         if row is not None and not integrity.is_readable(row):
             self.end_unreadable(row.id)
@@ -134,7 +134,7 @@ class Executions:
         return row if self.sees(caller, row) else None
 
     def _read(self, kickoff_id: str) -> Row[Any] | None:
-        """Read a status on a separate connection: a large status must not delay small ones, which are peeked at."""
+        """Read a status on a connection other than `peek`'s, so that a large status does not delay small ones."""
         with self._database.reading() as connection:
             row = connection.execute(self._completed_status_query, {"key": kickoff_id}).one_or_none()
             if row is not None and integrity.is_readable(row):
@@ -166,7 +166,7 @@ class Executions:
             return printed.last(connection, execution_id, most=MOST)[0]
 
     def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
-        """Find an execution by the polled id or the kickoff's id; return it with its finished tasks."""
+        """Find an execution by its polling id or its own id; return it with its finished tasks."""
         self._mend(some_id)
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
@@ -200,7 +200,7 @@ class Executions:
         *,
         answered_by: str | None = None,
     ) -> dict[str, Any]:
-        """Apply the decision; `answer` creates the response from the id to poll next and the decision's meaning."""
+        """Apply the decision; `answer` creates the response from the id to poll next and the settled decision."""
         self._mend(decision.execution_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -242,18 +242,18 @@ class Executions:
         return answered
 
     def _give_up(self, connection: Connection, row: Row[Any], now: float) -> None:
-        """End the execution as if the call's outcome were unknown and there were nobody to ask."""
+        """End the execution with the same error as if there were nobody to ask about the call's outcome."""
         error, failure = row.gate["failure"], continuing.failure_of(None, row.gate["before"])
         queries.move(connection, row.id, states.GIVE_UP, now=now, error=error, failure=failure, **queries.ended(now))
         self._tell_of_end(connection, row, error, now)
 
     def said(self, once: IdempotencyKey) -> dict[str, Any] | None:
-        """Return the earlier response to this request."""
+        """Return the earlier response to this request, if any."""
         with self._database.reading() as connection:
             return self._repeated(connection, once)[1]
 
     def say_once(self, once: IdempotencyKey | None, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the response to a request that changes nothing: always the same one for the same key."""
+        """Return the response to a request that changes nothing; the same key always gets the same response."""
         if once is None:
             return answer
         with self._database.writing() as connection:
@@ -263,7 +263,7 @@ class Executions:
             return earlier or answer
 
     def stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
-        """Stop an execution; return its previous row."""
+        """Stop an execution; return its row from before the stop."""
         self._mend(kickoff_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -287,14 +287,14 @@ class Executions:
     def _repeated(
         self, connection: Connection, key: IdempotencyKey | None
     ) -> tuple[IdempotencyKey | None, dict[str, Any] | None]:
-        """Return the key for this crew, and the earlier response to the same request."""
+        """Return the key for this crew and the earlier response to the same request, if any."""
         if key is None:
             return None, None
         key = key.for_crew(self._crew or "")
         return key, key.earlier(connection)
 
     def _check_state(self, connection: Connection, caller: Principal, state_id: str) -> None:
-        """Check access to a state: it belongs to its execution's owner; without an execution, to the organization."""
+        """Check access to a state, which belongs to its execution's owner or, if it has none, to the organization."""
         row = queries.by_either_id(connection, state_id)
         if not (self.sees(caller, row) if row is not None else caller.user is None):
             raise UnknownExecution("no such state")
@@ -310,7 +310,7 @@ class Executions:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)
 
     def _mend(self, some_id: str) -> None:
-        """Before a change, end an execution whose row cannot be read."""
+        """End an execution if its row cannot be read."""
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
         if row is not None and not integrity.is_readable(row):
@@ -330,7 +330,7 @@ class Executions:
     def check_edit(self, caller: Principal, decision: Decision) -> None:
         """Check an edited answer with the crew before it is applied, because the crew's code may take a while.
 
-        If the draft changes in between, the edit is refused, because an edit names its draft.
+        If the draft changes in between, the edit is refused, because an edit identifies its draft.
         """
         self._mend(decision.execution_id)
         with self._database.reading() as connection:
@@ -357,12 +357,12 @@ class Executions:
         if decision.round not in (None, len(row.gate["rounds"]) + 1):
             raise NotWaiting("a different answer is now waiting for feedback")
         if decision.question_id not in (None, row.gate.get("question_id")):
-            raise NotWaiting("the Flow now asks a different question")
+            raise NotWaiting("the Flow is now asking a different question")
         return row
 
 
 def _after(connection: Connection, row: Row[Any], decision: Decision) -> Any:
-    """Return the gate for the next segment; a decision on a call is stored in its journal entry."""
+    """Return the gate for the next segment; a decision on a call is stored in the call's journal entry."""
     if "ask" not in row.gate:
         return decided(row.gate, decision)
     journal.decide(connection, row.id, row.gate["entry"], tidy(of_call(decision)))

@@ -1,4 +1,4 @@
-"""Answers to a Flow's question that do not name a task: sent to a flow webhook's address, or by Flow id."""
+"""Answers to a Flow's question that do not name a task: sent to a flow webhook's address, or with a Flow's id."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class FlowAnswers:
         self._webhook = webhook
 
     def check_token(self, question_id: str, token: str) -> None:
-        """Check the token in a webhook's address, without a database query, because anybody can send one."""
+        """Check the token in a webhook's address, without a database query, because anyone can send a request."""
         if self._webhook is None or not self._webhook.is_token(question_id, token):
             raise BadResponseToken("the token is not valid for this question")
 
     def respond(self, question_id: str, answer: FlowAnswer) -> dict[str, Any]:
-        """Accept the one answer for which a webhook's address is valid; its token has been checked."""
+        """Accept the single answer that a webhook's address allows; the caller has checked its token."""
         with self._database.reading() as connection:
             question = questions.find(connection, question_id)
             row = queries.by_id(connection, question.execution_id) if question else None
@@ -55,7 +55,7 @@ class FlowAnswers:
             asked = questions.find(connection, gate["question_id"]) if gate and gate.get("question_id") else None
             question = asked or questions.latest_of(connection, found[0].id)
         if question is None:
-            raise NotWaiting("the Flow has asked nothing yet")
+            raise NotWaiting("the Flow has not asked a question yet")
         return self._answer(caller, found[0], question, answer, by=caller.key)
 
     def _answer(
@@ -86,7 +86,7 @@ class FlowAnswers:
 
 
 def _named(source: str | None) -> str:
-    """Return the name that a webhook's receiver gave; `callback` if it gave none, or a token holder's."""
+    """Return the name that a webhook's receiver gave; `callback` if it gave none or a token holder's."""
     name = (source or "").strip()
     return "callback" if not name or is_key(name) else name
 

@@ -24,7 +24,7 @@ from crew_service.storage.database import Database
 
 log = logging.getLogger(__name__)
 
-PAUSE = 0.25  # seconds between two polls for questions
+PAUSE = 0.25  # seconds between polls for questions
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FlowWebhook:
         return hmac.compare_digest(self.response_token(question_id).encode(), token.encode("utf-8", "replace"))
 
     def body(self, question_id: str, row: Row[Any]) -> dict[str, Any]:
-        """Return the stored body; `with_answer` completes it."""
+        """Return the body to store; `with_answer` completes it."""
         gate: Mapping[str, Any] = row.gate
         return {
             "event_type": "new_request",
@@ -105,7 +105,7 @@ class FlowWebhooks:
         self._posted()
 
     def _body(self, question_id: str, row: Row[Any]) -> dict[str, Any] | None:
-        """Return the body for a question; None if it cannot be read, so that the others are still announced."""
+        """Return the body for a question; None if the question cannot be read, so that others are still announced."""
         try:
             return self._webhook.body(question_id, row)
         except Exception:

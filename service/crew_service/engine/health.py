@@ -1,4 +1,4 @@
-"""Whether this process can do its work: the database accepts writes, and all threads are alive."""
+"""Checks whether this process can do its work: the database accepts writes, and all threads are alive."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from crew_service.storage.availability import DatabaseUnavailable
 
 __all__ = ["DatabaseUnavailable", "Health"]
 
-WATCHED = 1.0  # seconds between two calls of `watch`
-FRESH = 1.0  # seconds for which a result is reused, because each costs a write
+WATCHED = 1.0  # seconds between calls to `watch`
+FRESH = 1.0  # seconds for which a result is reused, because each check costs a write
 
 
 class Health:

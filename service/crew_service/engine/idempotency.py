@@ -1,4 +1,4 @@
-"""Idempotency-Key: the same key and body get the same response; it is stored in the transaction it protects."""
+"""Idempotency-Key: the same key and body get the same response, stored in the transaction that it protects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class IdempotencyKey:
         return replace(self, caller=f"crew:{crew}/{self.caller}") if crew else self
 
     def earlier(self, connection: Connection) -> dict[str, Any] | None:
-        """Return the earlier response to this request. A concurrent duplicate waits for this transaction."""
+        """Return the earlier response to this request, if any. A concurrent duplicate waits for this transaction."""
         transactions.lock_name(connection, f"{self.caller}/{self.endpoint}/{self.key}")
         query = select(answers.c.fingerprint, answers.c.answer).where(
             answers.c.caller == self.caller,

@@ -1,4 +1,4 @@
-"""How much work an execution may do: the service's limits, which a kickoff may lower."""
+"""Limits on the work of an execution: the service's limits, which a kickoff may lower."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Limits:
     max_tokens: int | None = None  # None: no limit
 
     def lowered(self, own: dict[str, Any] | None) -> Limits:
-        """Apply an execution's own limits, checked at its kickoff; the service's may be lower now."""
+        """Apply an execution's own limits, which were checked at its kickoff; the service's limits may be lower now."""
         own = own or {}
         tokens = [int(limit) for limit in (self.max_tokens, own.get("max_tokens")) if limit is not None]
         seconds = float(own.get("max_seconds") or self.max_seconds)

@@ -1,6 +1,6 @@
 """The machine's resources: how many files this process may use for each purpose, and how exhaustion is detected.
 
-On exhaustion, callers wait or refuse new work. Nothing fails because of it, since other work releases its resources.
+On exhaustion, callers wait or refuse new work. Nothing fails, because running work will release its resources.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CONNECTIONS_OUT = 256
 RESERVED_FILES = 256  # for the database and crews
 PAUSE = 2.0  # seconds before new work starts again
 NONE_LEFT = "The machine is out of files, threads or memory; try again later."
-LARGE_BLOCK = 1024 * 1024  # bytes of a memory block that returns to the system as soon as it is freed
+LARGE_BLOCK = 1024 * 1024  # bytes; memory blocks this large return to the system as soon as they are freed
 M_MMAP_THRESHOLD = -3  # from malloc.h
 ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
@@ -40,13 +40,13 @@ def _files() -> int | None:
 
 
 def return_freed_memory() -> None:
-    """Make glibc return large blocks to the system; otherwise, after the first free, it keeps blocks of that size."""
+    """Make glibc always return large blocks to the system; by default, it keeps blocks of a size once one is freed."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def is_trouble(error: BaseException) -> bool:
-    """Whether the machine is out of files, threads or memory. A database reports this as `DatabaseUnavailable`."""
+    """Return whether the machine is out of files, threads or memory. Databases raise `DatabaseUnavailable` for this."""
     if isinstance(error, OSError):
         return error.errno in ERRORS or isinstance(error, BlockingIOError)  # the latter from a fork
     if isinstance(error, RuntimeError):

@@ -1,4 +1,4 @@
-"""This process's membership in the group sharing a database: it sends heartbeats and removes silent processes."""
+"""This process's membership in the group that shares a database: sends heartbeats and removes silent processes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from crew_service.storage.database import Database
 
 log = logging.getLogger(__name__)
 
-PAUSE = 3.0  # seconds between two heartbeats
+PAUSE = 3.0  # seconds between heartbeats
 DEAD_AFTER = 18.0  # seconds without a heartbeat, measured by this process
 
 
 def keep_out_earlier(database: Database, oldest: str) -> None:
-    """Keep out earlier releases; remove their killed processes, since perhaps no other process is left to do it."""
+    """Keep out earlier releases; first remove their dead processes, because there may be nobody else left to do so."""
     if database.keeps_out_earlier(oldest):
         return
     with database.reading() as connection:
@@ -41,7 +41,7 @@ def _bury(database: Database, process_id: str, beat: int) -> None:
 
 
 class Membership:
-    """Registers this process and removes those that stop responding.
+    """Registers this process and removes others that stop responding.
 
     :param on_loss: called when other processes have removed this one and taken over its executions
     """
@@ -50,7 +50,7 @@ class Membership:
         self._database = database
         self._on_loss = on_loss
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[int, float]] = {}  # by process: its heartbeat count, and when that last grew
+        self._seen: dict[str, tuple[int, float]] = {}  # by process: its heartbeat count, and when that last increased
         self._looked_at = float("-inf")
         self.loop = Background("membership", self._step, pause=PAUSE, longest=DEAD_AFTER / 6)
         self.id = ""
@@ -67,7 +67,7 @@ class Membership:
             claims.unregister(connection, self.id, now=self._database.now())
 
     def rejoin(self) -> None:
-        """Register again after a removal; any thread that notices it may call this."""
+        """Register again after being removed; any thread that notices the removal may call this."""
         with self._lock:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
@@ -105,7 +105,7 @@ class Membership:
             _bury(self._database, process_id, beats[process_id])
 
     def _silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Return processes whose count has not grown, ignoring time when this process could not check."""
+        """Return the processes whose count has stopped increasing, ignoring times when this process could not check."""
         if now - self._looked_at > DEAD_AFTER / 2:
             self._seen.clear()
         self._looked_at = now

@@ -1,4 +1,4 @@
-"""Prometheus metrics: requests, executions by state, the pool, and webhooks; by crew if crews have names."""
+"""Prometheus metrics: requests, webhooks, tokens, cost, executions by state, and pools; by crew if crews have names."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Metrics:
                 self._cost.labels(*self._values(crew), label).inc(cost)
 
     def _label(self, model: str) -> str:
-        """Return a model's label: a crew may use any number of model names, so those over a limit share one."""
+        """Return a model's label: a crew may use any number of model names, so those beyond a limit share one."""
         if model not in self._models and len(self._models) >= MOST_MODELS:
             return "others"
         self._models.add(model)
         return model
 
     def text(self, crew: str | None = None) -> bytes:
-        """Return the metrics of one crew, or of all, in Prometheus format."""
+        """Return the metrics of one crew, or of all crews, in Prometheus format."""
         if crew is None:
             return generate_latest(self._registry)
         registry = CollectorRegistry()

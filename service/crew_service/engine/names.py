@@ -1,7 +1,7 @@
-"""Looks up receivers' names in a few dedicated threads, so that a slow lookup delays only its owner.
+"""Looks up receivers' host names in a few dedicated threads, so that a slow lookup delays only its owner.
 
-A lookup cannot be cancelled. A send that times out stops waiting for it, but the lookup keeps its place until its
-thread ends.
+A lookup cannot be cancelled. A send that times out stops waiting for it, but the lookup occupies its place until
+its thread ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THREADS = 16
 THREADS_OF_ONE = 2  # per owner
 FRESH = 10.0  # seconds for which an answer is reused
 KEPT = 256  # answers
-PER_FAMILY = 2  # addresses tried per name; each may use a file
+PER_FAMILY = 2  # addresses tried per name and address family; each attempt may use a file descriptor
 NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 NUMERIC_ADDRESS = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
@@ -49,7 +49,7 @@ class Names:
         return await asyncio.wrap_future(self._under_way[owner, host])
 
     async def _begin(self, owner: str, host: str) -> None:
-        """Start a thread once there is a place, unless another send started this lookup in the meantime."""
+        """Start a thread once a place is free, unless another send has started this lookup in the meantime."""
         loop = asyncio.get_running_loop()
         async with contextlib.AsyncExitStack() as places:
             for place in (self._own[owner], self._threads):
@@ -60,7 +60,7 @@ class Names:
             places.pop_all()
 
         def ended(_: Future[Addresses]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed because the service stopped
+            with contextlib.suppress(RuntimeError):  # the loop is closed because the service has stopped
                 loop.call_soon_threadsafe(self._end, owner, host)
 
         looking.add_done_callback(ended)

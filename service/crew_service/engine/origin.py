@@ -1,4 +1,4 @@
-"""The DAG run that started an execution, from `meta.airflow`, which any caller may have written."""
+"""The DAG run that started an execution, read from `meta.airflow`, which any caller can set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Origin:
 
 
 def origin(meta: Any) -> Origin | None:
-    """Return the DAG run, as far as it is known; None if no DAG is named."""
+    """Return the DAG run, with empty fields for missing details; None if no DAG is named."""
     airflow = meta.get("airflow") if isinstance(meta, dict) else None
     airflow = airflow if isinstance(airflow, dict) else {}
     dag_id, run_id = _id(airflow.get("dag_id")), _id(airflow.get("run_id"))
@@ -39,7 +39,7 @@ def origin(meta: Any) -> Origin | None:
 
 
 def _id(given: Any) -> str:
-    """Return an id in a form that every database accepts; an empty string if Airflow cannot have created it."""
+    """Return an id in a form that every database accepts; an empty string if Airflow could not have created it."""
     if not isinstance(given, str) or len(given) > LONGEST_ID:
         return ""
     return given.replace("\0", "").encode("utf-8", "replace").decode()

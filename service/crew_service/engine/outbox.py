@@ -2,8 +2,8 @@
 
 An event loop task works through one queue at a time. An owner, who holds a token and may name any number of receivers,
 gets a few of these tasks. A receiver counts as slow until it has answered. A slow receiver gets one task; all of an
-owner's slow receivers get half of the owner's tasks, and all slow receivers together get half of all tasks. So no owner
-waits for another owner's receivers.
+owner's slow receivers together get half of the owner's tasks, and all slow receivers together get half of all tasks.
+This way, no owner waits for another owner's receivers.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from crew_service.storage.database import Database
 
 log = logging.getLogger(__name__)
 
-IDLE = 1.0  # seconds between two polls when nothing was posted
+IDLE = 1.0  # seconds between polls when nothing was posted
 PER_OWNER = 8  # tasks per owner
-PER_RECEIVER = 6  # tasks for a receiver that answers: fewer than for its owner, as it may stop; others get one
-SLOW_PER_OWNER = 4  # for all of an owner's receivers that have not answered, or did not last time
+PER_RECEIVER = 6  # tasks for a receiver that answers; fewer than PER_OWNER, because it may stop answering
+SLOW_PER_OWNER = 4  # tasks for all of an owner's receivers that have not answered, or did not last time
 THREADS = 4  # for the database: each keeps memory for the largest bodies it has read
 NEWEST = 1024  # receivers known to answer
 NEWEST_PER_OWNER = 64
-KEPT_SESSIONS = 16  # with a connection each, for receivers that answer
+KEPT_SESSIONS = 16  # each with a connection, for receivers that answer
 TURN = 50  # webhooks that a queue sends before other queues of its receiver get a turn
 FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to an hour
-KEEP_TRYING = 86400.0  # seconds after which a webhook is abandoned, regardless of its attempts
+KEEP_TRYING = 86400.0  # seconds after which a webhook is abandoned, regardless of the number of attempts
 UNFORESEEN = 60.0  # seconds before a queue is retried after an unexpected error
 GRACE = 3.0  # seconds for deliveries to finish when the service stops
 LARGE = 512 * 1024  # characters: the largest body held in memory as a whole; larger ones are read in pieces this long
@@ -80,7 +80,7 @@ class Newest:
 
 
 class Room:
-    """The places left for each owner and receiver."""
+    """The free places for each owner and receiver."""
 
     def __init__(self, places: int, quick: Newest, at_work: Iterable[Receiver]) -> None:
         self._places = places
@@ -211,7 +211,7 @@ class Outbox:
             await asyncio.wait_for(self._posted.wait(), IDLE)
 
     async def _leave(self) -> None:
-        """Let current deliveries finish and be stored; cancel the rest, which are due again at the next start."""
+        """Let current deliveries finish and be recorded; cancel the rest, which are due again at the next start."""
         tasks = {task for _, task in self._working.values()}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=GRACE)
@@ -221,7 +221,7 @@ class Outbox:
         await self._sessions.close()
 
     def _claim(self) -> list[Row[Any]]:
-        """Claim due queues for which there is a place. Nothing is sent before the claim is stored."""
+        """Claim due queues for which there are places. Nothing is sent before the claim is stored."""
         working = dict(self._working)
         room = Room(self._places, self._quick, (receiver for receiver, _ in working.values()))
         try:
@@ -268,14 +268,14 @@ class Outbox:
             if machine.is_trouble(error):  # it will be retried, and this does not count as an attempt
                 await asyncio.sleep(machine.PAUSE)
                 return
-            log.exception("webhooks of a queue are delayed", extra={"execution_id": queue.execution_id})
+            log.exception("the webhooks of a queue are delayed", extra={"execution_id": queue.execution_id})
             await self._put_off(queue)
         finally:
             del self._working[queue.id]
             self._posted.set()
 
     async def _put_off(self, queue: Row[Any]) -> None:
-        """Postpone a queue. If that cannot be stored, pause: otherwise, the queue would be retried at once, forever."""
+        """Postpone a queue. If that cannot be stored, pause instead of retrying the queue at once, again and again."""
 
         def write() -> None:
             with self._database.writing() as connection:
@@ -316,7 +316,8 @@ class Outbox:
 
     async def _send(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
         is_large, is_question = webhook.size > LARGE, webhook.kind == webhooks.FLOW
-        # A question needs its whole body in memory, to insert the answer address; one receiver gets all of them.
+        # A question's whole body must be in memory to insert the answer address, so large ones are sent one at a time.
+        # They all go to the same receiver, so no other receiver waits for them.
         async with self._large_question if is_large and is_question else contextlib.nullcontext():
             try:
                 url, authentication, now = await asyncio.to_thread(self._address, queue)
@@ -408,7 +409,7 @@ class Outbox:
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Start all threads at once: if one failed to start later, its work would be refused but still done."""
+    """Start all threads at once: if one failed to start later, `submit` would fail but still queue the work."""
     pool, together = ThreadPoolExecutor(THREADS, "outbox"), threading.Barrier(THREADS)
     try:
         for _ in range(THREADS):

@@ -20,7 +20,7 @@ DRAFTS = 3  # waiting drafts shown above the list with their forms
 WAITING = 100  # waiting executions shown in total: those beyond `DRAFTS` as links
 LONGEST_GATE = 100_000  # maximum characters in a shown draft's stored gate
 LETTERS = 20  # undelivered webhooks shown
-LETTERS_SEARCHED = 10_000  # newest webhooks searched for those that belong to a user and a crew
+LETTERS_SEARCHED = 10_000  # newest webhooks searched for those of a user and a crew
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Listing:
     rows: list[Row[Any]]
     has_older: bool
     drafts: list[Draft]
-    waiting: list[Row[Any]]  # also waiting, with drafts behind a link
-    more_wait: bool  # than `waiting` contains
+    waiting: list[Row[Any]]  # the other waiting executions, whose drafts are behind links
+    more_wait: bool  # whether there may be more than `waiting` contains
     letters: list[Row[Any]]
     costs: dict[str, float | None]  # USD by execution, if known
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 class BadToken(ValueError):
-    """The tokens are not unique, or cannot be sent."""
+    """The tokens are not unique, or one cannot be sent in a header."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Principal:
 
 
 def is_key(name: str) -> bool:
-    """Whether a name looks like a token holder's."""
+    """Return whether a name looks like a token holder's key."""
     said = name.strip().casefold()
     return said == Principal().key or said.startswith("user:")
 
 
 class Tokens:
     def __init__(self, tokens: Sequence[tuple[str | None, str]]) -> None:
-        """:param tokens: each with its user; None for the organization"""
+        """:param tokens: pairs of user and token; the user is None for the organization"""
         self._callers = [(_digest(token), Principal(user)) for user, token in tokens]
         for _, token in tokens:
             if not (token.isascii() and token.isprintable()) or " " in token:

@@ -13,14 +13,14 @@ from urllib.parse import quote
 MOST = 1024 * 1024  # bytes kept per execution
 HIDDEN = "***"
 MARK = b"\1"  # marks a masked character
-SHORTEST_SECRET = 8  # characters; shorter words also occur in harmless text
+SHORTEST_SECRET = 8  # characters; shorter strings also occur in harmless text
 SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z", re.IGNORECASE)
 # Terminal codes: operating system commands, other strings, control sequences, and short escapes.
 SEQUENCE = r"(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|\[[0-?]*[ -/]*[@-~]|[ -/]*[0-OQ-WYZ\\`-~])"
 ESCAPE = re.compile(rf"\x1b{SEQUENCE}")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Characters that may appear between a secret's letters, or in place of one: in JSON, in a `repr` and on a screen. Each
-# pattern begins with one set of characters, which `re` finds fast.
+# Characters that may appear between a secret's letters or instead of one: in JSON, in a `repr` and on a screen. Each
+# pattern begins with a single character set, which `re` finds quickly.
 BACKSLASH = re.compile(r"\\\\*(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|[bfnrt])?")
 UNSEEN = re.compile(
     rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+(?:(?<=\x1b)(?:{SEQUENCE}|\[[0-?]*\Z))?"
@@ -34,7 +34,7 @@ UNFINISHED = re.compile(
 )
 PERCENT = re.compile(r"%[0-9A-F]{2}")
 IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not quote in a complete address
-LEAST_BROKEN = 2  # letters of a secret that must precede a line break to hold it back: many lines end with the first
+LEAST_BROKEN = 2  # letters before a line break that count as the start of a secret; a single one is too common
 LONGEST_HELD = 4_096  # characters held back until more output arrives
 
 
@@ -60,7 +60,7 @@ class Printed:
         self._lock = threading.Lock()
         self._secrets: set[str] = set()
         self._letters: set[str] = set()  # of each secret, as returned by `_readings`
-        self._margin = 0  # characters next to a cut that may remain from a secret
+        self._margin = 0  # characters next to a cut that may be part of a secret
         self._raw = bytearray()
         self._is_cut = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -76,7 +76,7 @@ class Printed:
         self._margin = 8 * max(map(len, self._secrets), default=0)  # a letter can be escaped as six characters
 
     def add(self, data: bytes) -> None:
-        """Add the crew's printed output."""
+        """Add output that the crew has printed."""
         with self._lock:
             self._raw += data
             if len(self._raw) > MOST + self._margin:
@@ -108,7 +108,7 @@ class Printed:
         self._text = ""
 
     def masked(self, text: str, *, goes_on: bool = False) -> str:
-        """Return text that people may see, truncated if very long or incomplete."""
+        """Return text with the secrets masked; truncate it if it is very long or incomplete."""
         if len(text) > MOST:
             return self.masked(text[:MOST], goes_on=True)
         text = _cleaned(text)
@@ -127,7 +127,7 @@ class Printed:
         return hidden
 
     def _begun(self, text: str, *, least: int) -> int:
-        """Return how many characters at the end may start a secret, with at least this many of its letters."""
+        """Return how many characters at the end may begin a secret, if they include at least `least` of its letters."""
         tail = text[-LONGEST_HELD:]
         begun = self._begun_in(tail.rpartition("\n")[2], "", least)
         # An unfinished line may break here.
@@ -169,7 +169,7 @@ def _places(secrets: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield the letters of text, however often it was escaped, and their positions; then both without frames."""
+    """Yield the letters of a text, however often it was escaped, with their positions; then the same without frames."""
     letters, places = text, array("L", range(len(text)))
     for pattern in (BACKSLASH, UNSEEN):
         letters, places = _less(pattern, letters, places)
@@ -181,7 +181,7 @@ def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _less(pattern: re.Pattern[str], text: str, places: array[int]) -> tuple[str, array[int]]:
-    """Return text and the positions of its characters, with all matches of the pattern removed."""
+    """Return a text and its characters' positions, with each match of the pattern removed or, if an escape, decoded."""
     parts: list[str] = []
     kept, end = array("L"), 0
     for found in pattern.finditer(text):
@@ -215,7 +215,7 @@ def _end(text: str, place: int) -> int:
 
 
 def _before_hidden(hidden: bytearray, place: int) -> int:
-    """Return the position, or the start of the masked part that it would cut; cut a part that is too long."""
+    """Return the position, moved to the start of any masked part that it would cut, unless that part is too long."""
     if place == len(hidden) or not hidden[place]:
         return place
     begin = hidden.rfind(0, 0, place) + 1
@@ -232,7 +232,7 @@ def _without(text: str, hidden: bytearray) -> str:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """Split text at an unfinished escape sequence at its end, and clean the first part."""
+    """Split off an unfinished escape sequence at the end of a text, and clean the rest."""
     text = ESCAPE.sub("", text)
     escape = UNFINISHED.search(text, max(0, len(text) - LONGEST_HELD))
     upto = escape.start() if escape else len(text)

@@ -1,4 +1,4 @@
-"""Stores printed output. Crews never wait for it, and a flood of output costs one bounded write per second."""
+"""Stores printed output. Crews never wait for it, and a flood of output costs only one bounded write per second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crew_service.storage.database import Database
 
 log = logging.getLogger(__name__)
 
-PAUSE = 1.0  # seconds between two writes of one execution's output
+PAUSE = 1.0  # seconds between writes of one execution's output
 TICK = 0.25
 
 
@@ -39,7 +39,7 @@ class PrintedWriter:
         return made
 
     def write(self, one: Printed) -> None:
-        """Store the available output; if the database is unavailable, retry in the background."""
+        """Store the remaining output; if the database is unavailable, retry in the background."""
         try:
             self._write(one, is_end=True)
         except DatabaseUnavailable:
@@ -74,7 +74,7 @@ class PrintedWriter:
                 for left in due[place:]:
                     self._want(left)
                 raise
-            except Exception:  # affects one execution; others are still stored
+            except Exception:  # affects one execution; the others' output is still stored
                 self._lose(one)
 
     def _lose(self, one: Printed) -> None:

@@ -1,4 +1,4 @@
-"""Deletes executions that ended `keep_days` ago, and clears erased secrets from the database's log."""
+"""Deletes executions that ended more than `keep_days` ago, and clears erased secrets from the database's log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from crew_service.storage.tables import answers, dead_letters, executions, outbo
 log = logging.getLogger(__name__)
 
 TICK = 0.5  # seconds until erased secrets are also gone from the log
-PAUSE = 60.0  # seconds between two searches for old executions
-LONGEST = 3600.0  # seconds that a round may take
+PAUSE = 60.0  # seconds between searches for old executions
+LONGEST = 3600.0  # maximum seconds for a round
 AT_ONCE = 500  # executions deleted in one transaction, so that kickoffs do not wait long
 
 
@@ -41,7 +41,7 @@ class Retention:
             add_up_counts(self._database, is_stopping=self._is_stopping)
 
     def _is_stopping(self) -> bool:
-        """Whether to stop; checked after each transaction, since a service that takes minutes to stop is killed."""
+        """Return whether to stop; checked after each transaction, because a service that stops slowly may be killed."""
         return self.loop.is_stopping
 
     def _erase(self) -> None:
@@ -60,7 +60,7 @@ def _never() -> bool:
 
 
 def note_ends(database: Database, *, now: float, is_stopping: Callable[[], bool] = _never) -> None:
-    """Date executions ended by an earlier release, which used its machine's clock."""
+    """Start the retention period now for executions ended by an earlier release, which used its own machine's clock."""
     unknown = (executions.c.aged_from.is_(None), executions.c.ended_at.is_not(None))
     some = select(executions.c.id).where(*unknown).limit(AT_ONCE)
     found = True
@@ -82,7 +82,7 @@ def add_up_counts(database: Database, *, is_stopping: Callable[[], bool] = _neve
 def forget_old(database: Database, *, before: float, is_stopping: Callable[[], bool] = _never) -> int:
     """Delete executions that ended before this time and have no pending webhooks; return their number.
 
-    Also delete responses that belong to no execution, by their own age.
+    Also delete responses that belong to no execution, based on their own age.
     """
     with database.writing() as connection:
         connection.execute(delete(answers).where(answers.c.execution_id.is_(None), answers.c.created_at < before))

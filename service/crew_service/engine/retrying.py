@@ -1,4 +1,4 @@
-"""Retries a write until the database is available, so that an outage loses no progress and fails no execution."""
+"""Retries an operation until the database is available, so that outages do not lose progress or fail executions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Written = TypeVar("Written")
 
 
 def until_available(write: Callable[[], Written], cancelled: Cancellation) -> tuple[Written, int]:
-    """Try with growing pauses until the write succeeds; also return the number of tries.
+    """Call `write`, with growing pauses, until it succeeds; return its result and the number of tries.
 
     :raises Cancelled: if the cancellation is set before the write succeeds
     """

@@ -33,7 +33,7 @@ GRACE = 5.0  # seconds for a cancelled segment to return before its place is reu
 
 
 def _concerns_all(error: Exception) -> bool:
-    """Whether an error comes from the database or the machine, so that the next execution would fail too."""
+    """Return whether an error is due to the database or the machine, so that the next execution would fail too."""
     return isinstance(error, DatabaseUnavailable) or machine.is_trouble(error)
 
 
@@ -69,7 +69,7 @@ class Runner:
         self._lock = threading.Lock()
         self._recovered_at = time.monotonic()
         self._synced_at = 0.0
-        self._rests_until = float("-inf")  # because the machine ran out of files, threads or memory
+        self._rests_until = float("-inf")  # after the machine ran out of files, threads or memory
         self.loop = Background("dispatcher", self._dispatch, pause=TICK)
         self.wake = self.loop.wake
 
@@ -90,7 +90,7 @@ class Runner:
         return len(self._running)
 
     def stop(self) -> None:
-        """Return running executions to the queue; those that do not finish in time return when this process leaves."""
+        """Return running executions to the queue; any that do not end in time are returned when this process leaves."""
         self.loop.stop()
         deadline = time.monotonic() + GRACE
         self.cancel_all("the service is stopping")
@@ -136,7 +136,7 @@ class Runner:
             self._try_to_begin(execution_id)
 
     def _try_to_begin(self, execution_id: str) -> None:
-        """Start an execution. One that cannot start does not block the others, and is recovered after a pause."""
+        """Start an execution. If it cannot start, it is recovered after a pause and does not block the others."""
         try:
             self._begin(execution_id)
         except Exception as error:
@@ -159,7 +159,7 @@ class Runner:
             raise
 
     def _load(self, execution_id: str) -> Segment | None:
-        """Read a claimed execution; end one that cannot be read."""
+        """Read a claimed execution; end it if it cannot be read."""
         with self._database.reading() as connection:
             row = queries.by_id(connection, execution_id)
             done = queries.tasks_of(connection, execution_id)
@@ -205,23 +205,23 @@ class Runner:
             self._leave(segment)
 
     def _rest(self, error: Exception) -> None:
-        """Start nothing for a moment: running executions will release their resources."""
+        """Start nothing for a moment, so that running executions can release resources."""
         now = time.monotonic()
         if now >= self._rests_until:
-            log.warning("executions wait: the machine is out of files, threads or memory (%s)", type(error).__name__)
+            log.warning("executions on hold: the machine is out of files, threads or memory (%s)", type(error).__name__)
         self._rests_until = now + machine.PAUSE
 
     def _end_lost(self, segment: Segment) -> None:
-        """End a segment whose result could not be stored and never can be; otherwise, it would run forever."""
+        """Fail a segment whose result can never be stored; it would otherwise be rerun forever."""
         try:
             segment.fail(UNSTORED)
         except Exception:
-            log.exception("not ended", extra={"execution_id": segment.execution_id})
+            log.exception("the execution could not be ended", extra={"execution_id": segment.execution_id})
 
     def _give_back(self, segment: Segment) -> None:
         try:
             segment.requeue()
-        except Exception as error:  # another process, the next start or `_recover` finds it orphaned
+        except Exception as error:  # another process, the next start or `_recover` will requeue it
             log.warning(
                 "not returned to the queue: %s", type(error).__name__, extra={"execution_id": segment.execution_id}
             )

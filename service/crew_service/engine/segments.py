@@ -1,7 +1,7 @@
-"""One segment of an execution, from its claim to its end: stores the crew's reports.
+"""Runs one segment of an execution, from its claim to its end, and stores the crew's reports.
 
 Every write is fenced by the claim, so that a segment changes nothing once its execution has ended or is running
-elsewhere. Each write is numbered, so that it is applied once even if it is retried until the database accepts it.
+elsewhere. Each write is numbered, so that it is applied only once, even if it is retried until the database accepts it.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ News = tuple[str, dict[str, Any]]  # a webhook's kind and body
 Result = tuple[Any, dict[str, Any], str | None]  # a finished task, its figures, and its digest
 Store = Callable[[Connection, float], None]  # writes in a transaction, at the given time
 MOST_OPEN = 200  # tasks that have started but not finished
-MOST_KILLS = 3  # of a crew's process without a new step in between; after that, it is not restarted
-MOST_LOSSES = 10  # the same for the service processes running it, which another execution may have ended
+MOST_KILLS = 3  # times that a killed crew process is restarted without a new step in between
+MOST_LOSSES = 10  # of service processes running an execution; higher, because another execution may be to blame
 LOST = (
     f"{MOST_LOSSES} crew service processes ended or stopped responding while running this execution, which made no "
     "progress in between, so it will not be restarted. Check their logs and memory."
@@ -93,7 +93,7 @@ class Segment:
         self._printed = printed
         self._began = time.monotonic()
         self._writing = threading.Lock()
-        self._trouble: Exception | None = None  # the last one raised by a report
+        self._trouble: Exception | None = None  # the last exception raised by a report
         self._done = list(done)
         self._used_before = _used_before(row)
         self._used = self._used_before
@@ -124,7 +124,7 @@ class Segment:
         return before + time.monotonic() - self._began
 
     def run(self, crew: Crew) -> None:
-        """Run the crew and record how the segment ended; raise `Cancelled` and machine errors to the caller."""
+        """Run the crew and record how the segment ended; let `Cancelled` and machine errors propagate."""
         if self._row.losses >= MOST_LOSSES:
             self.fail(LOST)
             return
@@ -137,9 +137,9 @@ class Segment:
             except CrewKilled as killed:
                 span.error = type(killed).__name__
                 self._go_on_after(killed)
-            except BaseException as failure:  # even a crew's SystemExit must not end the service
+            except BaseException as failure:  # even a crew's SystemExit must not stop the service
                 if machine.is_trouble(failure) and (crew.isolation == "process" or failure is self._trouble):
-                    raise  # not the crew's own: a crew's process reports those, and an inline crew raises them
+                    raise  # not the crew's error: a crew's process reports its own, and an inline crew raises its own
                 span.error = type(failure).__name__
                 if isinstance(failure, CrewFailed):
                     self.fail(str(failure), failure)
@@ -167,7 +167,7 @@ class Segment:
                 raise CrewFailed(tool_rules.task_gone(call.name, call.task_id))
 
     def _is_gone(self, call: JournalEntry) -> bool:
-        """Whether a call's task is no longer among the crew's tasks, or now has another id."""
+        """Return whether a call's task is no longer among the crew's tasks, or now has another id."""
         digest = self._digests.get(call.task_id)
         return digest is None or (digest != call.digest and call.digest in self._digests.values())
 
@@ -229,7 +229,7 @@ class Segment:
             self._writing.release()
 
     def _enforce_limits_now(self) -> None:
-        with suppress(DatabaseUnavailable):  # its runner enforces them again within a second
+        with suppress(DatabaseUnavailable):  # the runner enforces them again within a second
             self.enforce_limits()
 
     def requeue(self) -> None:
@@ -334,7 +334,7 @@ class Segment:
         self._pause(gate, tidy(body), current_task=question.task_id, current_agent=question.agent)
 
     def _ask(self, question: PendingQuestion) -> None:
-        """Wait for a person's decision on a call; fail if nobody can give one or an earlier release is running too."""
+        """Wait for a person's decision on a call; fail if nobody can be asked or an earlier release is also running."""
         if self._fresh_ids or not self._keeps_out_earlier():
             self.fail(asks.failure_of(question, self.job.printed))
             return
@@ -402,7 +402,7 @@ class Segment:
         is_calm: bool = False,
         **values: Any,
     ) -> bool:
-        """Write the row and all that belongs to it in one transaction; return True if it was written, now or earlier.
+        """Write the row and everything that belongs to it in one transaction; return True if written, now or earlier.
 
         :param is_calm: whether the write may become visible a little later
         """
@@ -451,7 +451,7 @@ class Segment:
 
 
 class OpenTasks:
-    """The unfinished tasks with their start times, agents and usage; and the usage by model."""
+    """The unfinished tasks with their start times, agents and usage, and the execution's usage by model."""
 
     def __init__(self, row: Row[Any]) -> None:
         self._models = usage.read(row.model_usage)
@@ -509,7 +509,7 @@ def _recorded(
 
 
 def _record(connection: Connection, execution_id: str, step: Step, entry: dict[str, Any], *, now: float) -> None:
-    """Write a tool call twice, when it starts and when it ends; a model call or memory lookup once, with its answer."""
+    """Record a tool call when it starts and when it ends, but a model call or memory lookup once, with its answer."""
     write = journal.put if step.kind == "tool" and step.answer is not None else journal.add
     if step.is_approved and step.answer is None:
         write = journal.carry_out
@@ -517,7 +517,7 @@ def _record(connection: Connection, execution_id: str, step: Step, entry: dict[s
 
 
 def _used_before(row: Row[Any]) -> usage.Usage:
-    """Return the usage of earlier segments; before 0.2.0, only the gate contained its parts."""
+    """Return the usage of earlier segments; before release 0.2.0, only the gate contained its parts."""
     kept = ((row.gate or {}).get("state") or {}).get("usage")
     given = usage.counted(kept if row.usage is None else row.usage)
     return {**given, "total_tokens": max(given["total_tokens"], row.tokens)}

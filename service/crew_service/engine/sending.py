@@ -1,6 +1,6 @@
-"""Sends one POST to a webhook receiver: its headers, its signature, and when it counts as delivered.
+"""Sends one webhook: sets its headers, signs it, and determines whether it was delivered.
 
-Redirects are never followed, so that a credential only reaches the address for which it was given.
+Redirects are never followed, so that a credential reaches only the address for which it was given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from crew_service.engine import machine
 from crew_service.storage.webhooks import without_credentials
 
 KEPT_SECONDS = 1.0  # for an unused session
-STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin with this
+STANDARD = "whsec_"  # prefix of a Standard Webhooks secret; see https://www.standardwebhooks.com
 _opened: ContextVar[list[asyncio.Transport] | None] = ContextVar("opened", default=None)
 
 
@@ -38,8 +38,8 @@ class Loop(asyncio.SelectorEventLoop):
 class Session:
     """Sends to one receiver, one webhook at a time. A session belongs to one owner and keeps no cookies.
 
-    Its connections are aborted at the end: closing them would wait for a receiver that is not reading, and keep the
-    file and the body until then.
+    Its connections are aborted at the end: closing them would wait for a receiver that has stopped reading, and would
+    keep the file descriptor and the body until then.
     """
 
     def __init__(self, timeout: float, names: AbstractResolver) -> None:
@@ -62,7 +62,7 @@ class Session:
 
 
 class Sessions:
-    """Sessions for a series of sends. Only a few are kept for their receiver's next turn, because each uses a file."""
+    """Sessions for a series of sends. Only a few unused ones are kept, because each uses a file descriptor."""
 
     def __init__(self, timeout: float, most: int) -> None:
         """:param most: how many to keep"""
@@ -75,7 +75,7 @@ class Sessions:
     async def turn(
         self, receiver: Hashable, names: AbstractResolver, keep: Callable[[], bool]
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Lend a session to one receiver at a time; at the end, call `keep` to decide whether to keep it."""
+        """Yield a session's client for a receiver's turn; afterwards, keep the session only if `keep` returns True."""
         session = self._take(receiver) or Session(self._timeout, names)
         session.use()
         kept = False
@@ -121,11 +121,11 @@ async def send(
     secret: str | None,
     now: float,
 ) -> str | None:
-    """Send the body; return None if the receiver accepted it, and the problem otherwise.
+    """Send the body; return None if the receiver accepted it, otherwise the problem.
 
-    :param body: if in pieces, it is iterated twice: for its size and signature, then for sending
+    :param body: if it comes in pieces, they are read twice: for the size and signature, then for sending
     """
-    if authentication:  # it overrides a user and password in the address: a request has only one Authorization header
+    if authentication:  # overrides a user and password in the address: only one Authorization header is possible
         url = without_credentials(url)
     try:
         proof, size = Signature(secret, int(now), key), 0
@@ -147,12 +147,14 @@ async def _alone(body: bytes) -> AsyncIterator[bytes]:
 
 
 def answered(problem: str | None) -> bool:
-    """Whether the receiver sent any response."""
+    """Return whether the receiver sent any response."""
     return problem is None or problem.startswith("HTTP ")
 
 
 class Signature:
-    """Signs like live deployments, so that receivers verify both the same way; `whsec_` adds the standard signature.
+    """Signs as live deployments do, so that receivers verify both in the same way.
+
+    A `whsec_` secret adds the Standard Webhooks signature.
 
     :param secret: None for no signature headers
     """
@@ -181,7 +183,7 @@ class Signature:
 
 
 def signature(secret: str, body: bytes, timestamp: int, key: str) -> dict[str, str]:
-    """Return the headers for a body that is signed as a whole."""
+    """Return the signature headers for a complete body."""
     signing = Signature(secret, timestamp, key)
     signing.add(body)
     return signing.headers

@@ -1,4 +1,4 @@
-"""A crew's steps as people see them: stored without secrets, truncated, and returned as records."""
+"""A crew's steps as shown to people: stored without secrets, truncated, and returned as records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stored(step: Step, printed: Printed) -> dict[str, Any]:
 
 
 def told_at_once(step: StepDone, printed: Printed) -> dict[str, str]:
-    """Return a finished step for its receivers, masking the same secrets as in printed output, but not in an answer.
+    """Return a finished step for its receivers; mask the same secrets as in printed output, except in an answer.
 
     Text that was cut at the limit may end with the beginning of a secret.
     """

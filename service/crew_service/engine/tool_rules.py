@@ -27,7 +27,7 @@ class BadRule(ValueError):
 class ToolRule:
     pattern: str  # for `fnmatch`
     rule: str
-    is_common: bool = False  # shared by several crews, one of which must have such a tool
+    is_common: bool = False  # shared by several crews, at least one of which must have such a tool
 
     def __post_init__(self) -> None:
         if not self.pattern:
@@ -47,13 +47,13 @@ class ToolRule:
         return cls(pattern, rule)
 
     def matches(self, names: Iterable[str]) -> bool:
-        """Whether one of a tool's names matches: its own, or the one that CrewAI shows the model."""
+        """Return whether one of a tool's names matches: its own name or the one that CrewAI shows the model."""
         return any(fnmatchcase(name, self.pattern) for name in names)
 
 
 @dataclass(frozen=True)
 class JournalOptions:
-    """Command-line options for a crew's journal; its project may add to them."""
+    """Command-line options for a crew's journal; the crew's project may add to them."""
 
     rules: tuple[ToolRule, ...] = ()
     is_kept: bool = True
@@ -73,7 +73,7 @@ def rule_of(rules: Iterable[ToolRule], names: Iterable[str]) -> str:
 
 
 def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | None, *, is_kept: bool) -> str | None:
-    """Return why a crew cannot follow its rules, as the end of a sentence.
+    """Return why a crew cannot follow its rules, as the end of a sentence; None if it can.
 
     :param tools: each tool's names, the model's name for it last; None if not all are known yet
     :param is_kept: whether there is a journal
@@ -89,12 +89,12 @@ def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | No
 
 
 def run_once(rules: Iterable[ToolRule]) -> str | None:
-    """Return the rule that allows a tool to run only once, as the beginning of a sentence."""
+    """Return the first rule that allows a tool to run only once, as the beginning of a sentence."""
     return next((f"its rule {rule}" for rule in rules if rule.rule in RUN_ONCE), None)
 
 
 def asking(rules: Iterable[ToolRule]) -> str | None:
-    """Return the rule that requires asking people, as the beginning of a sentence."""
+    """Return the first rule that requires asking people, as the beginning of a sentence."""
     return next((f"its rule {rule}" for rule in rules if rule.rule == APPROVE), None)
 
 
@@ -118,5 +118,5 @@ def task_gone(name: str, task_id: str) -> str:
 
 
 def _short(arguments: str) -> str:
-    """Cut arguments after masking, because part of a secret would not be recognized."""
+    """Cut arguments, which must already be masked, because a truncated secret would not be recognized."""
     return arguments if len(arguments) <= LONGEST_SHOWN else f"{arguments[:LONGEST_SHOWN]}..."

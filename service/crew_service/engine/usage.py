@@ -1,7 +1,8 @@
 """An execution's language model usage so far, across all its segments, however they ended.
 
-The column `tokens` has the total in every release, `usage` its parts, and `model_usage` the parts whose model is known.
-The three may disagree: earlier releases of the service count only totals. Usage without a model name has no price.
+The column `tokens` contains the total in every release; `usage` contains its parts, and `model_usage` the parts whose
+model is known. The three may disagree, because earlier releases of the service count only totals. Usage without a model
+name has no price.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
 OF_MODEL = (*COUNTED, CACHED, UNCOUNTED)
 HEADER = "Crew-Usage"
 CHAIN = "chain_usage"  # next to the usage of an execution that continues another
-LONGEST_HEADER = 1024  # bytes; proxies allow 4 KiB for all headers of a response
-MOST = 2**53 - 1  # tokens: every JSON reader handles this exactly
-MOST_MODELS = 250  # counted separately per execution; further models share the unnamed entry
+LONGEST_HEADER = 1024  # bytes; some proxies allow only 4 KiB for all headers of a response
+MOST = 2**53 - 1  # tokens: the largest number that every JSON parser reads exactly
+MOST_MODELS = 250  # counted separately per execution; any others share the unnamed entry
 MOST_MODELS_OF_TASK = 20
 LONGEST_NAME = 100  # characters of a model's name
 UNNAMED = ""  # the model name for tokens that a crew counts without one
@@ -36,7 +37,7 @@ def counted(given: Mapping[str, Any] | None) -> Figures:
 
 
 def _whole(figures: Figures) -> Figures:
-    """Raise the total to the sum of its parts: a budget limits the total, so it must not miss any tokens."""
+    """Raise the total to at least the sum of its parts: a budget limits the total, so it must not miss any tokens."""
     parts = figures["prompt_tokens"] + figures["completion_tokens"]
     return {**figures, "total_tokens": _figure(max(figures["total_tokens"], parts))}
 
@@ -52,7 +53,7 @@ def of_model(given: Any) -> Figures:
 
 
 def add_to(by_model: ByModel, model: str, more: Figures, *, most: int = MOST_MODELS) -> None:
-    """Add a model's counts to the others, up to the maximum number of models."""
+    """Add to a model's counts; once there are `most` models, count any new one as unnamed."""
     name = model.encode("utf-8", "replace").decode()[:LONGEST_NAME]
     if name not in by_model and len(by_model) >= most:
         name = UNNAMED
@@ -79,7 +80,7 @@ def so_far(row: Row[Any]) -> Usage | None:
 
 
 def chain(row: Row[Any]) -> Usage | None:
-    """Return the usage of an execution and those that it continues; None if it continues none."""
+    """Return the total usage of an execution and of those that it continues; None if it continues none."""
     if not isinstance(row.earlier_usage, dict):
         return None
     return _with_models(added(earlier(row), so_far(row) or {}), _models_of_chain(row))
@@ -91,7 +92,7 @@ def earlier(row: Row[Any]) -> Figures:
 
 
 def handed_on(row: Row[Any]) -> dict[str, Any]:
-    """Return a chain's usage up to the end of an execution, in the form that the next one stores."""
+    """Return a chain's usage up to the end of an execution, in the form in which the next one stores it."""
     return {"usage": counted(chain(row) or so_far(row)), "model_usage": _models_of_chain(row)}
 
 
@@ -130,7 +131,7 @@ def told(used: Usage | None, of_chain: Usage | None) -> Usage | None:
 
 
 def header(used: Usage | None) -> dict[str, str]:
-    """Return the usage as a header: ASCII, totals first, with as many models as fit; no header if not counted.
+    """Return the usage as a header: ASCII, totals first, with as many models as fit; empty if not counted.
 
     The models of a chain are omitted.
     """
@@ -153,7 +154,7 @@ def _without_models(used: Usage) -> Usage:
 
 
 def _ascii(value: Any) -> str:
-    """Return JSON that is valid in a header: of the characters that `json.dumps` keeps, only DEL is not allowed."""
+    """Return JSON that is valid in a header: `json.dumps` escapes every forbidden character except DEL."""
     return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
