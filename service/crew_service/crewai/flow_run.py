@@ -1,7 +1,7 @@
 """Runs a Flow from its last question to its end, or to the next method that asks a person.
 
-A gate ends only its own branch: parallel branches continue to their own end or gate. The gate's state then stores all of
-the Flow's data as plain JSON. If several gates are waiting, their questions are asked one after another.
+A gate ends only its own branch: parallel branches continue to their own end or gate. Then all of the Flow's data is
+stored as plain JSON in the gate's state. If several gates are waiting, their questions are asked one after another.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FlowRun:
         self._branches = Branches(self._flow, asked, waiting[1:], self._answered)
 
     def run(self) -> Completed | PendingReview:
-        # The model that maps a person's text to an outcome is called again for each question, even for the same text.
+        # The model that maps a person's text to an outcome is called for each question, even if the text is the same.
         journal.enter("", f"after {self._stored.get('done', 0)}")
         self._prepare()
         try:

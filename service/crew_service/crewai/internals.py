@@ -291,7 +291,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
-    """Return the recorder's call; None if an override in the tool's class made this call, because it records the call."""
+    """Return the recorder's call; None if made by an override in the tool's class, which records the call itself."""
     outer = getattr(type(tool), name, None)
     if not _recorders or (outer is not run and getattr(outer, WRAPPER, None) is outer):
         return None

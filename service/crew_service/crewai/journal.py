@@ -190,7 +190,7 @@ class Journal:
         self._taken = threading.Condition(self._lock)
         self._entered: dict[str, set[str]] = {}  # by task: the nested tasks that began or were settled
         self._cancelled: set[tuple[str, str]] = set()  # tasks, and their run-once tools cancelled while running
-        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; without the calls that were made again
+        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; excludes calls made again
         self._sizes: Counter[str] = Counter()  # by task
         self._counts: dict[str, Counter[str]] = {}  # by task: how often each request was made
         self._failed: dict[str, dict[str, list[int]]] = {}  # by task: the counts that failed model calls have freed
@@ -506,7 +506,7 @@ class Journal:
         return kept
 
     def artifact_id(self, size: int) -> str:
-        """Reuse the last attempt's name for a result that CrewAI stores in a file: a recorded answer may contain that name."""
+        """Name a result that CrewAI stores in a file as in the last attempt: a recorded answer may contain the name."""
         scope = self._scope() or self._outside
         with self._lock:
             counts = self._counts.setdefault(scope.task, Counter())
