@@ -1,4 +1,4 @@
-"""Runs in a crew's process: reads one request from the service, handles it, and exits, killing all it started.
+"""Runs in a crew's process: reads one request from the service, handles it, and exits, killing everything it started.
 
 The process does not outlive the service: when the connection closes, it exits. Only this process talks to the service;
 a copy that the crew forks reports nothing, and exits as soon as the crew's code returns in it.
@@ -195,7 +195,7 @@ def _end_copy(failure: BaseException | None) -> NoReturn:
 
 
 def _leave() -> None:
-    """Run the exit handlers, but skip Python's teardown of CrewAI, which takes a second."""
+    """Run the exit handlers, but skip Python's teardown of CrewAI, which would take a second."""
     atexit._run_exitfuncs()
     process_tree.end_descendants()
     _flush()

@@ -164,11 +164,11 @@ class CrewRun:
 
     def _finisher(self, task: Task) -> Callable[[TaskOutput], None]:
         def finish(output: TaskOutput) -> None:
-            if task.human_input:  # the hook did not stop it: someone cleared CrewAI's hooks
+            if task.human_input:  # the hook did not stop it: the crew cleared CrewAI's hooks
                 raise Fatal(NOT_STOPPED)
             for callback in self._after[id(task)]:
                 call(callback, output)
-            if task.output_file:  # CrewAI writes it later: if killed before that, the task would not rerun
+            if task.output_file:  # CrewAI writes it later: if the process died before that, the task would not rerun
                 save(output, task.output_file, make_directory=bool(task.create_directory))
             self._finished.add(self._stored(task, output))
 
@@ -212,7 +212,7 @@ class TaskOrder:
         if known != list(tasks)[: len(known)]:
             raise CrewFailed(
                 "The crew has changed: this execution has finished "
-                f"{', '.join(known)}; the crew begins with {', '.join(list(tasks)[: len(known)])}."
+                f"{', '.join(known)}, but the crew begins with {', '.join(list(tasks)[: len(known)])}."
             )
         self._tasks = tasks
         self._missing = list(tasks)[len(known) :]
@@ -230,7 +230,7 @@ class TaskOrder:
                 self._report(TaskDone(self._early.pop(self._missing.pop(0))))
 
     def pass_over(self, until: str | None = None) -> None:
-        """Finish the conditional tasks before `until` (default: all) that CrewAI skipped and that have no output."""
+        """Finish the conditional tasks before `until` (default: all) that CrewAI has skipped: they have no output."""
         for task_id, task in self._tasks.items():
             if task_id == until:
                 return

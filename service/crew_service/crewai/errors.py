@@ -16,7 +16,7 @@ class Interrupted(BaseException):
 
 
 class Asked(Interrupted):
-    """A call needs a person's decision, so the crew stops here, even if its own code catches this exception."""
+    """A call needs input from a person, so the crew stops here, even if its own code catches this exception."""
 
     def __init__(self, question: PendingQuestion) -> None:
         super().__init__("a person must decide on this call")

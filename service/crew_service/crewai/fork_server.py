@@ -106,7 +106,7 @@ class ForkServer:
     def _tell(self, pid: int, code: int) -> None:
         self._left.pop(pid, None)
         notice = b"\n" + json.dumps({"type": "died", "code": code}).encode() + b"\n"
-        if link := self._links.pop(pid, None):  # otherwise, a finished crew left this process behind
+        if link := self._links.pop(pid, None):  # otherwise, a finished crew left `pid` behind
             with link, contextlib.suppress(OSError):
                 link.send(notice, socket.MSG_DONTWAIT)
 

@@ -1,7 +1,7 @@
 """All uses of CrewAI beyond its public API; other modules use only the public API.
 
-`kickoff` and `resume` cannot pause a Flow without holding a thread, keep several gates open, or continue after a crash:
-CrewAI's own pause cancels the branches parallel to the gate and forgets which methods have finished.
+`kickoff` and `resume` cannot pause a Flow without occupying a thread, keep several gates open, or continue after a
+crash: CrewAI's own pause cancels the branches parallel to the gate and forgets which methods have finished.
 docs/own-crew.md lists the CrewAI versions tested with this file; `make crewai-matrix` tests them again.
 """
 
@@ -135,7 +135,7 @@ def record_calls(recorder: Recorder) -> None:
 
 
 def record_tools() -> None:
-    """Record calls to every tool class, including methods that have replaced recorded ones, as with decorators."""
+    """Record calls to every tool class, even if a decorator has since replaced a recorded method."""
     for kind in BaseTool.__subclasses__():
         _wrap_class(kind, TOOLS, BaseTool)
 
@@ -291,7 +291,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
-    """Return the recorder's call; None if made by an override in the tool's class, which records the call itself."""
+    """Return the recorder's call; None if the caller is an override in the tool's class, which records the call."""
     outer = getattr(type(tool), name, None)
     if not _recorders or (outer is not run and getattr(outer, WRAPPER, None) is outer):
         return None

@@ -52,7 +52,7 @@ LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
 MOST = 64 * 1024 * 1024  # bytes per journal; once it is full, no more entries are recorded
 CAME_BY = 10.0  # seconds to wait for calls that are made in parallel
 OF_ENTRY = 512  # bytes counted for an entry in addition to its answer
-REMEMBERED = 50  # newest exceptions, one of which may end the crew
+REMEMBERED = 50  # newest exceptions to keep; one of them may end the crew
 FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # not a sign that one of the crew's answers was rejected
 NO_END = "it had started, and its end was not recorded"
 UNREADABLE = "it ended, but its recorded result can no longer be read"
@@ -110,7 +110,7 @@ def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule
 
 
 def enter(task: str, part: str = "") -> None:
-    """Assign subsequent calls in this context to a task; with no task, set the part for calls outside any task."""
+    """Assign subsequent calls in this context to a task; if it is empty, set the part for calls outside any task."""
     for journal in _journals:
         journal.enter(Scope(task, part))
 
@@ -148,7 +148,7 @@ def keep_branches() -> None:
 
 
 def stop_if_asked() -> None:
-    """Raise the question of the task running here, if any: its code may have caught the exception."""
+    """Raise the question of the task running here, if any: its code may have caught the exception earlier."""
     for journal in _journals:
         journal.stop_if_asked()
 
@@ -540,7 +540,7 @@ class Call:
     found: list[Any] | None  # the last attempt's answer
     expected: type[BaseModel] | None
     earlier: JournalEntry | None  # from the last attempt
-    has_effect: bool  # if not, the call is repeated if it failed or did not end
+    has_effect: bool  # without one, the call is repeated if it failed or did not end
     agent: str = ""
     ask: AskKind | None = None  # what to ask a person before it runs
     tool: Any = None

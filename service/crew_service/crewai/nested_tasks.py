@@ -218,7 +218,7 @@ class NestedTasks:
 
     def _done(self, task: Task, output: TaskOutput) -> None:
         run, place = METHOD.get(), self._running.get(id(task))
-        if task.human_input:  # the hook did not stop it: someone cleared CrewAI's hooks
+        if task.human_input:  # the hook did not stop it: the crew cleared CrewAI's hooks
             raise Fatal(NOT_STOPPED)
         if run is not None and place is not None:
             self._finished[place] = self._stored(run, task, output)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64 * 1024  # bytes per read
-MOST_AT_ONCE = 16 * AT_ONCE  # bytes per turn, so that `settle` returns even if something keeps printing
+MOST_AT_ONCE = 16 * AT_ONCE  # bytes read in one go, so that `settle` returns even if something keeps printing
 LONGEST_LOADING = 256 * 1024  # bytes of output logged while a crew loads
 LONGEST_LINE = 2_000  # bytes
 

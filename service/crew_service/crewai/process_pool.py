@@ -46,7 +46,7 @@ class CrewProcess:
         self._pid: int | None = pid
 
     def send(self, message: Message) -> None:
-        """Send to a process that may have died; the next `receive` reports whether it has."""
+        """Send a message to a process that may have died; the next `receive` reports whether it has."""
         with contextlib.suppress(ConnectionError):
             self._channel.send(message)
 
@@ -156,5 +156,5 @@ class ProcessPool:
 
 
 def _lost() -> OSError:
-    """Return a system error: a problem in CrewAI itself would make the very first start fail, without a signal."""
+    """Return a system error: a problem in CrewAI itself would have made the first start fail, without a signal."""
     return OSError(errno.ENOMEM, "the process that crews are forked from was killed")

@@ -69,7 +69,7 @@ class SpanExporter(OTLPSpanExporter):
 
 
 def _was_open(span: ReadableSpan) -> bool:
-    """Whether CrewAI ended the span, with an error, only because the session ended; failures have an error type."""
+    """Whether CrewAI ended the span with an error only because the session ended; real failures have an error type."""
     return span.status.status_code is StatusCode.ERROR and "error.type" not in (span.attributes or {})
 
 

@@ -141,7 +141,7 @@ class TokenMeter:
         self.tell()  # before the answer is recorded, because a call answered from the journal is not counted
 
     def event(self, source: Any, event: Any) -> None:
-        """Move a call's counts to the task that its event names, or take the counts from the event."""
+        """Move a call's counts to the task that the event names, or take the counts from the event."""
         if not isinstance(event, LLMCallCompletedEvent):
             return
         with self._lock:
