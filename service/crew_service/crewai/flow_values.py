@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 def stored(value: Any) -> Stored:
-    """Encode a method's result so that `restored` returns an equal value; if it cannot, `lost` names the type."""
+    """Encode a method's result for `restored`; if decoding would not return an equal value, `lost` names the type."""
     value = value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, BaseModel):
         kind = type(value)
