@@ -1,4 +1,4 @@
-"""Serves real CrewAI crews. Only separate processes import CrewAI, never this one."""
+"""Serves real CrewAI crews. CrewAI is imported only in separate processes, never in this one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["load"]
 
 
 def load(target: str, options: JournalOptions | None = None) -> CrewAICrew:
-    """Describe the crew that TARGET names, or raise `BadTarget` with the reason in one sentence."""
+    """Return the crew that TARGET names; raise `BadTarget` with a one-sentence reason if it cannot be served."""
     from crew_service.crewai.crew import CrewAICrew
 
     return CrewAICrew(target, options or JournalOptions())

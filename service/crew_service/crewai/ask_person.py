@@ -21,4 +21,4 @@ class AskPerson(BaseTool):
     args_schema: type[BaseModel] = Question
 
     def _run(self, question: str) -> str:
-        raise Fatal("AskPerson needs the crew service's journal, and this call has none, so nobody was asked.")
+        raise Fatal("AskPerson needs the crew service's journal, but this call has none, so nobody was asked.")

@@ -1,4 +1,4 @@
-"""Preserves the user's callbacks: they run when and how CrewAI would run them."""
+"""Runs the user's callbacks when and how CrewAI would run them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
 
 
 def pass_over_replayed_steps(crew: Crew) -> None:
-    """Limit the step callbacks of a running crew's agents to new steps; a crew may run more than once."""
+    """Limit the step callbacks of a running crew's agents to new steps; repeated calls are harmless."""
     for agent in _agents_of(crew):
-        callers: list[Any] = [agent, agent.agent_executor]  # the latter has had its own copy since the kickoff
+        callers: list[Any] = [agent, agent.agent_executor]  # the executor has had its own copy since the kickoff
         for caller in filter(None, callers):
             if caller.step_callback and not isinstance(caller.step_callback, NewSteps):
                 caller.step_callback = NewSteps(caller.step_callback)

@@ -1,7 +1,7 @@
 """Messages between the service and a crew's process: one JSON object per line, sent over a socket.
 
 Lines that are not JSON objects are dropped: their process was killed while writing them. The engine's records are sent
-as the fields of their dataclass, together with its name.
+as the fields of their dataclass plus its name.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from crew_service.engine.crew import (
 )
 
 LINK_CLOSED = 98  # exit code of a process whose crew closed its end of the socket
-LARGEST = 64 * 1024 * 1024  # bytes per message; a crew's output is text that people read
-UNBORN = "unborn"  # sent for a process that could not start for lack of resources; it has done nothing yet
+LARGEST = 64 * 1024 * 1024  # bytes per message; ample for text that people read, such as a crew's output
+UNBORN = "unborn"  # sent if a process could not start for lack of resources, and so has done nothing
 
 Message = dict[str, Any]
 
@@ -119,7 +119,7 @@ def unpacked(message: Message) -> Any:
 
 
 def is_awaited(progress: Progress) -> bool:
-    """Whether the crew waits until this is stored."""
+    """Whether the crew waits until this progress is stored."""
     return bool(getattr(progress, "is_awaited", False))
 
 

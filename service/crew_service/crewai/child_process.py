@@ -1,6 +1,6 @@
-"""A crew's process: reads one request from the service, runs it, and exits together with its process group.
+"""Runs in a crew's process: reads one request from the service, handles it, and exits, killing everything it started.
 
-It runs only as long as the service does: when the connection closes, it exits. Only this process talks to the service:
+The process does not outlive the service: when the connection closes, it exits. Only this process talks to the service;
 a copy that the crew forks reports nothing, and exits as soon as the crew's code returns in it.
 """
 
@@ -87,8 +87,8 @@ class ServiceConnection:
         return message
 
     def report(self, progress: Progress) -> None:
-        """Send progress; for some kinds, such as a finished task, the crew waits until the service has stored it."""
-        if not self.is_mine:  # in a copy, locks held by other threads are never released
+        """Send progress; for some kinds, such as a finished task, wait until the service has stored it."""
+        if not self.is_mine:  # in a forked copy, locks held by other threads are never released
             return
         stored = threading.Event() if channel.is_awaited(progress) else None
         with self._sending:
@@ -112,13 +112,13 @@ class ServiceConnection:
         os.killpg(0, signal.SIGKILL)
 
     def _watch(self) -> None:
-        """Exit once this process can no longer report anything: a blocked read does not notice a closed link."""
+        """Exit soon after the crew closes the link: a blocked read would not notice."""
         while True:
             time.sleep(CHECKED)
             self._check_link()
 
     def _check_link(self) -> None:
-        """Exit if the crew closed the link; another file may have reused its descriptor."""
+        """Exit if the crew has closed the link; another file may be using its descriptor now."""
         if _inode(self._descriptor) != self._inode:
             process_tree.end_descendants()
             os._exit(LINK_CLOSED)
@@ -145,7 +145,7 @@ def work(link: socket.socket) -> None:
         if Fatal.noted:
             answer = _failed(Fatal.noted[0])
         _flush()
-        service.answer(answer)  # before the spans are exported, so that no collector delays an outcome
+        service.answer(answer)  # before the spans are exported, so that a slow collector cannot delay it
         if spans:
             spans.is_paused = answer["type"] in channel.PAUSES
     _leave()
@@ -163,7 +163,7 @@ def _answer(service: ServiceConnection, request: Message) -> Message:
     failure: BaseException | None = None
     try:
         return _done(service, request)
-    except BaseException as error:  # the execution of a crew that calls sys.exit needs an error, too
+    except BaseException as error:  # the execution needs an error even if the crew calls sys.exit
         failure = error
         if not isinstance(error, CrewFailed | Interrupted):
             with contextlib.suppress(BaseException):  # the crew may have replaced the streams
@@ -182,12 +182,12 @@ def _failed(error: BaseException) -> Message:
 
 
 def _told(text: str) -> str:
-    """Mask secrets that only this process has: the service does not read the crew's `.env`."""
+    """Mask secrets that only this process knows: the service does not read the crew's `.env`."""
     return masked(text, secrets_of(os.environ))
 
 
 def _end_copy(failure: BaseException | None) -> NoReturn:
-    """End a forked copy once the crew's code has returned in it; use the exit code that the code chose, if any."""
+    """Exit from a forked copy once the crew's code has returned, with the exit code that the code chose, if any."""
     _flush()
     if isinstance(failure, SystemExit) and isinstance(failure.code, int | None):
         os._exit(failure.code or 0)
@@ -195,7 +195,7 @@ def _end_copy(failure: BaseException | None) -> NoReturn:
 
 
 def _leave() -> None:
-    """Run the exit handlers, but skip Python's teardown of CrewAI, which takes a second."""
+    """Run the exit handlers, but skip Python's teardown of CrewAI, which would take a second."""
     atexit._run_exitfuncs()
     process_tree.end_descendants()
     _flush()
@@ -232,7 +232,7 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         return {"type": "checked", "problem": _edit_problem(served, **request["edit"])}
     if "job" not in request:
         described["can_record"] = internals.can_record()
-        # Include the variables in the crew's `.env`, which the service does not read.
+        # Include the secrets in the crew's `.env`, which the service does not read.
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
     if kept and not isinstance(served, FlowSource):
         open_tools.check(served.crew if isinstance(served, JsonCrew) else served, rules, described["tools"])
@@ -252,7 +252,7 @@ def _edit_problem(served: loading.Served, task_id: str, state: dict[str, Any], t
         return description.arguments_problem(crew, state["tool"], text)
     task = None if isinstance(crew, FlowSource) else named_tasks(crew).get(task_id)
     if task is None or "task" not in state:
-        return "the crew has changed, and no longer has such a task"
+        return "the crew has changed and no longer has this task"
     return task_outputs.edit_problem(task, state["task"], text)
 
 

@@ -55,9 +55,9 @@ class CrewAICrew:
             raise BadTarget(f"The crew {target!r} cannot be served: {problem}")
         for rule in self._rules:
             if not (rule.is_common or any(map(rule.matches, self._tools))):
-                log.warning("the rule %s is for a tool that is known only when a task runs; check its name", rule)
+                log.warning("the rule %s matches no tool known before a task runs; check the tool's name", rule)
         if options.is_kept and not self._keeps_journal:
-            log.warning("no journal is kept with CrewAI %s: a task that is killed repeats its calls", version("crewai"))
+            log.warning("no journal is kept with CrewAI %s: a killed task repeats its calls", version("crewai"))
         self.kind: Literal["crew", "flow"] = description["kind"]
         self.inputs: list[str] = description["inputs"]
         self.required: list[str] = description["required"]
@@ -72,11 +72,11 @@ class CrewAICrew:
         return self._asking or tool_rules.asking(self._rules)
 
     def has_tool(self, rule: ToolRule) -> bool:
-        """Whether a tool may have that name; some tools are unknown until a task runs."""
+        """Whether the crew may have a tool that the rule matches; some tools are unknown until a task runs."""
         return not self._knows_all_tools or any(map(rule.matches, self._tools))
 
     def _problem(self, options: JournalOptions) -> str | None:
-        """Return why the crew's rules cannot be followed, as the end of a sentence; None if they can."""
+        """Return why the crew's rules cannot be followed, worded as the end of a sentence; None if they can."""
         once = tool_rules.run_once(self._rules) or self._asking
         if once and options.is_kept and not self._keeps_journal:
             return f"{once} is not supported with CrewAI {version('crewai')}, which calls tools in a different way."
@@ -103,7 +103,7 @@ class CrewAICrew:
         raise CrewFailed("The crew's process ended before the crew was done.")
 
     def _begin(self, worker: CrewProcess, job: Job) -> None:
-        """Send the job, then its finished tasks and journal entries as separate messages, since each may be large."""
+        """Send the job, then its finished tasks and journal entries as separate messages, because each may be large."""
         recorded = job.recorded() if self._keeps_journal else []
         told = channel.job_message(job)
         told["done"] = len(job.done)
@@ -129,7 +129,7 @@ class CrewAICrew:
             raise CrewFailed(str(killed)) from None
 
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
-        """Check in a separate process, because models and guardrails are the crew's own code."""
+        """Check an edited answer in a separate process, because models and guardrails are the crew's own code."""
         edit = {"task_id": task_id, "state": state, "text": text}
         try:
             request = {"target": self._target, "edit": edit}
@@ -146,14 +146,14 @@ def _nowhere(printed: bytes) -> None:
 
 
 def _not_loaded(job: Job, message: Message) -> CrewFailed:
-    """Log why a crew no longer loads, although it did when the service started."""
+    """Log why a crew that loaded when the service started no longer does; return the failure."""
     said = job.printed.masked(message.get("trace") or message["reason"])[-LONGEST_TRACE:]
     log.error("the crew cannot be loaded: %s", said, extra={"execution_id": job.execution_id})
     return CrewFailed(message["reason"])
 
 
 def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], bool]:
-    """Return the tool rules, command line before project, and whether the crew's agents may ask people."""
+    """Return the tool rules, those from the command line first, and whether agents get the tool for asking people."""
     try:
         return (*options.rules, *project.tool_rules(target)), project.has_ask_person(target)
     except BadRule as problem:
@@ -164,7 +164,7 @@ def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], 
 
 
 def _description(target: str) -> tuple[Message, list[str]]:
-    """Load the crew in a process and return its inputs, tasks and secrets; raise `BadTarget` for any problem."""
+    """Load the crew in a process and return its description and secrets; raise `BadTarget` if that fails."""
     try:
         said = _asked({"target": target}, "description", seconds=LOADING)
     except (Cancelled, CrewFailed, ProcessPoolClosed, OSError) as error:

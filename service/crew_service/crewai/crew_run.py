@@ -1,7 +1,7 @@
 """Runs a crew from its last stored task to its end, or to the next task that needs a person.
 
 A hook stops a gated task after its answer is validated and converted, but before its callbacks run and its file is
-written; both happen after the approval. The hook records the answer, so the return value of `kickoff` does not matter.
+written; both happen after approval. The hook records the answer, so the return value of `kickoff` does not matter.
 This module patches nothing in CrewAI: hooks, callbacks, outputs and the fields that checkpoints set are all public.
 """
 
@@ -48,7 +48,7 @@ class GateReached(Interrupted):
     """A task that needs a review has produced its answer, so the crew stops here."""
 
     def __init__(self, task: Task, output: TaskOutput) -> None:
-        super().__init__("a person decides on this answer")
+        super().__init__("a person must decide on this answer")
         self.task = task
         self.output = output
 
@@ -65,7 +65,7 @@ class CrewRun:
         over = {output["task_id"] for output in job.done}
         self._gate = job.gate if job.gate and job.gate.task_id not in over else None
         if self._gate and not (self._gate.task_id in self._tasks and "task" in self._gate.state):
-            raise CrewFailed(f"The crew has changed: its tasks do not match a decision on {self._gate.task_id}.")
+            raise CrewFailed(f"The crew has changed: its tasks no longer match the decision on {self._gate.task_id}.")
         self._state: dict[str, Any] = job.gate.state if job.gate else {}
         self._after = {id(task): callbacks_of(crew, task) for task in crew.tasks}
         self._reached: GateReached | None = None
@@ -97,7 +97,7 @@ class CrewRun:
         listen_to_steps(crew, self._report)
         if self._state.get("descriptions"):
             crew.planning = False
-        # CrewAI skips tasks with an output only when it continues from a checkpoint.
+        # CrewAI skips tasks that have an output only when it continues from a checkpoint.
         crew.checkpoint_kickoff_event_id = "stored"
 
     def _go_on_from(self, gate: ReviewDecision) -> None:
@@ -119,7 +119,7 @@ class CrewRun:
         return inputs
 
     def _without_planning(self, task: Task) -> None:
-        """Turn planning off: like CrewAI's own feedback, a revision continues from the answer without a new plan."""
+        """Turn off planning: as with CrewAI's own feedback, a revision continues from the answer without a new plan."""
         agent = self._crew.manager_agent if self._crew.process == Process.hierarchical else task.agent
         if isinstance(agent, Agent):
             agent.planning, agent.planning_config = False, None
@@ -164,11 +164,11 @@ class CrewRun:
 
     def _finisher(self, task: Task) -> Callable[[TaskOutput], None]:
         def finish(output: TaskOutput) -> None:
-            if task.human_input:  # the hook did not stop it: someone cleared CrewAI's hooks
+            if task.human_input:  # the hook did not stop it: the crew cleared CrewAI's hooks
                 raise Fatal(NOT_STOPPED)
             for callback in self._after[id(task)]:
                 call(callback, output)
-            if task.output_file:  # CrewAI writes it later: if the process were killed first, the task would not rerun
+            if task.output_file:  # CrewAI writes it later: if the process died before that, the task would not rerun
                 save(output, task.output_file, make_directory=bool(task.create_directory))
             self._finished.add(self._stored(task, output))
 
@@ -202,9 +202,9 @@ class CrewRun:
 
 
 class TaskOrder:
-    """Reports finished tasks in the crew's order, so that the stored ones are always the first ones.
+    """Reports finished tasks in the crew's order, so that the stored tasks are always the crew's first tasks.
 
-    CrewAI continues from the first task without an output, and reruns parallel tasks that finished before it.
+    CrewAI continues from the first task without an output, and reruns any later task that finished in parallel.
     """
 
     def __init__(self, tasks: dict[str, Task], done: list[StoredOutput], report: Callable[[Progress], None]) -> None:
@@ -212,7 +212,7 @@ class TaskOrder:
         if known != list(tasks)[: len(known)]:
             raise CrewFailed(
                 "The crew has changed: this execution has finished "
-                f"{', '.join(known)}; the crew begins with {', '.join(list(tasks)[: len(known)])}."
+                f"{', '.join(known)}, but the crew begins with {', '.join(list(tasks)[: len(known)])}."
             )
         self._tasks = tasks
         self._missing = list(tasks)[len(known) :]
@@ -230,7 +230,7 @@ class TaskOrder:
                 self._report(TaskDone(self._early.pop(self._missing.pop(0))))
 
     def pass_over(self, until: str | None = None) -> None:
-        """Finish the conditional tasks before `until` (default: all) that have no output: CrewAI skipped them."""
+        """Finish the conditional tasks before `until` (default: all) that CrewAI has skipped: they have no output."""
         for task_id, task in self._tasks.items():
             if task_id == until:
                 return

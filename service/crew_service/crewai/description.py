@@ -19,11 +19,11 @@ from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.loading import JsonCrew
 from crew_service.engine.crew import digest_of
 
-PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # placeholders that CrewAI fills; other braces are text
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # filled in by CrewAI; other braces are plain text
 
 
 def describe(served: Crew | JsonCrew | FlowSource) -> dict[str, Any]:
-    """Return the inputs and tasks as plain JSON; raise `UnsupportedCrew` for features that cannot be served."""
+    """Return the inputs, tasks and tools as plain JSON; raise `UnsupportedCrew` for features that cannot be served."""
     if isinstance(served, FlowSource):
         return {"kind": "flow", **served.describe(), "tools": [], "knows_all_tools": False, "asks": False}
     if isinstance(served, JsonCrew):
@@ -51,7 +51,7 @@ def _crew(crew: Crew) -> dict[str, Any]:
 
 
 def _tools(crew: Crew) -> dict[str, Any]:
-    """List the tools known before a task runs, each with its own name and the one shown to the model."""
+    """List the tools known before any task runs, each with its own name and the name shown to the model."""
     tools = _known_tools(crew)
     named = {tool.name: [tool.name, internals.tool_name(tool)] for tool in tools}
     is_open = any(map(open_tools.are_brought_by, internals.agents_of(crew)))
@@ -64,11 +64,11 @@ def _known_tools(crew: Crew) -> list[Any]:
 
 
 def arguments_problem(served: Crew | FlowSource, name: str, text: str) -> str | None:
-    """Return why a tool cannot be called with these arguments, as the end of a sentence; None if it can."""
+    """Return why a tool cannot be called with these arguments, worded as the end of a sentence; None if it can."""
     tools = [] if isinstance(served, FlowSource) else _known_tools(served)
     tool = next((each for each in tools if internals.tool_name(each) == name), None)
     if tool is None:
-        return f"the arguments of {name}, a tool that is known only when its task runs, cannot be checked in advance"
+        return f"the arguments of {name}, a tool that is not known until its task runs, cannot be checked in advance"
     try:
         internals.validated(tool, json.loads(text))
     except ValueError as problem:
@@ -105,7 +105,7 @@ def named_tasks(crew: Crew) -> dict[str, Task]:
 
 
 def inputs(crew: Crew) -> list[str]:
-    """List the placeholders that CrewAI fills from the inputs."""
+    """List the placeholders that CrewAI fills in from the inputs."""
     texts = [text for task in crew.tasks for text in (task.description, task.expected_output, task.output_file)]
     for agent in crew.agents:
         texts += [agent.role, agent.goal, agent.backstory]
@@ -122,15 +122,15 @@ def _problems(crew: Crew) -> Iterator[str]:
     if not crew.tasks:
         yield "it has no tasks."
     if crew.checkpoint:
-        yield "it has checkpoint= set; the service stores finished tasks itself, so leave that out."
+        yield "it has checkpoint= set; the service stores finished tasks itself, so leave it out."
     for name, task in named_tasks(crew).items():
         if not task.human_input:
             continue
         if task.async_execution:
-            yield f"its task {name!r} has human_input and async_execution; a task that waits cannot be asynchronous."
+            yield f"its task {name!r} has human_input and async_execution; a waiting task cannot be asynchronous."
         agent = crew.manager_agent if crew.process == Process.hierarchical else task.agent
         if agent is not None and not isinstance(agent, Agent):
             yield (
-                f"its task {name!r} has human_input, and its agent is a {type(agent).__name__}, "
-                "to which CrewAI does not pass the feedback."
+                f"its task {name!r} has human_input, but its agent is a {type(agent).__name__}, "
+                "to which CrewAI does not pass feedback."
             )

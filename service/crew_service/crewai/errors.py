@@ -1,4 +1,4 @@
-"""Reasons to reject a target, and exceptions that stop a crew even if its own code catches exceptions."""
+"""Exceptions that reject a target, and exceptions that stop a crew even if its own code catches them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from crew_service.engine.crew import PendingQuestion
 
 
 class UnsupportedCrew(Exception):
-    """The target cannot be served; the text names the problem and a remedy, as the end of a sentence."""
+    """The target cannot be served; the message completes a sentence with the problem and, if possible, a remedy."""
 
 
 class Interrupted(BaseException):
-    """Stops a crew. `except Exception` does not catch it, and code that raises it also records it elsewhere."""
+    """Stops a crew. `except Exception` does not catch it, and the code that raises it also records it elsewhere."""
 
 
 class Asked(Interrupted):
-    """A call needs a person, so the crew stops here, even if its own code catches this exception."""
+    """A call needs input from a person, so the crew stops here, even if its own code catches this exception."""
 
     def __init__(self, question: PendingQuestion) -> None:
-        super().__init__("a person decides on this call")
+        super().__init__("a person must decide on this call")
         self.question = question
 
 
 class Fatal(Interrupted):
-    """Fails the execution, even if the crew's own code catches this; the text becomes the execution's error."""
+    """Fails the execution even if the crew's own code catches it; the message becomes the execution's error."""
 
     noted: ClassVar[list[Fatal]] = []  # a process runs one segment
 

@@ -13,10 +13,10 @@ from crew_service.crewai import internals
 from crew_service.crewai.errors import Fatal
 from crew_service.engine.crew import Round
 
-NOT_STOPPED = "A task that asks a person was not stopped; the crew must leave CrewAI's hooks alone."
-AT_A_TERMINAL = "The crew wants terminal input, but has no terminal; a task with human_input asks through the service."
-ASKED = "The Flow wants terminal input, but has no terminal; a method with @human_feedback asks through the service."
-OF_A_TASK = "A crew that a task started asks a person; only tasks of the served crew itself can ask."
+NOT_STOPPED = "A task that asks a person was not stopped; the crew must not clear CrewAI's hooks."
+AT_A_TERMINAL = "The crew requests terminal input, but has no terminal; use a task with human_input to ask a person."
+ASKED = "The Flow requests terminal input, but has no terminal; use a method with @human_feedback to ask a person."
+OF_A_TASK = "A crew started by a task asks a person, but only the served crew's own tasks can do so."
 
 
 def refuse(*args: object, **values: object) -> NoReturn:
@@ -36,13 +36,13 @@ class StoredFeedback(SyncHumanInputProvider):
         self._rounds = rounds
 
     def post_setup_messages(self, context: ExecutorContext) -> None:
-        """Restore the conversation from the earlier rounds if the starting task is the revised one."""
+        """Restore the conversation from the earlier rounds if the task that is starting is the revised one."""
         if context.task is None or context.task is not self._revised:
             return
         _tell(context, self._rounds)
 
     def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
-        """Accept the answer unchanged: the crew stops after it, and a person decides."""
+        """Accept the answer unchanged: the crew then stops so that a person can decide."""
         if not any(context.task is task for task in self._tasks):
             raise Fatal(OF_A_TASK)
         return formatted_answer
@@ -52,7 +52,7 @@ class StoredFeedback(SyncHumanInputProvider):
 
 
 class NestedFeedback(StoredFeedback):
-    """Answers such requests from tasks in crews that a Flow's methods start.
+    """Answers requests for human input from tasks of crews that a Flow's methods start.
 
     :param rounds_of: returns a task's earlier rounds; None for a task that cannot ask
     """

@@ -1,6 +1,6 @@
 """Keeps a gate from cancelling parallel branches: each branch of a Flow continues to its own end or gate.
 
-Once no branch is running, the first gate's question pauses the Flow as CrewAI itself would.
+Once no branch is running, the first gate's question pauses the Flow as it would in CrewAI itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from crewai.flow.flow import Flow
 from crew_service.crewai import internals
 
 INSIDE: ContextVar[bool] = ContextVar("inside a branch", default=False)
-RACING: ContextVar[frozenset[str]] = ContextVar("listeners that race; only the first one wins", default=frozenset())
+RACING: ContextVar[frozenset[str]] = ContextVar("the racing listeners; only the first one wins", default=frozenset())
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Branches:
         return listeners
 
     async def _follow(self, listeners: internals.AsyncCall, event: str, result: Any) -> None:
-        """Do what CrewAI does after an answer in the same process; also loop back, as CrewAI does only on a resume."""
+        """Do what CrewAI does after an answer in the same process, and also loop back, as it does only on a resume."""
         assert self._asked
         gate = self._asked.context.method_name
         internals.rearm_way_back(self._flow, event, gate)

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 
 class WithoutPauses(FlowPersistence):
-    """Saves states where `@persist` sends them, but does not save questions to people."""
+    """Saves states with the Flow's own persistence, but does not save questions to people."""
 
     persistence_type: str = "crew-service"
     _own: Any = PrivateAttr(default=None)

@@ -1,4 +1,4 @@
-"""Replays the results of methods that finished before the service was killed, instead of rerunning the methods."""
+"""Replays the results of methods that finished before a crash instead of rerunning the methods."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Replay:
         self._state = next((point["state"] for _, point in reversed(points) if point), None)
 
     def begin(self, flow: Flow[Any]) -> None:
-        """Restore the state after the last finished method, once the Flow has received its inputs."""
+        """Restore the state as of the last finished method; call this after the Flow has received its inputs."""
         if self._state is not None:
             internals.restore_state(flow, self._state)
-            internals.stamp(flow, self._state_id)  # it may have the id of an execution that this one continues
+            internals.stamp(flow, self._state_id)  # the stored id may be that of an execution that this one continues
             self._state = None
 
     def take(self, name: str) -> dict[str, Any] | None:
@@ -32,7 +32,7 @@ class Replay:
         _, result = self._results.pop(place)
         if "lost" in result:
             raise CrewFailed(
-                f"The Flow's method {name!r} had finished, but its return value ({result['lost']}) cannot be stored, "
-                "so the Flow cannot continue after it. Start it again."
+                f"The Flow's method {name!r} has finished, but its return value ({result['lost']}) cannot be stored, "
+                "so the Flow cannot continue from there. Start the Flow again."
             )
         return dict(result)

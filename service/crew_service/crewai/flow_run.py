@@ -1,7 +1,7 @@
 """Runs a Flow from its last question to its end, or to the next method that asks a person.
 
-A gate ends only its own branch: parallel branches continue to their own end or gate. After that, the gate's state holds
-all of the Flow's data as plain JSON. If several gates are waiting, their questions are asked one after another.
+A gate ends only its own branch: parallel branches continue to their own end or gate. Then all of the Flow's data is
+stored as plain JSON in the gate's state. If several gates are waiting, their questions are asked one after another.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FlowRun:
         self._used: usage.Usage = earlier.get("usage", {})
         self._seconds: dict[str, float] = earlier.get("seconds", {})
         self._asks: dict[int, TaskAsks] = {}
-        # Calls to one method share a journal, which is erased when the first of them ends.
+        # Calls to one method share a journal, which is erased when a call ends, so they take turns.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._job = job = replace(job, gate=self._nested.before)
         self._report = TokenMeter(report, lambda task_id: run.method if (run := METHOD.get()) else "")
@@ -63,14 +63,14 @@ class FlowRun:
         self._branches = Branches(self._flow, asked, waiting[1:], self._answered)
 
     def run(self) -> Completed | PendingReview:
-        # The model that maps a person's text to an outcome is called again if the text answers another question.
+        # The model that maps a person's text to an outcome is called for each question, even if the text is the same.
         journal.enter("", f"after {self._stored.get('done', 0)}")
         self._prepare()
         try:
             result = self._resume(self._asked) if self._asked else self._kickoff()
         finally:
             self._report.tell()
-        # Ignore `kickoff`'s return value: a Flow may override the method and return anything for a question.
+        # If a question is waiting, ignore the return value: a Flow may override `kickoff` and return anything.
         if waiting := self._branches.waiting:
             asks = next((self._asks[id(each.context)] for each in waiting if id(each.context) in self._asks), None)
             return self._pending_in_method(asks) if asks else self._pending(waiting)
@@ -89,7 +89,7 @@ class FlowRun:
         journal.keep_branches()
 
     def _kickoff(self) -> Any:
-        if STATE_ID in self._job.inputs:  # queued from a terminal or by an earlier release
+        if STATE_ID in self._job.inputs:  # the job was queued from a terminal or by an earlier release
             raise CrewFailed(STATE_ID_REFUSED)
         if self._job.restore_from:
             self._restore(self._job.restore_from)
@@ -243,12 +243,12 @@ class FlowRun:
 
 
 class _Asking:
-    """Asks on CrewAI's behalf if the question does not stop the method earlier: with `learn`, and in nested Flows."""
+    """Asks on CrewAI's behalf if the question did not stop the method earlier: with `learn` and in nested Flows."""
 
     def __init__(self, flow: Any) -> None:
         self._flow = flow
 
     def request_feedback(self, context: PendingFeedbackContext, flow: Any) -> str:
         if flow is not self._flow:
-            raise Fatal("A Flow that a method started asks a person; only the served Flow itself can ask.")
+            raise Fatal("A Flow started by a method asks a person, but only the served Flow itself can do so.")
         raise HumanFeedbackPending(context=context)

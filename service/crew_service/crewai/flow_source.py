@@ -1,4 +1,4 @@
-"""A Flow that each process can recreate: from its class, its declaration, or a function that returns it."""
+"""A Flow that each process can recreate from its class, its declaration, or a function that returns it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FlowSource:
 
     @classmethod
     def of_instance(cls, flow: Flow[Any]) -> FlowSource:
-        """Use this one instance, since a process runs at most one segment."""
+        """Use this instance itself, because a process runs at most one segment."""
         return cls(lambda inputs: flow, type(flow), internals.definition(flow), flow.state)
 
     @classmethod
@@ -55,7 +55,7 @@ class FlowSource:
         for name in self._never_listening:
             raise UnsupportedCrew(
                 f"its start method {name!r} also listens, which CrewAI {crewai.__version__} ignores; "
-                "use a newer CrewAI, or let a separate method listen."
+                "use a newer CrewAI, or listen in a separate method."
             )
         tasks = [
             {
@@ -70,7 +70,7 @@ class FlowSource:
         return {"inputs": fields(self._state), "required": required(self._state), "tasks": tasks}
 
     def _code(self, method: str) -> str:
-        """Return a method's source code; empty if unavailable."""
+        """Return a method's source code; an empty string if it is unavailable."""
         with suppress(OSError, TypeError):
             return inspect.getsource(inspect.unwrap(getattr(self._class, method, None)))  # type: ignore[arg-type]
         return ""

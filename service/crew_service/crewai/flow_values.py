@@ -31,7 +31,7 @@ def text(value: Any) -> str:
 
 
 def json_object(value: Any) -> dict[str, Any] | None:
-    """Return the JSON object that a value or string represents; None if it is not an object."""
+    """Return the JSON object that a value or string represents; None if it does not represent one."""
     if isinstance(value, HumanFeedbackResult):
         return json_object(value.output)
     if isinstance(value, BaseModel) and isinstance(getattr(value, "raw", None), str):
@@ -59,7 +59,7 @@ def _with_plain_keys(value: Any) -> Any:
 
 
 def _key(name: Any) -> Any:
-    """Convert a dict's key to one that JSON allows, as CrewAI does in a state."""
+    """Convert a dict's key to one that JSON allows, as CrewAI does when it stores a state."""
     if isinstance(name, enum.Enum):
         return _key(name.value)
     return name if isinstance(name, str | int | float | None) else str(name)
@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 def stored(value: Any) -> Stored:
-    """Encode a method's result so that `restored` returns an equal value; if it cannot, `lost` names the type."""
+    """Encode a method's result for `restored`; if decoding would not return an equal value, `lost` names the type."""
     value = value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, BaseModel):
         kind = type(value)

@@ -1,8 +1,8 @@
-"""Forks the crew processes. It imports CrewAI once, runs no user code, and has one thread.
+"""Forks the crew processes. It imports CrewAI once, runs no user code, and has only one thread.
 
 It forks on request, reports each child's exit to the service, and exits when the service does. Processes that a crew
-leaves behind become children of this process, and are killed. So is a child that the service has dismissed but that
-does not exit by itself, because it may hold a lock that others are waiting for.
+leaves behind become children of this process and are killed. A child that the service has dismissed is also killed if
+it does not exit by itself, because it may hold a lock that others are waiting for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from crew_service.crewai import process_tree
 from crew_service.crewai.channel import UNBORN
 
-LEFT = 15.0  # seconds for a dismissed process to exit; normally it takes five
+LEFT = 15.0  # seconds for a dismissed process to exit; normally, it takes at most five
 LOOK = 5.0  # seconds between checks of the processes
 
 
@@ -58,7 +58,7 @@ class ForkServer:
                         return link
 
     def _fork(self, link: int, printed: int) -> socket.socket | None:
-        """Fork. Return the link in the child, None in the parent."""
+        """Fork; return the link in the child and None in the parent."""
         try:
             pid = os.fork()
         except OSError as error:  # out of process slots or memory
@@ -75,10 +75,10 @@ class ForkServer:
         for stream in (1, 2):
             os.dup2(printed, stream)
         os.close(printed)
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # output survives a kill
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that output survives a kill
         os.set_inheritable(link, False)
         self._forget()
-        if numpy := sys.modules.get("numpy"):  # Python's own generators reseed after a fork; NumPy's does not
+        if numpy := sys.modules.get("numpy"):  # Python's own generator reseeds itself after a fork; NumPy's does not
             numpy.random.seed()
         return socket.socket(fileno=link)
 
@@ -101,18 +101,18 @@ class ForkServer:
             while (death := os.waitpid(-1, os.WNOHANG))[0]:
                 self._tell(death[0], os.waitstatus_to_exitcode(death[1]))
         for orphan in process_tree.children_of(os.getpid()) - self._own - set(self._links):
-            process_tree.kill(orphan)  # its children become orphans in turn, and their exits wake the loop again
+            process_tree.kill(orphan)  # its children become orphans in turn, and its exit wakes the loop again
 
     def _tell(self, pid: int, code: int) -> None:
         self._left.pop(pid, None)
         notice = b"\n" + json.dumps({"type": "died", "code": code}).encode() + b"\n"
-        if link := self._links.pop(pid, None):  # otherwise, a finished crew left the process behind
+        if link := self._links.pop(pid, None):  # otherwise, a finished crew left `pid` behind
             with link, contextlib.suppress(OSError):
                 link.send(notice, socket.MSG_DONTWAIT)
 
 
 def _is_left(link: socket.socket) -> bool:
-    """Whether the service has closed its end; check without reading data, which belongs to the process."""
+    """Whether the service has closed its end; do not read any data, because it is meant for the process."""
     poll = select.poll()
     poll.register(link, 0)
     return bool(poll.poll(0))
@@ -121,11 +121,11 @@ def _is_left(link: socket.socket) -> bool:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    gc.disable()  # imports create no garbage, and looking for it takes a tenth of the time
+    gc.disable()  # imports create no garbage; looking for it would take a tenth of the time
     from crew_service.crewai.child_process import work  # imports CrewAI
 
     with contextlib.suppress(ImportError):
-        importlib.import_module("lance_namespace")  # most of the time a Flow's memory takes to load; starts no thread
+        importlib.import_module("lance_namespace")  # most of the loading time of a Flow's memory; starts no thread
     process_tree.adopt_orphans()
     sys.stdout.flush()  # otherwise each child would print it again
     gc.enable()

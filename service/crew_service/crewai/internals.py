@@ -1,7 +1,7 @@
 """All uses of CrewAI beyond its public API; other modules use only the public API.
 
-`kickoff` and `resume` cannot pause a Flow without a thread, keep several gates open, or continue after a crash:
-CrewAI's own pause cancels the branches parallel to the gate and forgets which methods have finished.
+`kickoff` and `resume` cannot pause a Flow without occupying a thread, keep several gates open, or continue after a
+crash: CrewAI's own pause cancels the branches parallel to the gate and forgets which methods have finished.
 docs/own-crew.md lists the CrewAI versions tested with this file; `make crewai-matrix` tests them again.
 """
 
@@ -54,31 +54,31 @@ _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
-OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # its failure reasons that are not the model's fault
-ERROR = 400  # the lowest HTTP status code for an error
+OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # reasons in that error that are not the model's fault
+ERROR = 400  # the lowest HTTP status code that means an error
 
 
 class Watcher(Protocol):
-    """Observes this process's models synchronously, where their calls and events happen."""
+    """Observes the model calls and events of this process synchronously, in the thread in which they occur."""
 
     def counting(self, model: BaseLLM, count: Callable[[], None]) -> None:
         """Run a model's own method for counting tokens."""
 
     def calling(self, model: Any, messages: Any) -> AbstractContextManager[Call]:
-        """Wrap a model call; a call that goes through the base class's method is wrapped twice."""
+        """Wrap a model call; a call that also goes through the base class's method is wrapped twice."""
 
     def event(self, source: Any, event: Any) -> None:
-        """Receive an event where it is emitted; handlers on the bus run later, in another thread."""
+        """Receive an event in the thread that emits it; handlers on the bus run later, in another thread."""
 
 
 class Call(Protocol):
     answer: Any
-    usage: Any  # the usage that the provider reported, where nothing else counts it
+    usage: Any  # the usage that the provider reported, if nothing else counts it
     used: dict[str, int]  # tokens, if counted
 
 
 class Recorder(step_events.Answers, Protocol):
-    """Answers calls from a journal and records others; if a method returns None, the call is left alone."""
+    """Answers calls from a journal and records the others; if a method returns None, the call is left alone."""
 
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...
@@ -97,7 +97,7 @@ class RecordedCall(Protocol):
 
 
 def watch_models(watcher: Watcher) -> None:
-    """Let a watcher, replacing any earlier one, observe every current and future model class."""
+    """Let a watcher observe every current and future model class; it replaces any earlier watcher."""
     first = not _watchers
     _watchers[:] = [watcher]
     if not first:
@@ -117,7 +117,7 @@ def watch_models(watcher: Watcher) -> None:
 
 
 def record_calls(recorder: Recorder) -> None:
-    """Consult a recorder, replacing any earlier one, before every call to a tool or a watched model."""
+    """Consult a recorder before every call to a tool or a watched model; it replaces any earlier recorder."""
     first = not _recorders
     _recorders[:] = [recorder]
     if not first:
@@ -135,7 +135,7 @@ def record_calls(recorder: Recorder) -> None:
 
 
 def record_tools() -> None:
-    """Record calls to every tool class, including to methods that have replaced recorded ones, as decorators do."""
+    """Record calls to every tool class, even if a decorator has since replaced a recorded method."""
     for kind in BaseTool.__subclasses__():
         _wrap_class(kind, TOOLS, BaseTool)
 
@@ -266,7 +266,7 @@ def _keep_limit(*, is_made: bool) -> None:
 
 
 def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
-    """Record memory lookups: a memory may change before the task restarts, and the prompt with it."""
+    """Record memory lookups: the memory, and with it the prompt, may change before the task restarts."""
 
     def recalled(memory: unified_memory.Memory, *args: Any, **kwargs: Any) -> Any:
         recorded = _recorders[0].of_recall(args, kwargs)
@@ -291,7 +291,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
-    """Also return None if the caller is an override in the tool's class: that override records the call."""
+    """Return the recorder's call; None if the caller is an override in the tool's class, which records the call."""
     outer = getattr(type(tool), name, None)
     if not _recorders or (outer is not run and getattr(outer, WRAPPER, None) is outer):
         return None
@@ -327,7 +327,7 @@ class _Count:
 
 
 def can_record() -> bool:
-    """Whether every kind of tool call in this CrewAI version reaches a recorder; try one tool of each kind."""
+    """Try one tool of each kind, and return whether every kind of call in this CrewAI version reaches a recorder."""
 
     class Own(BaseTool):
         name: str = "own"
@@ -366,7 +366,7 @@ def delegates(tool: BaseTool) -> bool:
 
 
 def arguments_by_name(tool: BaseTool, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name, and those without a name in a list."""
+    """Return all arguments of a call by name; put those without a name in a list."""
     if not args:
         return kwargs
     function = getattr(tool, "func", None) or getattr(tool, method)
@@ -380,7 +380,7 @@ def arguments_by_name(tool: BaseTool, method: str, args: tuple[Any, ...], kwargs
 def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments as the tool receives them.
 
-    :raises ValueError: if its schema rejects them, or would drop some of them
+    :raises ValueError: if the tool's schema rejects them or would drop some of them
     """
     if not tool.args_schema.model_fields:  # CrewAI passes any arguments to such a tool
         return arguments
@@ -392,7 +392,7 @@ def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dropped(given: Any, taken: Any) -> str | None:
-    """Return the first name that a schema drops, as pydantic does by default with unknown fields."""
+    """Return the first field that a schema has dropped; by default, pydantic drops unknown fields."""
     if isinstance(given, list) and isinstance(taken, list):
         return next(filter(None, map(_dropped, given, taken)), None)
     if not (isinstance(given, dict) and isinstance(taken, dict)):
@@ -430,7 +430,7 @@ def _no_cache(*_: Any) -> bool:
 
 
 def give_tool(tool: BaseTool) -> None:
-    """Give every agent this tool in all its tasks."""
+    """Give this tool to every agent for all of its tasks."""
     execute, aexecute = Agent.execute_task, Agent.aexecute_task
 
     def with_tool(agent: Agent, tools: list[BaseTool] | None) -> list[BaseTool]:
@@ -449,7 +449,7 @@ def give_tool(tool: BaseTool) -> None:
 
 
 def name_artifacts(named: Callable[[int], str]) -> None:
-    """Choose the names of results that CrewAI stores in files, in versions that do so."""
+    """Choose the ids of results that CrewAI stores in files, in versions that do so."""
     with suppress(ImportError):
         from crewai.utilities import tool_result_artifacts
 
@@ -536,12 +536,12 @@ def replace(flow: Flow[Any], name: str, wrapped: Callable[[AsyncCall], AsyncCall
 
 
 def set_persistence(flow: Flow[Any], persistence: Any) -> None:
-    """Set persistence on an existing Flow; the backends named by `@persist` remain in use."""
+    """Set the persistence of an existing Flow; the backends named by `@persist` remain in use."""
     object.__setattr__(flow, "persistence", persistence)
 
 
 def wait_at(flow: Flow[Any], gate: PendingFeedbackContext) -> None:
-    """Make a fresh Flow wait at that gate."""
+    """Make a fresh Flow wait at a gate."""
     flow._pending_feedback_context = gate
     flow._is_execution_resuming = True
     flow._flow_match_id = flow.flow_id
@@ -573,7 +573,7 @@ def started(flow: Flow[Any], method: str) -> bool:
 
 
 def rearm(flow: Flow[Any], outcome: str, fired: set[str]) -> None:
-    """Let fired listeners that listen to the outcome fire again."""
+    """Let those of the fired listeners that listen to the outcome fire again."""
     flow._rearm_or_listeners_for_trigger(FlowMethodName(outcome), {FlowMethodName(name) for name in fired})
 
 
@@ -585,7 +585,7 @@ def rearm_way_back(flow: Flow[Any], event: str, gate: str) -> None:
 
 
 async def start_again(flow: Flow[Any], outcome: str) -> None:
-    """Run the methods with `@start(outcome)`, except those that already ran as its listeners."""
+    """Run the methods with `@start(outcome)`, except those that have already run as listeners to the outcome."""
     for name in flow._start_method_names():
         triggered = flow._start_condition_triggered_by(name, FlowMethodName(outcome))
         if triggered and outcome not in _events(flow._listen_condition(name)):
@@ -639,7 +639,7 @@ def question_in(flow: Flow[Any], method: str) -> PendingFeedbackContext:
 
 
 def agents_of(crew: Crew) -> list[Any]:
-    """Return each agent of a crew once, including its manager."""
+    """Return each agent of a crew once, including the manager."""
     agents = [*crew.agents, *(task.agent for task in crew.tasks), crew.manager_agent]
     return list({id(agent): agent for agent in agents if agent}.values())
 
@@ -750,9 +750,9 @@ def let_interruptions_through() -> None:
 
 
 def refuse_terminal(refuse: Callable[..., Any]) -> None:
-    """Call `refuse` wherever CrewAI would read an answer from a terminal: it does not check whether there is one.
+    """Call `refuse` wherever CrewAI would read from a terminal: it does not check whether there is one.
 
-    A thread started by other code does not have the context's provider, and uses CrewAI's own.
+    A thread started by other code does not inherit the context's provider and uses CrewAI's own.
     """
     SyncHumanInputProvider.handle_feedback = refuse  # type: ignore[method-assign]
     SyncHumanInputProvider.handle_feedback_async = refuse  # type: ignore[method-assign]
@@ -761,7 +761,7 @@ def refuse_terminal(refuse: Callable[..., Any]) -> None:
 
 
 def refuse_console(refuse: Callable[..., Any]) -> None:
-    """Call `refuse` where a Flow would read from a terminal: without an answer, it would continue as if it had one."""
+    """Call `refuse` wherever a Flow would read from a terminal: without an answer, it would go on as if it had one."""
     ConsoleProvider.request_input = refuse  # type: ignore[method-assign]
     ConsoleProvider.request_feedback = refuse  # type: ignore[method-assign]
 
@@ -790,7 +790,7 @@ def memory(flow: Flow[Any], jsonable: Callable[[Any], Any]) -> Memory:
 
 
 def remember(flow: Flow[Any], known: Memory) -> None:
-    """Restore the return value of `memory` into a fresh Flow."""
+    """Load the data that `memory` returned into a fresh Flow."""
     for name in (*SETS, *COUNTS):
         getattr(flow, name).update(known[name])
     getattr(flow, EVENTS).update({key: set(events) for key, events in known[EVENTS].items()})

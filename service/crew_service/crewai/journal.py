@@ -2,16 +2,16 @@
 
 A task whose process was killed restarts from its beginning. As long as it makes the same requests as before, its calls
 get the recorded answers; calls without a recorded answer are executed. The key of a call consists of its task, the
-review round, the calling tool, the request, and how often that request was made before.
+review round, the calling tool, the request, and how often that request has been made.
 
 The start of a tool call is stored before the tool runs. Every answer is sent to the service before the crew continues.
-An agent's memory lookups are recorded as well, because later prompts contain the results.
-Calls outside any task, such as a crew planner's, are treated as belonging to one more task, which has no name. A call
-that cannot be assigned to a task, such as one from a user's own thread while several tasks are running, is neither
-answered nor recorded.
+An agent's memory lookups are also recorded, because later prompts contain their results.
+Calls outside any task, such as a crew planner's, are assigned to an additional task with an empty name. A call that
+cannot be assigned to a task, such as one from a user's own thread while several tasks are running, is neither answered
+from the journal nor recorded.
 
-The start and end of each call are reported as a step that people see. This process measures the duration; the service
-adds the time of day.
+The start and end of each call are reported as a step, which people can see. This process measures the duration; the
+service adds the timestamps.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import APPROVE, REPEAT, ToolRule, rule_of
 
 LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
-MOST = 64 * 1024 * 1024  # bytes of a whole journal; later entries are not recorded
-CAME_BY = 10.0  # seconds that a call waits for calls made in parallel
+MOST = 64 * 1024 * 1024  # bytes per journal; once it is full, no more entries are recorded
+CAME_BY = 10.0  # seconds to wait for calls that are made in parallel
 OF_ENTRY = 512  # bytes counted for an entry in addition to its answer
-REMEMBERED = 50  # newest exceptions, one of which may end the crew
+REMEMBERED = 50  # newest exceptions to keep; one of them may end the crew
 FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # not a sign that one of the crew's answers was rejected
 NO_END = "it had started, and its end was not recorded"
 UNREADABLE = "it ended, but its recorded result can no longer be read"
@@ -69,7 +69,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Place:
-    """The context of the calls made here."""
+    """The context of the calls that the running code makes."""
 
     within: str | None = None  # the key of the innermost tool call
     tool: Any = None
@@ -110,14 +110,14 @@ def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule
 
 
 def enter(task: str, part: str = "") -> None:
-    """Assign subsequent calls in this context to a task; an empty name assigns them to no task."""
+    """Assign subsequent calls in this context to a task; if it is empty, set the part for calls outside any task."""
     for journal in _journals:
         journal.enter(Scope(task, part))
 
 
 @contextmanager
 def going_back() -> Iterator[None]:
-    """Restore the assignment after this block, which is skipped next time if a recorded call encloses it."""
+    """Restore the assignment after this block; a replay skips the block if a recorded call encloses it."""
     before = SCOPE.get()
     try:
         yield
@@ -126,7 +126,7 @@ def going_back() -> Iterator[None]:
 
 
 def enclosing() -> list[str]:
-    """Return the key of the enclosing tool call, if any: a replay of that call skips everything that it encloses."""
+    """List the key of the enclosing tool call, if any: a replay of that call skips everything that it encloses."""
     within = _place().within
     return [within] if within else []
 
@@ -137,7 +137,7 @@ def is_replaying() -> bool:
 
 
 def question() -> PendingQuestion | None:
-    """Return the question to a person, if any, once parallel tools have ended: this process ends with the question."""
+    """Return the question to a person, if any, after waiting for parallel tools, which end with this process."""
     return next((journal.question() for journal in _journals), None)
 
 
@@ -148,7 +148,7 @@ def keep_branches() -> None:
 
 
 def stop_if_asked() -> None:
-    """Raise the question of the task running here, if any: its code may have turned the question into a result."""
+    """Raise the question of the task running here, if any: its code may have caught the exception earlier."""
     for journal in _journals:
         journal.stop_if_asked()
 
@@ -172,7 +172,7 @@ def note_left(error: Exception) -> None:
 
 
 def blame(error: BaseException) -> tuple[str | None, list[int]]:
-    """Return the task whose own answer made it fail, and the numbers of the failed calls.
+    """Return the task that failed because of its own answer, if any, and the numbers of the tool calls that failed.
 
     :param error: the exception that ended the crew
     """
@@ -190,10 +190,10 @@ class Journal:
         self._taken = threading.Condition(self._lock)
         self._entered: dict[str, set[str]] = {}  # by task: the nested tasks that began or were settled
         self._cancelled: set[tuple[str, str]] = set()  # tasks, and their run-once tools cancelled while running
-        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; without calls made again
+        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; excludes calls made again
         self._sizes: Counter[str] = Counter()  # by task
         self._counts: dict[str, Counter[str]] = {}  # by task: how often each request was made
-        self._failed: dict[str, dict[str, list[int]]] = {}  # by task: which of these requests failed in a model
+        self._failed: dict[str, dict[str, list[int]]] = {}  # by task: the counts that failed model calls have freed
         self._running: dict[str, Scope] = {}
         self._at_work = 0  # running tools
         self._answered: set[str] = set()  # the keys of calls whose answers are stored
@@ -204,7 +204,7 @@ class Journal:
         self._over: set[str] = set()
         self._replaying: dict[str, bool] = {}
         self._replayed: list[int] = []
-        self._agents: dict[str, dict[str | None, str]] = {}  # by task and enclosing tool: the agent working there
+        self._agents: dict[str, dict[str | None, str]] = {}  # by task and enclosing tool call: the agent working there
         self._failed_calls: deque[tuple[BaseException, JournalEntry | None]] = deque(maxlen=REMEMBERED)
         self._used_tools: dict[str, int] = {}  # by name: the newest call
         self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # with the tasks that they ended
@@ -286,7 +286,7 @@ class Journal:
         return call
 
     def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Return a tool's call; None if the same tool makes it from its other method."""
+        """Return a tool's call; None if the tool itself makes it from its other method."""
         place = _place()
         if place.tool is tool and place.method != method:
             return None
@@ -301,7 +301,7 @@ class Journal:
             shown = answers.as_text(arguments)
             if call is None:
                 raise NotRun(name, shown, "it was called in a thread or process where its task is not known")
-            # Delegation does nothing itself; the calls that it leads to have their own rules.
+            # Delegation has no effect of its own; the calls that it leads to have their own rules.
             call.once = "" if internals.delegates(tool) else shown
             call.entry = replace(call.entry, once=True)
             internals.send_once(tool)
@@ -317,7 +317,7 @@ class Journal:
         return call
 
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Return an agent's memory lookup: a tool call that only reads."""
+        """Return the call for an agent's memory lookup, which is treated as a tool call that only reads."""
         call = self._call("tool", step_events.RECALL, answers.as_text((args, kwargs)), is_read=True)
         if call:
             call.asked = kwargs or args
@@ -357,7 +357,7 @@ class Journal:
         return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent)
 
     def _agent(self, task: str, within: str | None, role: str = "") -> str:
-        """Record the agent working there, if given; return the known one."""
+        """Record the agent working there if `role` is given; return the agent known there."""
         with self._lock:
             known = self._agents.setdefault(task, {})
             if role:
@@ -365,7 +365,7 @@ class Journal:
             return known.get(within) or known.get(None, "")
 
     def _count(self, task: str, digest: str) -> int:
-        """Return how often this request was made, not counting failed model calls."""
+        """Return how often this request has been made, not counting failed model calls."""
         if free := self._failed.get(task, {}).get(digest):
             return free.pop()
         counts = self._counts.setdefault(task, Counter())
@@ -379,13 +379,13 @@ class Journal:
             self._failed.setdefault(entry.task_id, {}).setdefault(digest, []).append(int(count))
 
     def check_once(self, call: Call) -> None:
-        """Ask a person about a call to a run-once tool while the outcome of an earlier call is unknown."""
+        """Ask a person about a call to a run-once tool if the outcome of an earlier call is unknown."""
         entry = call.entry
         with self._taken:
             known = self._earlier.get(entry.task_id, {})
             if call.earlier:
                 raise call.asks(asks.UNKNOWN, NO_END if call.earlier.answer is None else UNREADABLE)
-            # Parallel calls may arrive a moment later.
+            # Parallel calls may come a moment later.
             if not self._taken.wait_for(lambda: not self._has(known, entry), CAME_BY):
                 raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call to it")
             if (entry.task_id, entry.name) in self._cancelled:
@@ -393,7 +393,7 @@ class Journal:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Wrap the work of a tool."""
+        """Count a tool as running within this block."""
         with self._lock:
             self._at_work += 1
         try:
@@ -421,10 +421,10 @@ class Journal:
         self._has_branches = True
 
     def stop_if_asked(self) -> None:
-        """Start nothing new once a person is asked, except calls within a tool that may run only once.
+        """Once a person is asked, raise the question instead of starting a call, except within a run-once tool.
 
         A Flow's other branches continue; a crew's parallel tasks cannot, because their threads end with this process.
-        Work that a finished tool or task left running continues, too, since nothing would start it again.
+        Work that a finished tool or task left running also continues, because nothing would start it again.
         """
         if self._asked is None or _place().in_once or self._is_left_over():
             return
@@ -466,7 +466,7 @@ class Journal:
     def _has(self, known: dict[str, JournalEntry], entry: JournalEntry) -> bool:
         """Whether an earlier call to the same tool was recorded and has not been made again.
 
-        A nested task whose texts have changed does not begin again under its earlier name.
+        A nested task whose texts have changed never begins again under its earlier name.
         """
         entered = self._entered.get(entry.task_id, set())
         parts = (each.part for each in known.values() if each.name == entry.name and asks.may_have_run(each))
@@ -486,7 +486,7 @@ class Journal:
         return entry
 
     def _drop_within(self, task: str, key: str) -> None:
-        """Drop the calls that an answered call encloses: they will not recur."""
+        """Drop the calls that an answered call encloses: they will not be made again."""
         known = self._earlier.get(task, {})
         for inner in [each.key for each in known.values() if each.within == key]:
             known.pop(inner)
@@ -506,7 +506,7 @@ class Journal:
         return kept
 
     def artifact_id(self, size: int) -> str:
-        """Reuse the last attempt's name for a result that CrewAI stores in a file: a recorded answer may contain it."""
+        """Name a result that CrewAI stores in a file as in the last attempt: a recorded answer may contain the name."""
         scope = self._scope() or self._outside
         with self._lock:
             counts = self._counts.setdefault(scope.task, Counter())
@@ -514,7 +514,7 @@ class Journal:
             return _digest("artifact", scope.task, scope.part, _place().within or "", str(counts["artifact"]))
 
     def _scope(self) -> Scope | None:
-        """Return where a call made here belongs; None if unknown."""
+        """Return the scope to which a call made here belongs; None if it is unknown."""
         scope = SCOPE.get()
         with self._lock:
             if scope and scope.task not in self._over:
@@ -540,7 +540,7 @@ class Call:
     found: list[Any] | None  # the last attempt's answer
     expected: type[BaseModel] | None
     earlier: JournalEntry | None  # from the last attempt
-    has_effect: bool  # otherwise, it is repeated if it failed or did not end
+    has_effect: bool  # without one, the call is repeated if it failed or did not end
     agent: str = ""
     ask: AskKind | None = None  # what to ask a person before it runs
     tool: Any = None
@@ -557,11 +557,11 @@ class Call:
 
     @property
     def is_decided(self) -> bool:
-        """Whether a person has decided on it: if so, it does not run and gets a new answer."""
+        """Whether a person has decided that the call does not run; it then gets its answer from that decision."""
         return asks.is_decided(self.earlier)
 
     def announce(self, step: str) -> None:
-        """Emit its start event, if it was held back, unless listeners received it in the last attempt."""
+        """Emit the call's start event, if held back, unless listeners already received it in the last attempt."""
         is_replayed = self.is_answered and not self.is_decided
         (step_events.is_answered if is_replayed else step_events.runs)(step)
 
@@ -604,7 +604,7 @@ class Call:
             raise NotRun(self.entry.name, self.once, "the journal of this execution is full")
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the tool's arguments, with a person's replacements, if any."""
+        """Return the tool's arguments, or a person's replacements for them, if any."""
         changed = asks.arguments_of(self.earlier) if asks.is_allowed(self.earlier) else None
         if changed is None:
             return args, kwargs
@@ -614,13 +614,13 @@ class Call:
             raise NotRun(self.entry.name, self.once, f"it does not accept the changed arguments: {problem}") from None
 
     def asks(self, kind: AskKind, text: str = "") -> Asked:
-        """Return the exception to raise, so that the crew stops until a person has decided."""
+        """Return the exception that stops the crew until a person has decided."""
         arguments = None if kind == asks.QUESTION else self._arguments()
         state = {"tool": self.entry.name}
         return self.journal.ask(PendingQuestion(kind, self.entry, self.agent, arguments, text, self.once, state))
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the arguments by name, as JSON."""
+        """Return the arguments by name, as a JSON object."""
         changed = asks.arguments_of(self.earlier)
         if changed is not None:
             return changed
@@ -667,7 +667,7 @@ class Call:
         return answer
 
     def _stored(self, answer: Any) -> str | None:
-        """Return the answer in its stored form or, for a tool, at least the text that its agent reads."""
+        """Return the encoded answer; if a tool's answer cannot be stored, encode the text that its agent reads."""
         try:
             return answers.encoded(answer, self.expected, is_whole=self.has_effect or self.entry.kind == "model")
         except answers.NotStorable:

@@ -21,7 +21,7 @@ from crew_service.crewai.flow_source import FlowSource
 class JsonCrew:
     """A crew described in JSON, in the format that `crewai create crew` writes, with the default inputs from its file.
 
-    :param path: crew.jsonc, next to a folder of agents
+    :param path: crew.jsonc, with a folder of agents next to it
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ WANTED = "a Crew, a CrewBase class, a Flow, or a function that returns one of th
 
 
 def build(target: str) -> Served:
-    """Create the crew or Flow that TARGET names. A process does this once, so a module-level crew is fresh, too."""
+    """Create the crew or Flow that TARGET names. A process does so only once, so a module-level crew is also fresh."""
     return _of_path(Path(target)) if is_path(target) else _named(target)
 
 
@@ -67,7 +67,7 @@ def _declared(path: Path) -> Served:
 
 
 def _only(module: ModuleType, kind: str) -> Any:
-    """Return the only class or crew that a project's module defines."""
+    """Return the class or crew that a project's module defines; there must be only one."""
     own: list[Any] = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
     flows: list[Any] = [value for value in own if isinstance(value, type) and issubclass(value, Flow)]
     crews: list[Any] = [value for value in own if isinstance(value, type) and getattr(value, "is_crew_class", False)]
@@ -102,7 +102,7 @@ def _named(target: str) -> Served:
 
 
 def _instead(module: ModuleType) -> str:
-    """List the module's names that could be served."""
+    """Return a hint that lists the names in the module that could be served; empty if there are none."""
     fits = [
         name
         for name, value in vars(module).items()
@@ -123,7 +123,7 @@ def _module(place: str) -> ModuleType:
 
 
 def _file(path: Path) -> ModuleType:
-    """Import a file as a module with its own name, and make files next to it importable, like `python file.py`."""
+    """Import a file as a module named after it, and make the files next to it importable, as `python file.py` does."""
     spec = importlib.util.spec_from_file_location(f"crew_of_{path.stem}", path)
     assert spec
     assert spec.loader

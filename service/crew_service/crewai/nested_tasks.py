@@ -1,8 +1,8 @@
-"""Tasks of crews started by a Flow's method: each may ask a person, and no finished task runs again.
+"""Handles tasks of crews that a Flow's methods start: each may ask a person, and no finished task runs again.
 
-A question ends the method, whatever the method catches or returns. After the answer, the method restarts, and finished
-tasks of its crews return their stored outputs. A task is identified by its method, its texts, and how often the method
-has run it before.
+A question stops the method, whatever the method catches or returns. After the answer, the method restarts, and finished
+tasks of its crews return their stored outputs. A task is identified by its method, the texts of its crew, how often the
+method has started that crew, and the task's position in the crew.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class TaskAsks(Interrupted):
     """A task that needs a review has produced its answer, so the method that started its crew stops here."""
 
     def __init__(self, place: str, answer: StoredOutput) -> None:
-        super().__init__("a person decides on this answer")
+        super().__init__("a person must decide on this answer")
         self.place, self.answer = place, answer
 
 
 @dataclass
 class MethodRun:
-    """One method call: how often it has begun each crew and task, and the question that ends it."""
+    """Tracks one method call: how often it has begun each crew and task, and the question that stops it."""
 
     method: str
     counts: Counter[str] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class MethodRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, texts: list[Any]) -> str:
-        """Return the place of the crew or task that has these texts and begins here."""
+        """Count a start of the crew or task that has these texts, and return its place."""
         known = hashlib.sha256(json.dumps([*texts, *journal.enclosing()]).encode()).hexdigest()[:16]
         with self._lock:
             self.counts[known] += 1
@@ -99,7 +99,7 @@ class NestedTasks:
         self._running: dict[int, str] = {}
 
     def watch(self) -> None:
-        """From now on, let nested tasks in this process ask people, and replay finished ones."""
+        """From now on, let nested tasks in this process ask people, and replay the finished ones."""
         internals.wrap_crews(_of_crew)
         internals.wrap_tasks(journal.going_back, self._settled, self._done)
         register_hook(InterceptionPoint.POST_STEP, self._answered)
@@ -107,7 +107,7 @@ class NestedTasks:
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        """Wrap a method call; if it asks, raise `TaskAsks` or `Asked`, even if the method catches them."""
+        """Wrap a method call; if it asks a person, raise `TaskAsks` or `Asked`, even if the method catches them."""
         run = MethodRun(name)
         token = METHOD.set(run)
         journal.enter(name)
@@ -127,7 +127,7 @@ class NestedTasks:
         self._over(name)
 
     def state(self, asks: TaskAsks) -> dict[str, Any]:
-        """Return the state from which a run continues after the answer, with the places that release 0.2.0 reads."""
+        """Return the state from which a run continues after the answer, with places that release 0.2.0 can read."""
 
         def named(kept: dict[str, StoredOutput]) -> dict[str, StoredOutput]:
             return {self._earlier.get(place, place): output for place, output in dict(kept).items()}
@@ -157,7 +157,7 @@ class NestedTasks:
         return outcome == APPROVE or (outcome is None and reads_like_approval(self._decision.feedback))
 
     def _settled(self, task: Task) -> TaskOutput | None:
-        """Return the output of a task that need not run; None for one that must run."""
+        """Return the task's output if the task need not run; None if it must run."""
         run = METHOD.get()
         if run is None:
             return None
@@ -180,9 +180,9 @@ class NestedTasks:
         return None
 
     def _find_earlier(self, earlier: str, place: str) -> None:
-        """Move a task's data from release 0.2.0 to its place: that release identified the task by its texts and turn.
+        """Move a task's data stored by release 0.2.0, which identified tasks by their texts and count, to its place.
 
-        Journal entries stay where they are, so that a run-once tool's call there is never mistaken for this task's.
+        Journal entries stay where they are, so that a run-once tool's call there is never taken for this task's.
         """
         with self._lock:
             self._earlier = {**{new: old for new, old in self._earlier.items() if old != earlier}, place: earlier}
@@ -211,13 +211,14 @@ class NestedTasks:
             raise Fatal(OF_A_TASK)
         self._drafts[place] = self._stored(run, step.task, step.output)
         is_like_answered = self._decision and self._drafts[place]["task_id"] == self._decision.task_id
-        if is_like_answered and _crew(place) not in self._begun:  # else the answered crew may still start in parallel
+        # A crew that had begun earlier may run in parallel with the answered crew, which may still start.
+        if is_like_answered and _crew(place) not in self._begun:
             self._check_used(run.method)
         raise run.ask(place, self._drafts[place])
 
     def _done(self, task: Task, output: TaskOutput) -> None:
         run, place = METHOD.get(), self._running.get(id(task))
-        if task.human_input:  # the hook did not stop it: someone cleared CrewAI's hooks
+        if task.human_input:  # the hook did not stop it: the crew cleared CrewAI's hooks
             raise Fatal(NOT_STOPPED)
         if run is not None and place is not None:
             self._finished[place] = self._stored(run, task, output)
@@ -227,7 +228,7 @@ class NestedTasks:
         return stored(f"{run.method}.{_name(task)}", output, time.time() - began)
 
     def _over(self, method: str) -> None:
-        """Forget the tasks of a finished method, since it may be called again."""
+        """Forget the tasks of a finished method, because it may be called again."""
         self._check_used(method)
         for kept in (self._finished, self._drafts, self._approved):
             for place in [place for place in list(kept) if _method(place) == method]:
@@ -236,24 +237,24 @@ class NestedTasks:
             self._earlier = {new: old for new, old in self._earlier.items() if _method(new) != method}
 
     def _check_used(self, method: str) -> None:
-        """Fail unless the answered task has run again."""
+        """Fail if the task whose question was answered has not run again."""
         if self._unused and _method(self._unused) == method:
             raise Fatal(
                 f"The crew that the method {method!r} started is not the one whose question a person answered: "
-                "its tasks and agents must have the same texts when the method runs again. Start it again."
+                "its tasks and agents must have the same texts when the method runs again. Start the Flow again."
             )
 
 
 def _restored(task: Task, output: StoredOutput) -> TaskOutput:
     try:
         return restored(task, output)
-    except CrewFailed as failure:  # the method could catch it
+    except CrewFailed as failure:  # which the method could catch
         raise Fatal(str(failure)) from None
 
 
 @contextmanager
 def _of_crew(crew: Crew) -> Iterator[None]:
-    """Give a crew its place before any of its tasks begins, so that tasks of parallel crews cannot swap theirs."""
+    """Give a crew its place before any of its tasks begins, so that tasks of parallel crews cannot swap places."""
     run = METHOD.get()
     token = CREW.set((_begin(run, crew.tasks, internals.agents_of(crew)), crew.tasks) if run else CREW.get())
     try:

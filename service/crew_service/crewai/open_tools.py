@@ -1,7 +1,7 @@
 """Fails a task whose agent adds tools at run time, such as those from MCP servers, if a rule matches no tool.
 
-If a rule's name were wrong, the intended tool would run without the rule. At the first such task, all agents are asked
-for their tools, since the rule may be for a later agent's tool.
+Without this check, a misspelled name in a rule would let the intended tool run without the rule. At the first such
+task, the tools of the other agents are checked, too, because the rule may be for one of them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class NoSuchTool(Fatal):
 
     def __init__(self, rule: ToolRule, names: Iterable[str]) -> None:
         super().__init__(
-            f"The rule {rule} matches none of the crew's tools, some of which are known only now "
-            f"({', '.join(names) or 'there are none'}). No tool of this task was run: correct the name of the rule."
+            f"The rule {rule} matches none of the crew's tools, some of which were unknown until now "
+            f"({', '.join(names) or 'there are none'}). No tool of this task was run; correct the name in the rule."
         )
 
 
@@ -34,9 +34,9 @@ def are_brought_by(agent: Any) -> bool:
 
 
 def check(crew: Crew, rules: Iterable[ToolRule], known: list[list[str]]) -> None:
-    """Fail the first task with such tools unless each rule matches one of the crew's tools.
+    """Fail the first task whose agent adds tools at run time unless every rule matches one of the crew's tools.
 
-    :param known: the names of each tool known before a task runs
+    :param known: the names of each tool known before any task runs
     """
     lost = [rule for rule in rules if not (rule.is_common or any(map(rule.matches, known)))]
     if lost:

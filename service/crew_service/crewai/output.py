@@ -1,4 +1,4 @@
-"""Handles printed output: keeps it with the execution or, while a crew is only being loaded, logs it."""
+"""Handles printed output: stores it with the execution or, if the crew is only being loaded, logs it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64 * 1024  # bytes per read
-MOST_AT_ONCE = 16 * AT_ONCE  # after that, other pipes get a turn
-LONGEST_LOADING = 256 * 1024  # bytes of output while a crew loads
+MOST_AT_ONCE = 16 * AT_ONCE  # bytes read in one go, so that `settle` returns even if something keeps printing
+LONGEST_LOADING = 256 * 1024  # bytes of output logged while a crew loads
 LONGEST_LINE = 2_000  # bytes
 
 
 class Output:
-    """Reads the pipe that a crew's process prints to, in a thread, so that the crew never waits."""
+    """Reads, in its own thread, the pipe that a crew's process prints to, so that printing never blocks the crew."""
 
     def __init__(self, descriptor: int, take: Callable[[bytes], None]) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor, self._take = descriptor, take
         self._reading = threading.Lock()
-        self._is_open = True  # until all its write ends are closed
+        self._is_open = True  # until all write ends of the pipe are closed
         threading.Thread(target=self._follow, name="crew-output", daemon=True).start()
 
     def settle(self) -> None:

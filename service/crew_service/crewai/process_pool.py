@@ -26,11 +26,11 @@ SETTINGS = {
     "CREWAI_DISABLE_VERSION_CHECK": "true",
     "CREWAI_TRACING_ENABLED": "false",
 }
-"""Served crews send nothing to CrewAI and do not query PyPI, unless the environment enables this."""
+"""Served crews send nothing to CrewAI and do not query PyPI, unless the environment enables it."""
 
 OLDEST = "1.15.3"  # the first version with hooks around each task
 READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine
-EXIT = 1.0  # seconds for a process to end after closing its socket
+EXIT = 1.0  # seconds for a process to exit after closing its socket
 
 
 class ProcessPoolClosed(Exception):
@@ -46,23 +46,23 @@ class CrewProcess:
         self._pid: int | None = pid
 
     def send(self, message: Message) -> None:
-        """Send to a process that may have died; the next `receive` reports whether it has."""
+        """Send a message to a process that may have died; the next `receive` reports whether it has."""
         with contextlib.suppress(ConnectionError):
             self._channel.send(message)
 
     def receive(self, timeout: float) -> Message | None:
-        """Wait for the next message; None if the process died without sending one."""
+        """Wait for the next message; return None if the process died without sending one."""
         message = self._channel.receive(timeout)
         if message is None or message["type"] == "died":
             self._pid = None
         return message
 
     def dismiss(self) -> None:
-        """Let a process that has sent its outcome exit on its own, which takes seconds."""
+        """Let a process that has sent its outcome exit on its own, which may take seconds."""
         self._pid = None
 
     def end(self) -> None:
-        """Kill the process and everything it started, unless it is dead or dismissed."""
+        """Kill the process and its process group, unless it is dead or has been dismissed."""
         if self._pid:
             process_tree.kill(self._pid)  # it may have left its own process group
             with contextlib.suppress(ProcessLookupError):
@@ -80,7 +80,7 @@ class ProcessPool:
 
     @contextlib.contextmanager
     def worker(self, take: Callable[[bytes], None] | None = None) -> Iterator[CrewProcess]:
-        """Fork a process that waits for its request; its printed output is logged, or passed to `take`."""
+        """Fork a process that waits for its request; its printed output is passed to `take` or, by default, logged."""
         worker = self._born(take or LoadingLog())
         try:
             yield worker
@@ -101,7 +101,7 @@ class ProcessPool:
             self._forget(control)
         if message is None:
             raise _lost()
-        raise ProcessPoolClosed("Crew processes exit during startup; the log may say why.")
+        raise ProcessPoolClosed("Crew processes exit during startup; check the log for the reason.")
 
     def _fork(self, control: socket.socket, take: Callable[[bytes], None]) -> tuple[Channel, Output]:
         mine, theirs = socket.socketpair()
@@ -156,5 +156,5 @@ class ProcessPool:
 
 
 def _lost() -> OSError:
-    """Return a system error: a problem in CrewAI itself would make the first start fail, and without a signal."""
+    """Return a system error: a problem in CrewAI itself would have made the first start fail, without a signal."""
     return OSError(errno.ENOMEM, "the process that crews are forked from was killed")

@@ -1,7 +1,7 @@
-"""Finds and ends all processes that a crew started; even a new session or a double fork does not hide them.
+"""Finds and kills all processes that a crew started, even after a new session or a double fork.
 
-On Linux, a process whose parent died is adopted by the nearest ancestor that adopts orphans. On other systems, only a
-crew's process group is ended.
+On Linux, a process whose parent has died is adopted by its nearest ancestor that is a subreaper. On other systems, only
+the crew's process group is killed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def descendants_of(pid: int) -> set[int]:
 
 
 def end_descendants(spared: Collection[int] = ()) -> None:
-    """Kill everything that this process and its descendants started, until nothing is left."""
+    """Kill all descendants of this process, except `spared`, until none are left."""
     for _ in range(TRIES):
         left = {pid for pid in descendants_of(os.getpid()) if pid not in spared}
         if not left:
@@ -60,7 +60,7 @@ def kill(pid: int) -> None:
 
 
 def _parents() -> dict[int, int]:
-    """Map each process to its parent."""
+    """Map the id of each process to its parent's id."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):

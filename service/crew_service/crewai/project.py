@@ -1,4 +1,4 @@
-"""A CrewAI project on disk: its `[tool.crewai]` table in pyproject.toml, and the environment that a process needs."""
+"""A CrewAI project on disk: its `[tool.crewai]` table in pyproject.toml and the environment that its processes need."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Project:
     scripts: tuple[str, ...] = ()
 
     def enter(self) -> None:
-        """Set up this process for the folder: working directory, import path and the variables in `.env`."""
-        from dotenv import load_dotenv  # a dependency of CrewAI; projects are recognized without CrewAI too
+        """Set up this process for the project: working directory, import path and the variables in `.env`."""
+        from dotenv import load_dotenv  # a dependency of CrewAI; projects are recognized even without it
 
         os.chdir(self.root)
         for folder in (self.root, self.root / "src"):
@@ -53,7 +53,7 @@ class Project:
         return next((path for path in found if path.is_file()), None)
 
     def module(self) -> tuple[str, str]:
-        """Return a Python project's kind, and the name of the module that contains its class."""
+        """Return a Python project's kind and the name of the module that contains its class."""
         for kind in (self.kind,) if self.kind else tuple(MODULES):
             for file in self._modules(MODULES.get(kind, "")):
                 return kind, ".".join(file.relative_to(self._source()).with_suffix("").parts)
@@ -63,7 +63,7 @@ class Project:
         return self.root / "src" if (self.root / "src").is_dir() else self.root
 
     def _modules(self, name: str) -> list[Path]:
-        """List the modules with that name, starting with the package named in the project's scripts."""
+        """List the modules with that name, those in packages named in the project's scripts first."""
         found = sorted(path for path in (*self._source().glob(f"*/{name}"), self._source() / name) if path.is_file())
         packages = {script.partition(":")[0].partition(".")[0] for script in self.scripts}
         return sorted(found, key=lambda path: path.parent.name not in packages)
@@ -76,7 +76,7 @@ class Project:
         what = wanted.get(self.kind or "", "crew.jsonc, flow.yaml, src/<package>/crew.py or src/<package>/main.py")
         says = f"[tool.crewai] has type {self.kind!r}" if self.kind else "there is no [tool.crewai] type"
         found = ", ".join(sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))[:10])
-        return f"{says}, and no {what} was found; the folder has {found or 'no files'}."
+        return f"{says}, and no {what} was found; the folder contains {found or 'no files'}."
 
 
 def of_folder(folder: Path) -> Project:
@@ -86,7 +86,7 @@ def of_folder(folder: Path) -> Project:
     crewai = settings.get("tool", {}).get("crewai", {})
     kind, definition = crewai.get("type"), crewai.get("definition")
     if kind == "agent":
-        raise UnsupportedCrew("[tool.crewai] describes a single agent; give it a task in a crew, and serve that.")
+        raise UnsupportedCrew("[tool.crewai] describes a single agent; give it a task in a crew, and serve the crew.")
     if kind not in (None, *MODULES):
         raise UnsupportedCrew(f"[tool.crewai] has type {kind!r}; it must be crew or flow.")
     scripts = settings.get("project", {}).get("scripts", {})
@@ -109,7 +109,7 @@ def tool_rules(target: str) -> list[ToolRule]:
 
 
 def has_ask_person(target: str) -> bool:
-    """Whether the target's `[tool.airflow-crew-service]` gives each agent the tool for asking a person."""
+    """Whether `[tool.airflow-crew-service]` gives every agent of the target the tool for asking a person."""
     given = _declared(target).get("ask_person", False)
     if not isinstance(given, bool):
         raise UnsupportedCrew("[tool.airflow-crew-service] ask_person must be true or false.")

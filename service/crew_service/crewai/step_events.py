@@ -49,7 +49,7 @@ class Answers(Protocol):
 
 
 class Held:
-    """A step's start event, held back; `outer` is that of the enclosing step."""
+    """A start event that is held back; `outer` is the enclosing step's start event."""
 
     def __init__(self, emit: Callable[[], Any], name: str, outer: Held | None) -> None:
         self.name, self.outer = name, outer
@@ -60,12 +60,12 @@ class Held:
         self.is_answered = False
         if not self.is_emitted:
             self.is_emitted = True
-            if self.name == PLAN and self.outer and self.outer.name == PLAN:  # each refinement is a plan within it
+            if self.name == PLAN and self.outer and self.outer.name == PLAN:  # each refinement is a plan within a plan
                 self.outer.let_go()
             self._emit()
 
 
-HELD: ContextVar[Held | None] = ContextVar("the newest start of a step that was held", default=None)
+HELD: ContextVar[Held | None] = ContextVar("the newest start event that was held back", default=None)
 
 
 def runs(step: str) -> None:
@@ -81,7 +81,7 @@ def is_answered(step: str) -> None:
 
 
 def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
-    """Return an `emit` that suppresses or holds back such events, and passes on all others."""
+    """Return an `emit` that suppresses or holds back these events and passes on all others."""
 
     def emitted(source: Any, event: Any) -> Any:
         if isinstance(event, AgentLogsExecutionEvent) and answers().is_replaying():
@@ -102,7 +102,7 @@ def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
         if held.is_answered:
             return None
         if not held.is_emitted and answers().is_replaying():
-            return None  # it did not run last time either, for example because of its limit
+            return None  # it did not run last time either, for example because its usage limit was reached
         held.let_go()
         return emit(source, event)
 

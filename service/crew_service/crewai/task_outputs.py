@@ -1,4 +1,4 @@
-"""Converts a task's output between CrewAI's object and the stored JSON, and writes its file."""
+"""Converts a task's output between CrewAI's object and the stored JSON, and writes the output file."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
 
 
 def structured(output: Any) -> dict[str, Any] | None:
-    """Return the structured output of a crew or task, if it has an output model."""
+    """Return the structured output of a crew or task; None if it has no output model."""
     if output.json_dict is not None:
         return dict(output.json_dict)
     return output.pydantic.model_dump(mode="json") if output.pydantic is not None else None
 
 
 def edited(output: StoredOutput, approved: str) -> StoredOutput:
-    """Return the approved output, which may be a person's own text."""
+    """Return the output with the approved text, which a person may have edited."""
     if approved == output["output"]:
         return output
     changed: StoredOutput = {**output, "output": approved}
@@ -77,7 +77,7 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
 
 
 def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
-    """Return why `text` cannot be a waiting task's output, as the end of a sentence; None if it can."""
+    """Return why `text` cannot be a waiting task's output, worded as the end of a sentence; None if it can."""
     try:
         result = restored(task, edited(output, text))
         _fitting(task.output_json, result.json_dict)
@@ -94,7 +94,7 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
 
 
 def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
-    """Write an approved task's file as CrewAI does for any other task."""
+    """Write a task's output file as CrewAI would."""
     place = Path(path).expanduser()
     if make_directory:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
 
 
 def check_path(declared: str, path: str) -> None:
-    """Reject a path that inputs move out of the folder that the crew names (by default, the working directory)."""
+    """Reject a path that inputs move out of the folder that the crew declares (default: the working directory)."""
     folder = Path(f"{declared.partition('{')[0]}_").parent.resolve()
     if not Path(path).expanduser().resolve().is_relative_to(folder):
         raise CrewFailed(f"The inputs move the output_file {declared!r} out of its folder; no task was run.")

@@ -1,10 +1,10 @@
 """Counts this process's language model usage by task and model, and reports it.
 
 Most models count their own tokens. The counts are read immediately, in the thread that runs the task. If a model relies
-on CrewAI's events, its tokens are taken from those; an event within a call that is already counted only repeats its
-tokens. A call without any token counts is still counted as a call, so that the total is not mistaken for complete: this
-applies to models that only define their own `call`, and to calls that may have failed after an answer. Only a model
-that passes its messages to another model, or returns another model's answer, needs no counts of its own.
+on CrewAI's events instead, its tokens are taken from them; an event within a call that has already been counted merely
+repeats the call's tokens. A call without token counts is recorded as uncounted, so that the total is not mistaken for
+complete: this applies to models that only define their own `call`, and to calls that may have failed after an answer.
+Only a model that passes its messages to another model, or returns another model's answer, needs no counts of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Key = tuple[str, str]  # task and model
 
 
 class Call:
-    """One model call, until it returns."""
+    """Tracks one model call until it returns."""
 
     def __init__(self, model: Any, messages: Any) -> None:
         self.model = model
@@ -48,14 +48,14 @@ class Call:
         return _same(self.messages, other.messages) or _same(self.answer, other.answer)
 
 
-CALL: ContextVar[Call | None] = ContextVar("the model call that is running", default=None)
+CALL: ContextVar[Call | None] = ContextVar("the running model call", default=None)
 
 
 class TokenMeter:
     """A `Report` that counts usage.
 
     :param task_of: returns the task of a model's call or event in the current context, given CrewAI's task id if the
-        event has one; empty if no task is running
+        event has one; returns an empty string if no task is running
     """
 
     def __init__(self, report: Report, task_of: Callable[[str | None], str], models: Iterable[BaseLLM] = ()) -> None:
@@ -66,7 +66,7 @@ class TokenMeter:
         self._grown: set[Key] = set()
         self._known: dict[int, tuple[BaseLLM, Usage]] = {}  # by counter: copies of a model may share one
         self._calls: list[Call] = []  # running ones
-        self._ended: dict[int, Any] = {}  # each model's newest call whose event has arrived
+        self._ended: dict[int, Any] = {}  # by model: the newest call whose event has arrived
         for model in models:
             self._known[_counter(model)] = model, dict.fromkeys(BY_MODELS, 0)
         internals.watch_models(self)
@@ -82,7 +82,7 @@ class TokenMeter:
             return {name: sum(used[name] for used in self._used.values()) for name in COUNTED}
 
     def tell(self) -> None:
-        """Report the usage since the last report, if any."""
+        """Report the usage if it has grown since the last report."""
         with self._lock:
             for model, _ in list(self._known.values()):
                 self._take(model)
@@ -141,7 +141,7 @@ class TokenMeter:
         self.tell()  # before the answer is recorded, because a call answered from the journal is not counted
 
     def event(self, source: Any, event: Any) -> None:
-        """Move a call's counts to the task that its event names, or take the counts from the event."""
+        """Move a call's counts to the task that the event names, or take the counts from the event."""
         if not isinstance(event, LLMCallCompletedEvent):
             return
         with self._lock:
@@ -172,7 +172,7 @@ class TokenMeter:
             self._known.setdefault(_counter(model), (model, _counters(model)))
 
     def _take(self, model: Any) -> None:
-        """Add a model's counts since the last call to this method."""
+        """Add what a model has counted since the last call to this method."""
         if not isinstance(model, BaseLLM):
             return
         counter = _counter(model)
@@ -189,7 +189,7 @@ class TokenMeter:
             call.is_told = True
 
     def _call_of(self, model: Any) -> Call | None:
-        """Return the model's call running here; the model's own threads may not have one."""
+        """Return the model's running call, even in one of the model's own threads, whose context may lack it."""
         here = CALL.get()
         if here and here.model is model:
             return here
@@ -225,7 +225,7 @@ def _counter(model: Any) -> int:
 
 def _counters(model: BaseLLM) -> Usage:
     used: Any = None
-    with suppress(Exception):  # a user's method
+    with suppress(Exception):  # raised by a user's method
         used = model.get_token_usage_summary()
     figures = used if isinstance(used, dict) else {name: getattr(used, name, 0) for name in BY_MODELS}
     return {name: value if type(value := figures.get(name)) is int else 0 for name in BY_MODELS}
@@ -238,6 +238,6 @@ def _figures(usage: Any) -> Usage | None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    with suppress(Exception):  # a user's comparison method
+    with suppress(Exception):  # raised by a user's comparison method
         return one is not None and (one is other or bool(one == other))
     return False

@@ -47,7 +47,7 @@ def test_s33_a_flow_whose_method_catches_exceptions_waits_and_goes_on(play: Play
 
 @pytest.mark.parametrize("way", ["outside_of_the_method", "in_another_flow", "without_hooks"])
 def test_s33_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catches(play: Player, way: str) -> None:
-    with pytest.raises(CrewFailed, match=r"asks a person|wants terminal input"):
+    with pytest.raises(CrewFailed, match=r"asks a person|requests terminal input"):
         careful(play, "CarefulFlow", way).segment()
 
 
@@ -55,7 +55,7 @@ def test_s33_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catche
 def test_s33_a_flow_that_asks_at_a_terminal_fails_whatever_it_catches(play: Player, way: str) -> None:
     run = careful(play, "CarefulFlow", way)
     with pytest.raises(
-        CrewFailed, match=r"The Flow wants terminal input, but has no terminal; a method with @human_feedback asks"
+        CrewFailed, match=r"The Flow requests terminal input, but has no terminal; use a method with @human_feedback"
     ):
         run.segment()
     assert "fallback" not in run.calls() or way == "asks_with_a_timeout"
@@ -69,7 +69,7 @@ def test_s33_a_crew_in_a_tool_fails_the_execution_whatever_the_tool_catches(play
 
 def test_s33_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_runs(play: Player) -> None:
     run = careful(play, "asks_in_a_hook")
-    with pytest.raises(CrewFailed, match="The crew wants terminal input"):
+    with pytest.raises(CrewFailed, match="The crew requests terminal input"):
         run.segment()
     assert run.calls() == []
 

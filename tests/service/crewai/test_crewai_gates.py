@@ -135,7 +135,7 @@ def test_a_crew_that_changed_under_its_executions_is_a_clear_failure(play: Playe
 def test_a_decision_on_a_task_that_the_crew_has_not_is_a_clear_failure(play: Player) -> None:
     crew = play("two_gates")
     crew.gate = ReviewDecision("epilogue", True, (Round("once", "Approved."),), {})
-    with pytest.raises(CrewFailed, match=r"The crew has changed: its tasks do not match a decision on epilogue"):
+    with pytest.raises(CrewFailed, match=r"The crew has changed: its tasks no longer match the decision on epilogue"):
         crew.segment()
 
 

@@ -288,8 +288,8 @@ def test_a_rule_for_a_tool_that_nobody_has_fails_the_task_that_brings_tools(
     assert ended["status"] == state, ended
     if state == "error":
         assert ended["error"] == (
-            "The rule take_notes=once matches none of the crew's tools, some of which are known only now (sign, "
-            "take_note). No tool of this task was run: correct the name of the rule."
+            "The rule take_notes=once matches none of the crew's tools, some of which were unknown until now (sign, "
+            "take_note). No tool of this task was run; correct the name in the rule."
         )
         assert (case.models(server), case.logged("tool")) == (0, [])
 

@@ -73,7 +73,7 @@ def test_a_scenario_and_a_crew_are_distinguished_by_their_content(tmp_path: Path
             {},
             "'gone.jsonc', which is not a file in the project",
         ),
-        ("[project]\nname = 'other'\n", {"notes_dot_txt": ""}, "the folder has notes.txt, pyproject.toml"),
+        ("[project]\nname = 'other'\n", {"notes_dot_txt": ""}, "the folder contains notes.txt, pyproject.toml"),
         (
             '[tool.crewai]\ntype = "flow"\n',
             {"src__two__main_dot_py": FLOW + FLOW.replace("TellFlow", "OtherFlow")},
