@@ -81,7 +81,7 @@ class Database:
             schema.bring_up_to_date(connection, self._is_served_by_another)
 
     def _is_served_by_another(self) -> bool:
-        """Return whether a service uses the SQLite file; on PostgreSQL, an earlier release can use a migrated one."""
+        """Return whether a service uses the SQLite file; on PostgreSQL, earlier releases can use a migrated one."""
         return self._file is not None and not self._serves and file_lock.is_held(self._file)
 
     @contextlib.contextmanager

@@ -147,7 +147,7 @@ def _owner(own: Collection[str]) -> ColumnElement[str]:
 
 
 def _earlier_elsewhere() -> ColumnElement[bool]:
-    """Return a condition: another queue of the execution has an earlier webhook to this address, whatever its token."""
+    """Return a condition: another queue of the execution has an earlier webhook to this address, with any token."""
     other, theirs = webhook_queues.alias(), outbox.alias()
     own = select(func.min(outbox.c.id)).where(outbox.c.queue_id == webhook_queues.c.id)
     same = and_(other.c.execution_id == webhook_queues.c.execution_id, other.c.id != webhook_queues.c.id)
