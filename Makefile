@@ -60,7 +60,7 @@ guard: $(VENV)/.has-dev,crewai ## fail if polls, DAG files, statuses or large ou
 bench: $(VENV)/.has-dev,bench ## compare the cost of waits and DAG files with other providers: small sizes, about two minutes
 	@$(PY) -m benchmarks
 
-bench-full: $(VENV)/.has-dev,bench ## the same with 10,000 waits, more rounds and the chart for docs/performance.md
+bench-full: $(VENV)/.has-dev,bench ## the same with 10,000 waits, more turns and the chart for docs/performance.md
 	@$(PY) -m benchmarks --full
 
 cluster-test: $(VENV)/.has-dev,crewai ## kill processes of CeleryExecutor and three crew services, up to 25 minutes (SIZE=300, SEED=number)
