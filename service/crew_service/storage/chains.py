@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from crew_service.storage import queries, schema, views
 from crew_service.storage.tables import executions, journal, results, steps
 
-CONTINUED_BY = "continued_by"  # in a `failure`, instead of the data to take over
+CONTINUED_BY = "continued_by"  # key in `failure` that replaces the data to take over
 NEXT = select(executions.c.id).where(executions.c.continued_from == bindparam("id"))
 FINISHED = (
     select(results.c.task, results.c.digest)

@@ -1,9 +1,10 @@
 """Records which process is running which execution; each function runs in the caller's transaction.
 
 A process is registered while it runs, and increments a number as its heartbeat. If the number has not changed for long
-enough, another process deletes the silent one and continues its executions. Neither the clocks of two machines nor two
-readings of the same wall clock are ever compared. A process that was deleted by mistake notices at its next heartbeat
-or claim. Until then, its segments' writes are rejected, since every claim gives the execution a new segment number.
+enough, another process deletes the silent one and continues its executions. Each process measures the silence of the
+others by its own clock, so clocks are never compared between machines. A process that was deleted by mistake notices at
+its next heartbeat or claim. Until then, its segments' writes are rejected, since every claim gives the execution a new
+segment number.
 """
 
 from __future__ import annotations

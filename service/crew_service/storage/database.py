@@ -1,4 +1,4 @@
-"""Access to the database: transactions are durable once their block exits, and all its own failures raise one error."""
+"""Access to the database: transactions are durable once their block exits; its failures raise `DatabaseUnavailable`."""
 
 from __future__ import annotations
 

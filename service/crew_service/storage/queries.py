@@ -205,7 +205,7 @@ def _fenced(sources: frozenset[State], names: tuple[str, ...]) -> Update:
 
 
 def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
-    """Return whether that write succeeded after all, and only the response to its commit was lost."""
+    """Return whether that write succeeded after all and only the response to its commit was lost."""
     of_write = (executions.c.segment, executions.c.writes, executions.c.state)
     row = connection.execute(select(*of_write).where(executions.c.id == fence.execution_id)).one_or_none()
     wanted = (fence.segment, fence.writes + 1, step.target)

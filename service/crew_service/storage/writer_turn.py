@@ -121,7 +121,7 @@ class WriterTurn:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Write in a transaction that is shared with waiting writers, and that is committed on return."""
+        """Write in a transaction that is shared with waiting writers and committed on return."""
         until = self._take()
         try:
             group = self._group = self._group or Group(self._begun(until))
