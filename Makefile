@@ -30,7 +30,7 @@ help: ## print this list
 demo: $(VENV)/.has-$(DEMO_EXTRAS) ## run the whole pattern once on a real Airflow, with a scripted reviewer (CREW=crewai: a real CrewAI crew)
 	@$(PY) -m scripts.demo --crew $(CREW)
 
-up: $(VENV)/.has-$(DEMO_EXTRAS) ## start Airflow and the crew service for exploration; Ctrl-C or `make down` stops them
+up: $(VENV)/.has-$(DEMO_EXTRAS) ## start Airflow and the crew service to try them out; Ctrl-C or `make down` stops them
 	@$(PY) -m scripts.up --crew $(CREW)
 
 down: ## stop what `make up` started
@@ -57,13 +57,13 @@ service-test: $(SERVICE_VENV)/.has-dev ## run the service's tests without Airflo
 guard: $(VENV)/.has-dev,crewai ## fail if polls, DAG files, statuses or large outputs have become 10% more expensive; takes under a minute
 	@$(PY) -m benchmarks.guard
 
-bench: $(VENV)/.has-dev,bench ## compare the cost of waits and DAG files with other providers: small sizes, about two minutes
+bench: $(VENV)/.has-dev,bench ## measure the cost of waits and DAG files, alongside other providers: small sizes, about two minutes
 	@$(PY) -m benchmarks
 
-bench-full: $(VENV)/.has-dev,bench ## the same with 10,000 waits, more turns and the chart for docs/performance.md
+bench-full: $(VENV)/.has-dev,bench ## run the same with 10,000 waits, more turns and the chart for docs/performance.md
 	@$(PY) -m benchmarks --full
 
-cluster-test: $(VENV)/.has-dev,crewai ## kill processes of CeleryExecutor and three crew services, up to 25 minutes (SIZE=300, SEED=number)
+cluster-test: $(VENV)/.has-dev,crewai ## test CeleryExecutor and three crew services while their processes are killed, up to 25 minutes (SIZE=300, SEED=number)
 	@CREW_CLUSTER_SIZE=$(or $(SIZE),300) CREW_CLUSTER_SEED=$(SEED) $(PY) -m pytest -s tests/cluster $(PYTEST_ARGS)
 
 chaos: $(VENV)/.has-dev,crewai ## run for up to 15 minutes while everything that can fail does (SIZE=100, SEED=number)

@@ -1,8 +1,8 @@
 """`make test-matrix`: run tests and one DAG on each supported Airflow, and once with the oldest dependencies.
 
 Each cell has its own environment. `nox --list` lists them, `nox --tags 2.11` runs those of one version, and
-`make test-matrix AIRFLOW=3.4.0` runs those of that release instead of the one in the table. A Python version that is
-not installed is not downloaded, and its cells are not run. The results are written to docs/compatibility.md.
+`make test-matrix AIRFLOW=3.4.0` runs those of that release instead of the one in the table. Python versions that are
+not installed are not downloaded, and their cells are skipped. The results are written to docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FOLDERS = {"2.11": (*ROOMS, *CLASSES), "3.0": (*ROOMS, *CLASSES, "inbox")}
 ALL_FOLDERS = (*FOLDERS["3.0"], "review", "view")
 REVIEWS = "tests/system/reviews"  # they need Airflow 3.1, as does the tab
 ON_PROCESSES = ("tests/system/test_inbox.py", *(f"{REVIEWS}/test_{name}.py" for name in ("reviews", "tab", "loop")))
-UPGRADED_FROM = {"3.4": "3.3"}  # in which XComs and forms moved to other tables
+UPGRADED_FROM = {"3.4": "3.3"}  # Airflow 3.4 moved XComs and forms to other tables
 UPGRADE = "tests/system/test_upgrade.py"
 CELLS = [
     nox.param(python, minor, id=f"{minor}-py{python}", tags=[minor]) for minor in RELEASES for python in PYTHONS[minor]
@@ -97,7 +97,7 @@ def _install(session: nox.Session, cell: str, *what: str) -> None:
 
 
 def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str, before: str | None = None) -> None:
-    """Run the tests and the DAG, record the results, and fail if any of them failed.
+    """Run the tests and the DAG, record the results, and fail if anything failed.
 
     :param before: the command of the Airflow version that the upgrade test starts from; None to skip this test
     """

@@ -30,7 +30,7 @@ TURNS = 7
 WORSE = 1.1
 Pair = tuple[Callable[[], float], Callable[[], float]]  # ours and the other side; each call is one measurement
 
-WAITS, INTERVAL, SETTLE, SECONDS = 120, 0.06, 0.3, 0.7  # the interval is not below the shortest that we allow
+WAITS, INTERVAL, SETTLE, SECONDS = 120, 0.06, 0.3, 0.7  # the interval is not below our minimum
 TASKS = 300
 LARGE = {"inputs": [], "tasks": [{"id": "write", "output": "x" * 2_000_000}]}
 SMALL = {"inputs": [], "tasks": [{"id": "write", "output": "x" * 1000}]}

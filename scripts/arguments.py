@@ -1,4 +1,4 @@
-"""Writes the types of the arguments of operators and `@task.crew` for type checkers.
+"""Writes the argument types of operators and of `@task.crew`, for type checkers.
 
 `python -m scripts.arguments` writes two files from the signatures of Airflow and the operators; with `--check`, it only
 reports whether they are up to date. Airflow's own arguments come from the installed version.
@@ -23,7 +23,7 @@ from airflow_crew_provider.wait.task import WaitingTask
 ROOT = Path(__file__).parent.parent
 ARGUMENTS = ROOT / "airflow_crew_provider" / "compat" / "arguments.py"
 STUB = ROOT / "airflow_crew_provider" / "decorators" / "__init__.pyi"
-# Types in signatures that the written file also has; Airflow's other types become Any.
+# Types that the written file can use; all other types in Airflow's signatures become Any.
 KNOWN = {
     *("Any", "None", "bool", "dict", "float", "int", "list", "str", "type"),
     *("Json", "MutableMapping", "Sequence", "datetime", "timedelta"),

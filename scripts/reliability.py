@@ -13,9 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
 TESTS = ROOT / "tests" / "reliability.md"
-ABOUT = """# Which tests prove which fault
+ABOUT = """# Faults and the tests that cover them
 
-Written by `python -m scripts.reliability` from `@pytest.mark.row`. The part for users is in
+Written by `python -m scripts.reliability` from `@pytest.mark.row`. The faults that users may notice are in
 [docs/reliability.md](../docs/reliability.md).
 """
 BEGIN, END = "<!-- rows: written by scripts/reliability.py -->", "<!-- end of rows -->"

@@ -1,4 +1,4 @@
-"""Takes screenshots of the Crew tab in a real Airflow: running, in review, completed, on a phone, a run; and a log.
+"""Takes screenshots in a real Airflow: the Crew tab (running, in review, completed, on a phone), a run, and a log.
 
 python -m scripts.tab_screenshots [folder]      needs Chromium and the [dev] extra
 """

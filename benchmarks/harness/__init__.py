@@ -1,1 +1,1 @@
-"""Shared code of the benchmarks: servers, measured processes, alternating turns, JSON results and charts."""
+"""Code shared by the benchmarks: servers, measured processes, alternating turns, JSON results and charts."""

@@ -87,7 +87,7 @@ async def measure(kind: str, count: int, interval: float, url: str, seconds: flo
         waits = start(kind, count, interval, url)
         await asyncio.sleep(settle * interval)
         while kind != kinds.SLEEPING and await polls(session) - first["polls"] < settle * count * 0.8:  # noqa: ASYNC110
-            await asyncio.sleep(0.25)  # on a busy machine, it takes longer until all have started
+            await asyncio.sleep(0.25)  # on a busy machine, they take longer to start
         start_lag = max(lag.samples)
         lag.samples.clear()
         began, had, used = time.perf_counter(), await stats(session), me.cpu_times()

@@ -148,7 +148,7 @@ class AirflowStack:
         return self
 
     def start(self, name: str) -> Component:
-        """Start a component, also again after a kill."""
+        """Start a component, for the first time or after a kill."""
         (self.home / f"{name}.pid").unlink(missing_ok=True)
         return self.group.start(name, self.components[name], self._full_env(), self.home / f"{name}.log")
 
@@ -193,7 +193,7 @@ class AirflowStack:
         return "\n".join(path.read_text(errors="replace") for path in files)
 
     def wait_until_put_away(self, run: DagRun, task_id: str, times: int = 1) -> None:
-        """Wait until the scheduler has processed the end of a task's part, as it has long before any person answers.
+        """Wait until the scheduler has processed that a task left its worker, as it has long before a person answers.
 
         Airflow fails a task that is answered earlier, and keeps no log of that try.
 
@@ -217,7 +217,7 @@ class AirflowStack:
             subprocess.run(command, env=self._full_env(), check=True, stdout=log, stderr=subprocess.STDOUT, timeout=180)
 
     def start_redis(self) -> None:
-        """Start the broker, also again after a kill; its data is restored from its append-only file."""
+        """Start the broker, for the first time or after a kill; its data is restored from its append-only file."""
         folder = ["--dir", str(self.home), "--save", "", "--appendonly", "yes"]
         command = ["redis-server", "--port", str(self._redis_port), *folder]
         self.group.start("redis", command, os.environ, self.home / "redis.log")

@@ -75,7 +75,7 @@ class CrewService:
         return {"conn_type": "crew", "host": self.url, "password": self.token}
 
     def start(self) -> Self:
-        """Start the service, also again after a kill, with the same database; return once it responds."""
+        """Start the service, for the first time or after a kill, with the same database; return once it responds."""
         env = {**os.environ, **self._env, "CREW_SERVICE_TOKEN": self.token}
         component = self.group.start(self.name, self._command, env, self.folder / "service.log")
         wait_until(lambda: self._ready(component), "the crew service")

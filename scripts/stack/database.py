@@ -9,7 +9,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class ThrowAwayDatabase:
-    """:param server: URL of a database that may create others, ``postgresql://user@host:port/name``."""
+    """A temporary database.
+
+    :param server: URL of a database whose user may create others, ``postgresql://user@host:port/name``
+    """
 
     def __init__(self, server: str) -> None:
         self.server = server

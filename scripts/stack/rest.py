@@ -1,4 +1,4 @@
-"""Access to Airflow as for any other program: through its public REST API, version 2, with a real login."""
+"""Accesses Airflow as any other program would: through its public REST API, version 2, with a real login."""
 
 from __future__ import annotations
 

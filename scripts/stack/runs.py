@@ -14,8 +14,8 @@ FINISHED = ("success", "failed")
 WAITING = ("deferred", "awaiting_input")  # without a worker slot
 UNMAPPED = -1
 POLL = 0.5  # seconds; each poll adds to the load on the API server
-# Airflow's scheduler fails a task that is answered before it has processed the end of the part that asked. No person
-# can answer that quickly.
+# Airflow's scheduler fails a task if the answer arrives before the scheduler has processed that the task left its
+# worker. No person answers that quickly.
 READING_TIME = 4.0 * FACTOR
 
 

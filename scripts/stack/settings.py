@@ -57,7 +57,7 @@ QUICK = {
     "AIRFLOW__CELERY__WORKER_ENABLE_REMOTE_CONTROL": "True",
     "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",  # on a busy machine, a second of work may take a minute
     "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
-    "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",  # or an edit right after a parse waits for the next one
+    "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",  # so that an edit soon after a parse is not ignored
     "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "180",
     # Edited files are still parsed immediately; parsing all the others every 30 s took half a core.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "1800",

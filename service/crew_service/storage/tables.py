@@ -27,7 +27,7 @@ executions = Table(
     "executions",
     metadata,
     Column("id", String(36), primary_key=True),
-    Column("kickoff_id", String(36), nullable=False, unique=True),  # the polled id; changes on a resume in the live dialect
+    Column("kickoff_id", String(36), nullable=False, unique=True),  # the polled id; a live resume changes it
     Column("crew", String(64), nullable=False, server_default=""),  # name of the served crew; empty at the root
     Column("owner", String),  # name of the user token; null for the organization
     Column("state", String(16), nullable=False),
