@@ -1,10 +1,10 @@
-# Two images: Airflow with the provider (`airflow`), and the crew service with CrewAI (`crew-service`), which has no Airflow.
+# Two images: Airflow with the provider (`airflow`), and the crew service with CrewAI (`crew-service`), without Airflow.
 ARG AIRFLOW_VERSION=3.3.2
 FROM apache/airflow:${AIRFLOW_VERSION} AS airflow
 
 COPY --chown=airflow:0 pyproject.toml README.md LICENSE /opt/crew-provider/
 COPY --chown=airflow:0 airflow_crew_provider /opt/crew-provider/airflow_crew_provider
-# Airflow's own version stands in the same command, so that pip refuses rather than changes it.
+# Airflow's version is part of the command, so that pip fails instead of changing it.
 RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" /opt/crew-provider
 
 FROM python:3.12-slim-bookworm AS crew-service

@@ -1,8 +1,8 @@
-"""`make test-matrix`: tests and one DAG on each supported Airflow, and once on the oldest of all dependencies.
+"""`make test-matrix`: run tests and one DAG on each supported Airflow, and once with the oldest dependencies.
 
-Each cell is an environment of its own. `nox --list` names them, `nox --tags 2.11` runs those of one version, and
-`make test-matrix AIRFLOW=3.4.0` those of that release, in place of the one that the table has. A Python that is not on
-this machine is not downloaded; its cells are not run. The results go into docs/compatibility.md.
+Each cell has its own environment. `nox --list` lists them, `nox --tags 2.11` runs those of one version, and
+`make test-matrix AIRFLOW=3.4.0` runs those of that release instead of the one in the table. Python versions that are
+not installed are not downloaded, and their cells are skipped. The results are written to docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ ROOMS = ("api", "client", "compat", "flows", "kickoff", "kit", "resume", "wait")
 CLASSES = ("decorators", "hooks", "links", "operators", "sensors", "triggers")
 FOLDERS = {"2.11": (*ROOMS, *CLASSES), "3.0": (*ROOMS, *CLASSES, "inbox")}
 ALL_FOLDERS = (*FOLDERS["3.0"], "review", "view")
-REVIEWS = "tests/system/reviews"  # they need Airflow 3.1, as the tab does
+REVIEWS = "tests/system/reviews"  # they need Airflow 3.1, as does the tab
 ON_PROCESSES = ("tests/system/test_inbox.py", *(f"{REVIEWS}/test_{name}.py" for name in ("reviews", "tab", "loop")))
-UPGRADED_FROM = {"3.4": "3.3"}  # XComs and forms moved to other tables
+UPGRADED_FROM = {"3.4": "3.3"}  # Airflow 3.4 moved XComs and forms to other tables
 UPGRADE = "tests/system/test_upgrade.py"
 CELLS = [
     nox.param(python, minor, id=f"{minor}-py{python}", tags=[minor]) for minor in RELEASES for python in PYTHONS[minor]
@@ -57,7 +57,7 @@ os.environ["UV_PYTHON_DOWNLOADS"] = "never"
 @nox.session
 @nox.parametrize("python, minor", CELLS)
 def airflow(session: nox.Session, minor: str) -> None:
-    """Run the tests and the DAG on one Airflow, and install the service beside it."""
+    """Run the tests and the DAG on one Airflow, and install the service alongside it."""
     cell, exact = f"{RELEASES[minor]}, Python {session.python}", pins(RELEASES[minor])
     _install(session, cell, *exact, "--editable", ".")
     beside = _service_beside_airflow(session)
@@ -68,14 +68,14 @@ def airflow(session: nox.Session, minor: str) -> None:
 
 @nox.session(python="3.11")
 def lowest(session: nox.Session) -> None:
-    """Run the tests with the oldest dependencies that the package allows, and the oldest that Airflow 2.11.0 needs."""
+    """Run the tests with the oldest dependencies that the package and Airflow 2.11.0 allow."""
     cell, oldest = f"{LOWEST}, Python {session.python}", ("--resolution", "lowest-direct", *HELD_BACK[LOWEST])
     _install(session, cell, *oldest, "--editable", ".[service]", "--editable", "./service", *TEST_TOOLS)
     _try(session, cell, FOLDERS["2.11"], "not tried")
 
 
 def _environment_before(session: nox.Session, minor: str) -> str:
-    """Make an environment with the Airflow from which databases are upgraded; return its command."""
+    """Create an environment with the Airflow version from which a database is upgraded; return its command."""
     folder = Path(session.create_tmp()).resolve() / f"airflow-{minor}"
     session.run("uv", "venv", "--quiet", "--clear", "--python", str(session.python), str(folder), external=True)
     tools = [each for each in TEST_TOOLS if each.startswith(("asyncpg", "psycopg2"))]
@@ -85,7 +85,7 @@ def _environment_before(session: nox.Session, minor: str) -> str:
 
 
 def _install(session: nox.Session, cell: str, *what: str) -> None:
-    """Install what the cell needs; where that fails, the cell says why."""
+    """Install the packages that the cell needs; if that fails, record the reason in the cell."""
     with tempfile.TemporaryFile("w+") as said:
         try:
             session.install(*what, silent=False, stdout=said, stderr=subprocess.STDOUT)
@@ -97,9 +97,9 @@ def _install(session: nox.Session, cell: str, *what: str) -> None:
 
 
 def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str, before: str | None = None) -> None:
-    """Run the tests and the DAG, record the results, and fail unless all is well.
+    """Run the tests and the DAG, record the results, and fail if anything failed.
 
-    :param before: the command of the Airflow from which the test of an upgrade starts; None for no such test
+    :param before: the command of the Airflow version that the upgrade test starts from; None to skip this test
     """
     selected = ("-m", "not system and not long", *(f"tests/{folder}" for folder in folders))
     on_processes = (*ON_PROCESSES, UPGRADE) if before else ON_PROCESSES
@@ -111,7 +111,7 @@ def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str,
 
 
 def _service_beside_airflow(session: nox.Session) -> str:
-    """Ask the installer, in a dry run, what the extra would change; new packages are none of that."""
+    """Return which installed packages the service would change, according to a dry run; new packages do not count."""
     said = session.run("uv", "pip", "install", "--dry-run", "--editable", "./service", silent=True, external=True)
     removed = re.findall(r"^ - (\S+)", said or "", re.MULTILINE)
     changed = [each for each in removed if not each.startswith("airflow-crew-")]
@@ -119,7 +119,7 @@ def _service_beside_airflow(session: nox.Session) -> str:
 
 
 def _tests(session: nox.Session, *selected: str, before: str | None = None) -> str:
-    """Return the figures of pytest's last line."""
+    """Run the tests and return the counts from pytest's last line."""
     command = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup"]
     said = _said(session, *command, *selected, before=before)
     last = re.findall(r"^.*(?:passed|failed|error).* in \d.*$", said, re.MULTILINE)[-1:]
@@ -132,8 +132,8 @@ def _dag(session: nox.Session) -> str:
 
 
 def _said(session: nox.Session, *command: str, before: str | None = None) -> str:
-    """Run a command to its end, whatever its exit code, and return what it printed."""
-    # What an older Airflow lacks is skipped.
+    """Run a command, whatever its exit code, and return its output."""
+    # Tests of features that an older Airflow does not have are skipped.
     environment = {"CREW_TESTS_NO_SKIP": None, "CREW_TESTS_AIRFLOW_BEFORE": before}
     said = session.run(*command, env=environment, silent=True, success_codes=range(256)) or ""
     session.log(said[-3000:])

@@ -1,7 +1,7 @@
-"""The benchmarks of waits and of DAG files: `python -m benchmarks [--full]`.
+"""Benchmarks of waits and DAG files: `python -m benchmarks [--full]`.
 
-Prints the tables of benchmarks/README.md; what needs Airflow's processes only with `--full`. `inbox_wake.py`, and the
-load on the service, `service_load.py` and `service_machines.py`, are run by themselves.
+Prints the tables in benchmarks/README.md; those that need Airflow's processes only with `--full`. Run `inbox_wake.py`
+and the load tests of the service, `service_load.py` and `service_machines.py`, separately.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ON_PROCESSES = {"A triggerer": triggerer_load.run, "After the crew": downstream_
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="all sizes and more turns: about an hour")
+    parser.add_argument("--full", action="store_true", help="all sizes and more turns; takes about an hour")
     full = parser.parse_args().full
     began = time.monotonic()
     parts = {title: partial(run, full) for title, run in PARTS.items()} | (ON_PROCESSES if full else {})
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _printed(title: str, run: Callable[[], str]) -> bool:
-    """Print the tables of one part; one that fails does not take the others with it."""
+    """Print the tables of one part; if it fails, print the traceback, so that the other parts still run."""
     print(f"\n## {title}\n", flush=True)
     try:
         print(f"\n{run()}", flush=True)

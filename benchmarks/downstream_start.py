@@ -1,7 +1,7 @@
-"""From the end of a crew to the running task after it: `python -m benchmarks.downstream_start [turns]`.
+"""Measures the time from a crew's end to the next task's start: `python -m benchmarks.downstream_start [turns]`.
 
-Real Airflow processes and the crew service: polled every 5 s, and woken by webhook with an interval of 10 minutes.
-Crews of 2 s show what a deferral costs that has just begun.
+Uses real Airflow processes and the crew service, with a poll every 5 s, and with a webhook and an interval of 10
+minutes. Crews that take 2 s show the cost of a deferral that has only just begun.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CASES = {
 
 
 class TimedCrew:
-    """Works as long as its inputs say, and notes when it began and ended."""
+    """Works for as long as its inputs specify, and records when it began and ended."""
 
     kind = "crew"
     isolation = "inline"
@@ -73,7 +73,7 @@ def measure(stack: AirflowStack, service: LocalService, crew: TimedCrew, turns: 
 
 
 def run(turns: int = 5) -> str:
-    """Measure, keep the results as JSON, and return the table."""
+    """Measure, save the results as JSON, and return the table."""
     crew, postgres = TimedCrew(), server_url()
     with (
         running_service(crew=crew, workers=2) as service,

@@ -1,9 +1,9 @@
-"""The guard of the ratios: `make guard`, within a minute. It fails if one is worse by a tenth than what is kept.
+"""`make guard`: fail if a performance ratio is more than 10% worse than the recorded one; takes under a minute.
 
-It measures the CPU of a poll beside the smallest trigger's, of a DAG file beside one of bare operators, of a status
-request beside a bare route, and the memory of a crew service with large outputs beside one with small ones. Turns are
-adjacent, and a ratio is the median of their quotients, so that the load of the machine meets both sides.
-`kept_ratios.json` has the ratios that are kept; `--keep` writes what was measured there.
+It compares the CPU time of a poll with that of the smallest trigger, a DAG file with one of bare operators, a status
+request with a bare route, and the memory of a crew service with large outputs with that of one with small outputs. The
+two sides alternate, and a ratio is the median of the ratios of adjacent turns, so that the load of the machine affects
+both. The recorded ratios are in `kept_ratios.json`; `--keep` replaces them with the measured ones.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from benchmarks.service_load import BARE, Side, ask, free_port, request, started
 KEPT = Path(__file__).with_name("kept_ratios.json")
 TURNS = 7
 WORSE = 1.1
-Pair = tuple[Callable[[], float], Callable[[], float]]  # ours and the other side, each measured once a call
+Pair = tuple[Callable[[], float], Callable[[], float]]  # ours and the other side; each call is one measurement
 
-WAITS, INTERVAL, SETTLE, SECONDS = 120, 0.06, 0.3, 0.7  # an interval that is not below the least of ours
+WAITS, INTERVAL, SETTLE, SECONDS = 120, 0.06, 0.3, 0.7  # the interval is not below our minimum
 TASKS = 300
 LARGE = {"inputs": [], "tasks": [{"id": "write", "output": "x" * 2_000_000}]}
 SMALL = {"inputs": [], "tasks": [{"id": "write", "output": "x" * 1000}]}
-EXECUTIONS = 2  # in a turn
+EXECUTIONS = 2  # per turn
 
 
 @contextmanager
 def poll(folder: Path) -> Iterator[Pair]:
-    """Measure the CPU of a poll, in one event loop that runs one kind of wait at a time."""
+    """Measure the CPU time of a poll, in one event loop that runs one kind of wait at a time."""
     import aiohttp
 
     from benchmarks.harness import kinds, one_loop
@@ -67,7 +67,7 @@ def poll(folder: Path) -> Iterator[Pair]:
 
 @contextmanager
 def dag_file(folder: Path) -> Iterator[Pair]:
-    """Measure the CPU of making and serializing a DAG."""
+    """Measure the CPU time of creating and serializing a DAG."""
     from benchmarks import parsing
 
     def maker(kind: str) -> Callable[[int], Any]:
@@ -86,7 +86,7 @@ def dag_file(folder: Path) -> Iterator[Pair]:
 
 @contextmanager
 def status(folder: Path) -> Iterator[Pair]:
-    """Measure the CPU of an answer of the service."""
+    """Measure the CPU time that the service needs for a response."""
     from benchmarks.traces import serving
 
     def measured(process: int, port: int, path: str) -> float:
@@ -103,7 +103,7 @@ def status(folder: Path) -> Iterator[Pair]:
 
 @contextmanager
 def memory(folder: Path) -> Iterator[Pair]:
-    """Measure the most memory that a service has ever taken, with a receiver that never answers."""
+    """Measure the peak memory of a service whose webhook receiver never responds."""
     from benchmarks.traces import serving
 
     def measured(process: int, port: int, receiver: str) -> float:
@@ -127,7 +127,7 @@ async def _kick_off(port: int, **body: Any) -> str:
 
 
 async def _finish(port: int, receiver: str) -> None:
-    """Kick off an execution, and poll it until it has completed."""
+    """Kick off an execution and poll it until it has completed."""
     execution = await _kick_off(port, crewWebhookUrl=f"{receiver}/crew", taskWebhookUrl=f"{receiver}/task")
     until = time.monotonic() + 60
     while time.monotonic() < until:
@@ -154,14 +154,14 @@ RATIOS: Mapping[str, Callable[[Path], Any]] = {
 
 
 def ratio(measure: Callable[[Path], Any]) -> float:
-    """Return the median quotient of adjacent turns."""
+    """Return the median ratio of adjacent turns."""
     with tempfile.TemporaryDirectory() as folder, measure(Path(folder)) as (ours, other):
         return statistics.median(ours() / other() for _ in range(TURNS))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="keep what is measured")
+    parser.add_argument("--keep", action="store_true", help="record the measured ratios")
     keep = parser.parse_args().keep
     kept = json.loads(KEPT.read_text())
     found: dict[str, float] = {}
@@ -169,15 +169,15 @@ def main() -> None:
         began = time.monotonic()
         found[name] = ratio(measure)
         if found[name] > kept[name] * WORSE and not keep:
-            # A disturbance ends, a regression stays.
+            # A disturbance is temporary; a regression is not.
             found[name] = min(found[name], ratio(measure))
         took = time.monotonic() - began
-        print(f"{name}: {found[name]:.2f}, kept so far: {kept[name]:.2f} ({took:.0f} s)", flush=True)
+        print(f"{name}: {found[name]:.2f}, recorded: {kept[name]:.2f} ({took:.0f} s)", flush=True)
     worse = [name for name in RATIOS if found[name] > kept[name] * WORSE]
     if keep:
         KEPT.write_text(json.dumps({name: round(each, 2) for name, each in found.items()}, indent=1) + "\n")
     elif worse:
-        sys.exit(f"Worse by more than a tenth than what {KEPT.name} keeps: {', '.join(worse)}")
+        sys.exit(f"More than 10% worse than recorded in {KEPT.name}: {', '.join(worse)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""From a webhook to a task that has left `deferred`: `python benchmarks/inbox_wake.py [waits]`.
+"""Measures the time from a webhook until a task has left `deferred`: `python benchmarks/inbox_wake.py [waits]`.
 
-Real Airflow processes, and the crew service in its live dialect, where only a webhook tells of a question to a
-person. The clock starts when a crew's task asks for the person, so the service's own delivery is part of the time.
+Uses real Airflow processes, and the crew service in its live dialect, in which only a webhook announces a question to a
+person. The clock starts when a crew's task asks the person, so the time includes the delivery by the service.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STATES = sa.text("SELECT map_index, state FROM task_instance WHERE task_id = 'wa
 
 
 class HeldCrew:
-    """A crew whose task asks a person as soon as it is let go."""
+    """A crew whose task asks a person as soon as it is released."""
 
     isolation = "inline"
     inputs = ("number",)
@@ -49,7 +49,7 @@ class HeldCrew:
 
 
 class Watcher:
-    """Notes when each wait leaves `deferred`, by looking into Airflow's database."""
+    """Records when each wait leaves `deferred`, by polling Airflow's database."""
 
     def __init__(self, stack: AirflowStack) -> None:
         self._engine = sa.create_engine(stack.env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
@@ -63,7 +63,7 @@ class Watcher:
         return sum(state == "deferred" for state in self.states().values())
 
     def watch(self, indexes: Iterable[int], timeout: float) -> None:
-        """Look until all of them have left."""
+        """Poll until all of them have left `deferred`."""
         missing, deadline = set(indexes), time.monotonic() + timeout
         while missing and time.monotonic() < deadline:
             states, now = self.states(), time.monotonic()
@@ -74,7 +74,7 @@ class Watcher:
 
 
 def measure(watcher: Watcher, crew: HeldCrew, indexes: list[int]) -> list[float]:
-    """Let these crews ask at once; return the seconds until each task has left `deferred`."""
+    """Release these crews all at once; return the seconds until each task has left `deferred`."""
     begun = time.monotonic()
     for index in indexes:
         crew.gates[index].set()
@@ -101,7 +101,7 @@ def benchmark(size: int) -> list[tuple[str, list[float]]]:
         stack.api.trigger("inbox_wake", {"waits": size})
         watcher = Watcher(stack)
         wait_until(lambda: watcher.deferred() == size, f"{size} deferred tasks", patience=1800, pause=1.0)
-        time.sleep(5)  # the last one has settled
+        time.sleep(5)  # for the last one to settle
         single = [second for index in range(size // 2) for second in measure(watcher, crew, [index])]
         return [
             ("one after the other", single),

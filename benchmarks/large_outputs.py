@@ -1,7 +1,7 @@
-"""What large outputs cost the crew service: `python -m benchmarks.large_outputs`.
+"""Measures the memory that large outputs take in the crew service: `python -m benchmarks.large_outputs`.
 
-15 executions of 10 MB each, with webhooks to a receiver that never answers: the memory of the service above that of an
-idle one, at most and at the end.
+Runs 15 executions of 10 MB each, with webhooks to a receiver that never responds, and prints how much more memory the
+service uses than an idle one: at its peak and at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many polls one execution costs and how late its end is noticed: `python -m benchmarks.pace`. Needs no clock."""
+"""Computes how many polls an execution takes, and how late its end is noticed: `python -m benchmarks.pace`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRAWS = 500
 
 
 def one(length: float, chance: random.Random) -> tuple[int, float]:
-    """Return how many polls an execution of that length costs with default settings, and how late its end is seen."""
+    """Return how many polls an execution of that length takes by default, and how late its end is noticed."""
     watch, now, polls = Watch(kickoff_id="k-1", started=0.0), 0.0, 0
     while now < length:
         watch.saw(RUNNING, now=now)

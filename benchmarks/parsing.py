@@ -1,7 +1,8 @@
-"""What a DAG file costs that uses the provider: `python -m benchmarks.parsing [--full]`.
+"""Measures the cost of a DAG file that uses the provider: `python -m benchmarks.parsing [--full]`.
 
-First the CPU of importing each public module, on top of what Airflow needs for a DAG with a BaseOperator, a sensor and
-an HITLOperator; then a DAG of 500 kickoff and sensor tasks, made and serialized, beside the same of bare operators.
+First, the CPU time for importing each public module, in addition to what Airflow needs for a DAG with a BaseOperator, a
+sensor and an HITLOperator. Then, the CPU time for creating and serializing a DAG of 500 kickoff and sensor tasks, and
+the same DAG with bare operators.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ print(min(best) * 1000)
 
 
 def cpu(code: str) -> Figures:
-    """Return the milliseconds that a fresh Python prints."""
+    """Run the code in a new Python process; return the milliseconds that it prints."""
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "AIRFLOW_HOME": home}
         done = subprocess.run(

@@ -1,8 +1,8 @@
-"""What a poll costs in a triggerer: `python -m benchmarks.poll_cost [--full]`.
+"""Measures the cost of a poll in a triggerer: `python -m benchmarks.poll_cost [--full]`.
 
-Each case is a process with one event loop, in which Airflow's own code runs the triggers, against a server in another
-process. Compared are our trigger (alone, and where the service answers many polls in one request), the smallest one
-there can be on a shared session of aiohttp, the peers', a hand-written protocol, and one that only sleeps.
+Each case is a process with one event loop, in which Airflow's own code runs the triggers, polling a server in another
+process. The benchmark compares our trigger (with single polls, and with many polls per request), the smallest possible
+trigger on a shared aiohttp session, those of other providers, a hand-written protocol, and one that only sleeps.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def rows(found: Turns) -> list[list[str]]:
 
 
 def many(sizes: tuple[int, ...], interval: float, seconds: float) -> dict[str, dict[int, float]]:
-    """Return the milliseconds of CPU per second that so many waits cost, by kind and number."""
+    """Return the CPU milliseconds per second that the waits cost, by kind and number of waits."""
     costs: dict[str, dict[int, float]] = {OURS: {}, BATCH: {}, kinds.SMALLEST: {}, kinds.SLEEPING: {}}
     with server.running() as plain, server.running(server.Options(batch=True)) as batch:
         for size in sizes:
@@ -111,5 +111,5 @@ def run(full: bool) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="more turns, 10,000 waits, and the picture")
+    parser.add_argument("--full", action="store_true", help="more turns, 10,000 waits, and the chart")
     print(run(parser.parse_args().full))

@@ -1,7 +1,7 @@
-"""Load on the crew service: `python benchmarks/service_load.py`. Prints the figures of benchmarks/README.md.
+"""Puts load on the crew service: `python benchmarks/service_load.py`. Prints the figures in benchmarks/README.md.
 
-Each rate is measured on a service in a process of its own, over kept connections, in the same run as a bare
-FastAPI route that answers a body of the same kind.
+Each rate is measured over persistent connections to a service in its own process, in the same run as a bare FastAPI
+route that returns a similar body.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from uuid import uuid4
 TOKEN = "benchmark-token-0123456789"
 CONNECTIONS = 16
 ROUNDS = 11
-SECONDS = 0.5  # of each turn
+SECONDS = 0.5  # per turn
 STORED = 1_000_000
 BARE = """
 import sys, uvicorn
@@ -87,7 +87,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: 
 
 @dataclass
 class Side:
-    """A server under load: how many answers in how much time, and what they cost it."""
+    """A server under load, with its response rates and the CPU time that it used."""
 
     process: int
     port: int
@@ -125,7 +125,7 @@ async def _client(port: int, sent: list[bytes], until: float) -> int:
 
 
 async def burst(port: int, size: int) -> tuple[list[str], float]:
-    """Kick off `size` executions at once, each over a connection of its own."""
+    """Kick off `size` executions at once, each over its own connection; return their ids and the seconds it took."""
 
     async def one() -> str:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -140,7 +140,7 @@ async def burst(port: int, size: int) -> tuple[list[str], float]:
 
 
 async def settled(port: int, ids: list[str], word: str) -> float:
-    """Seconds until every execution reads `word`."""
+    """Return the seconds until every execution has the status `word`."""
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for kickoff_id in ids:
@@ -154,7 +154,7 @@ async def settled(port: int, ids: list[str], word: str) -> float:
 
 
 def multiply(database: Path, kickoff_id: str, total: int) -> None:
-    """Fill the database with copies of one execution and of its results."""
+    """Fill the database with copies of one execution and its results."""
     with sqlite3.connect(database) as connection:
         for table, key, others in (("executions", "id", ("kickoff_id",)), ("results", "execution_id", ())):
             names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
@@ -198,14 +198,14 @@ async def approve(port: int, kickoff_id: str) -> None:
 
 
 async def report(what: str, service: tuple[int, int], bare: tuple[int, int], ids: list[str]) -> None:
-    """Both sides in turns, so that the load of the machine meets both."""
+    """Measure both sides in turn, so that the load of the machine affects both, and print the result."""
     ours = Side(*service, [request("GET", f"/status/{kickoff_id}") for kickoff_id in ids])
     theirs = Side(*bare, [request("GET", "/status/x")])
     for _ in range(ROUNDS):
         await ours.turn()
         await theirs.turn()
     quotient = statistics.median(one / other for one, other in zip(ours.rates, theirs.rates, strict=True))
-    print(f"status ({what}): {ours.told()}; bare route: {theirs.told()}; median quotient of the rates {quotient:.0%}")
+    print(f"status ({what}): {ours.told()}; bare route: {theirs.told()}; median ratio of the rates {quotient:.0%}")
 
 
 if __name__ == "__main__":

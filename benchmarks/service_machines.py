@@ -1,9 +1,16 @@
-"""Several services on one PostgreSQL: `python -m benchmarks.service_machines`. Prints figures of benchmarks/README.md.
+"""Runs several services on one PostgreSQL database: `python -m benchmarks.service_machines`.
 
+<<<<<<< /tmp/w/m2
 `kickoffs` measures kickoffs per second with one, two and three services; `latencies` how long 16 clients wait for the
 response to a kickoff, on SQLite and on PostgreSQL; `statuses` how many status requests of 16 clients are answered per
 second, likewise; `polls` what a status costs with few and with many stored executions, likewise. Needs a server on
 which databases may be made.
+=======
+`kickoffs` measures kickoffs per second with one, two and three services; `latencies` measures how long 16 clients wait
+for the response to a kickoff, on SQLite and on PostgreSQL; `polls` measures the cost of reading a status with few and
+with many stored executions, also on both. Prints figures in benchmarks/README.md. Needs a server on which databases
+may be created.
+>>>>>>> /tmp/w/m3
 """
 
 from __future__ import annotations
@@ -37,7 +44,7 @@ FEW_CLIENTS = 16
 SECONDS = 8.0
 ROUNDS = 3
 SIZES = (100, 1_000_000)
-POLLS = 500  # of each turn
+POLLS = 500  # per turn
 POLL_ROUNDS = 11
 IDS = 100
 SCENARIO = {"inputs": ["topic"], "tasks": [{"id": "only_task", "output": "All on {topic}"}]}
@@ -73,7 +80,7 @@ async def kicked_off(ports: list[int], clients: int = CLIENTS) -> list[float]:
 
 
 def completed(database: Database, number: int) -> None:
-    """Return once that many executions are over."""
+    """Return once that many executions have ended."""
     query = select(func.count()).select_from(executions).where(executions.c.state.in_(OVER))
     while True:
         with database.reading() as connection:
@@ -83,7 +90,7 @@ def completed(database: Database, number: int) -> None:
 
 
 def rates(server: str, scenario: Path, number: int) -> Figures:
-    """Kickoffs that are answered in a second, and executions that are run to their end in one."""
+    """Return the kickoffs answered per second, and the executions completed per second."""
     database = ThrowAwayDatabase(server)
     with ExitStack() as stack:
         stack.callback(database.drop)
@@ -109,7 +116,7 @@ def kickoffs(server: str, folder: Path) -> str:
 
 
 def waited(url: str, scenario: Path) -> Figures:
-    """Milliseconds that clients wait for the response to a kickoff, while the service also runs the executions."""
+    """Return the milliseconds that clients wait for the response to a kickoff while the service runs the executions."""
     port = free_port()
     command = ["-m", "crew_service", "serve", "--port", str(port), "--token", TOKEN]
     with started(*command, "--db", url, "--crew", str(scenario), port=port):
@@ -180,14 +187,14 @@ def filled(url: str, size: int) -> Database:
 
 
 def some_ids(database: Database) -> list[str]:
-    """Of executions from all over the table."""
+    """Return the ids of executions from all parts of the table."""
     with database.reading() as connection:
         query = select(executions.c.kickoff_id).order_by(func.random()).limit(IDS)
         return list(connection.execute(query).scalars())
 
 
 def cost(database: Database, ids: list[str]) -> Figures:
-    """Microseconds of the read that a status makes, the median."""
+    """Return the median time to read a status, in microseconds."""
     query, times = queries.status_query(SpecDialect.columns), []
     for number in range(POLLS):
         began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""A public client of live deployments, unchanged, on `--dialect live`: `python benchmarks/service_public_clients.py`.
+"""Runs an unmodified public client against `--dialect live`: `python benchmarks/service_public_clients.py`.
 
-Makes an environment of its own with the crewai-tools package (some minutes), lets its kickoff-and-wait tool run a
-crew that succeeds and one that fails, and ends with code 0 when the tool understood both.
-`--python PATH` takes the interpreter of an environment that has crewai-tools already.
+Creates an environment with the crewai-tools package (takes a few minutes), has its kickoff-and-wait tool run a crew
+that succeeds and one that fails, and exits with code 0 if the tool understood both.
+`--python PATH` uses the interpreter of an environment that already has crewai-tools.
 """
 
 from __future__ import annotations

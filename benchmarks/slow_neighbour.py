@@ -1,7 +1,7 @@
-"""A slow or dead deployment beside a healthy one in one loop: `python -m benchmarks.slow_neighbour [--full]`.
+"""Polls a slow or dead deployment and a healthy one in the same loop: `python -m benchmarks.slow_neighbour [--full]`.
 
-Told is by how much the healthy one's polls are late: the 99th percentile of the time between two polls of a wait, less
-the longest pause that it may choose itself.
+Reports the delay of the healthy deployment's polls: the 99th percentile of the time between two polls of a wait, minus
+the longest pause that the wait itself may choose.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ NEIGHBOURS = {
     "answers after 10 s": server.Options(latency=10.0),
     "never answers": server.Options(dead=True),
 }
-LONGEST_PAUSE = 1.2  # of the interval
+LONGEST_PAUSE = 1.2  # in intervals
 
 
 async def wait_beside(count: int, interval: float, seconds: float, with_neighbour: bool) -> None:
-    """Run the waits on both deployments in this loop."""
+    """Run the waits for both deployments in this loop."""
     from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
     async def one(number: int, conn_id: str) -> None:
         trigger = CrewStatusTrigger(f"k-{number}", conn_id, poll_interval=interval, not_before=1.0)
         async for event in trigger.run():
-            raise AssertionError(f"no wait ends here: {event}")
+            raise AssertionError(f"no wait should end: {event}")
 
     deployments = ["crew_default", "crew_slow"][: 1 + with_neighbour]
     waits = [asyncio.create_task(one(number, conn_id)) for conn_id in deployments for number in range(count)]

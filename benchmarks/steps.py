@@ -1,8 +1,8 @@
-"""What the steps of a crew cost: `python -m benchmarks.steps [--full]`.
+"""Measures the cost of a crew's steps: `python -m benchmarks.steps [--full]`.
 
-A segment of the service stores steps of a tool with results of 1 KB, or as many writes that store nothing else. A
-process makes 30 calls of a model and 30 of a tool in a task as CrewAI makes them, recorded and not; a thread takes what
-it reports, so that its own work counts alone, and no commit. A status is asked of a service with and without a journal.
+A segment of the service stores tool steps with results of 1 KB, or makes as many writes without steps. A process makes
+30 model calls and 30 tool calls per task, as CrewAI does, recorded and unrecorded; a thread receives its reports, so
+that only its own work counts, without commits. Status requests go to a service with a journal and to one without.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ NONE, KEPT = "--no-journal", "with steps"
 STEPS, RESULT = 30, "x" * 1024
 TASK = {
     "id": "write",
-    "human_input": True,  # so that the task is not over while it is looked at
+    "human_input": True,  # so that the task has not ended when it is measured
     "output": "x",
     "steps": [{"tool": "look_up", "arguments": {"number": number}, "result": RESULT} for number in range(STEPS)],
 }
-EXECUTIONS = 20  # whose size is measured
-TASKS = 10  # of a turn of a process
+EXECUTIONS = 20  # for measuring their size
+TASKS = 10  # per turn of a process
 
 
 def of_service(folder: Path, rounds: int) -> tuple[turns.Turns, float]:
-    """Return the CPU of a status request, and the bytes that 30 steps take while their task runs."""
+    """Return the CPU time of a status request, and the bytes that 30 steps take up while their task runs."""
     with ExitStack() as stack:
         options = {NONE: ("--no-journal",), KEPT: ()}
         at = {case: stack.enter_context(serving(folder, {"tasks": [TASK]}, *given)) for case, given in options.items()}
@@ -60,7 +60,7 @@ async def _kicked_off(port: int, count: int) -> list[str]:
 
 
 def _bytes(database: Path) -> float:
-    """Return what the tables of journal and steps take, with their indexes."""
+    """Return the bytes that the journal and step tables take up, including their indexes."""
     tables = "SELECT name FROM sqlite_master WHERE tbl_name IN ('journal', 'steps')"
     with sqlite3.connect(database) as connection:
         return float(connection.execute(f"SELECT sum(pgsize) FROM dbstat WHERE name IN ({tables})").fetchone()[0])
@@ -75,7 +75,7 @@ def of_process(part: str, rounds: int) -> turns.Turns:
 
 
 def segment(case: str) -> None:
-    """Print what a step costs the thread that stores it, beside the commits of its beginning and its end."""
+    """Print the CPU time per step of the thread that stores it or, without steps, of as many writes."""
     from crew_service.engine.crew import Step, StepDone
     from crew_service.engine.limits import Limits
     from crew_service.engine.printed_writer import PrintedWriter
@@ -109,7 +109,7 @@ def segment(case: str) -> None:
 
 
 def crew(case: str) -> None:
-    """Print what a step costs the thread that makes it."""
+    """Print the CPU time of a step in the thread that makes the call."""
     from crewai import BaseLLM
     from crewai.tools import BaseTool
 

@@ -1,7 +1,7 @@
-"""New connections and CPU per poll over TLS: `python -m benchmarks.tls_keep_alive [--full]`.
+"""Measures new connections and CPU time per poll over TLS: `python -m benchmarks.tls_keep_alive [--full]`.
 
-400 waits at 20 s against servers with 50 ms of latency that close a connection after 15 s, and after 75 s, without use.
-The quick run has 100 waits at 5 s.
+400 waits poll every 20 s. The servers have a latency of 50 ms and close idle connections after 15 s or 75 s. The quick
+run has 100 waits that poll every 5 s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CPU = "cpu_us_per_poll"
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """Write a certificate for 127.0.0.1 that signs itself, and its key."""
+    """Write a self-signed certificate for 127.0.0.1 and its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,8 +1,8 @@
-"""What traces cost: `python -m benchmarks.traces [--full]`.
+"""Measures the cost of traces: `python -m benchmarks.traces [--full]`.
 
-Two crew services, one that sends its spans to a receiver and one without traces, are asked in turns over kept
-connections; a hook sends kickoffs and polls to a bare server, in a span of its task, with Airflow's switch on and off.
-The CPU of a kickoff at the service is also that of its execution, of one scripted task.
+Requests go in turn, over persistent connections, to two crew services: one that sends its spans to a receiver and one
+without traces. A hook sends kickoffs and polls to a bare server within its task's span, with Airflow's traces on and
+off. The CPU time of a kickoff at the service includes its execution, which has one scripted task.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OFF, ON = "traces off", "traces on"
 CPU = "cpu_us"
 TASK = {"tasks": [{"id": "write", "output": "x"}]}
 PARENT = "Traceparent: 00-{:032x}-{:016x}-01\r\n"
-CALLS = 200  # of a hook in a turn
-PAUSE, IDLE = 0.5, 0.03  # seconds, and seconds of CPU in that time
+CALLS = 200  # of a hook per turn
+PAUSE, IDLE = 0.5, 0.03  # seconds, and the CPU seconds used meanwhile
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Takes spans, and answers kickoffs and polls at once."""
+    """Accepts spans, and answers kickoffs and polls immediately."""
 
     protocol_version = "HTTP/1.1"
 
@@ -67,7 +67,7 @@ def answering() -> Iterator[str]:
 
 @contextmanager
 def serving(folder: Path, crew: Any = TASK, *options: str, **environment: str) -> Iterator[tuple[int, int]]:
-    """Serve a crew in a process of its own; yield the process and the port."""
+    """Serve a crew in a separate process; yield the process id and the port."""
     port = free_port()
     (folder / f"{port}.json").write_text(json.dumps(crew))
     command = ["-m", "crew_service", "serve", "--crew", str(folder / f"{port}.json"), "--port", str(port)]
@@ -131,7 +131,7 @@ def turn_of(process: int, port: int, sent: list[bytes]) -> Callable[[], turns.Fi
 
 
 def cpu_once_idle(process: int) -> float:
-    """Return the CPU that a process has used by the time that it uses next to none: what was kicked off has ended."""
+    """Wait until a process is nearly idle, so that its executions have ended; return its CPU time so far."""
     used, more = cpu_seconds(process), 1.0
     while more > IDLE:
         time.sleep(PAUSE)

@@ -1,8 +1,8 @@
-"""Thousands of waits in a real triggerer on PostgreSQL: `python -m benchmarks.triggerer_load [waits] [seconds]`.
+"""Runs thousands of waits in a real triggerer on PostgreSQL: `python -m benchmarks.triggerer_load [waits] [seconds]`.
 
-Needs PostgreSQL, on this machine or in CREW_TESTS_POSTGRES. Counts polls, connections and look-ups while the waits are
-held, then kills the triggerer and measures how long another one takes to poll them all; then the same with the
-smallest trigger there can be, which shows what of it is Airflow's own.
+Needs PostgreSQL, on this machine or in CREW_TESTS_POSTGRES. Counts polls, connections and lookups while the triggerer
+has the waits, then kills it and measures how long another one takes to poll them all. Then does the same with the
+smallest possible trigger, which shows Airflow's own share of the cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFERRED = sa.text("SELECT count(*) FROM task_instance WHERE state = 'deferred'"
 
 
 def polled_by_all(server: Running, waits: int) -> float:
-    """Return the seconds until each wait has been polled once more."""
+    """Return the seconds until each wait has been polled again."""
     began = time.monotonic()
     server.forget()
     wait_until(lambda: server.stats()["waits"] >= waits, f"polls of {waits} waits", pause=0.5, patience=600)
@@ -37,7 +37,7 @@ def polled_by_all(server: Running, waits: int) -> float:
 
 
 def cpu_of(stack: AirflowStack) -> float:
-    """Return the seconds of CPU that the triggerer and its children have used."""
+    """Return the CPU seconds that the triggerer and its children have used."""
     processes = stack.group.components["triggerer"].processes()
     return sum(sum(each.cpu_times()[:2]) for each in processes)
 
@@ -76,7 +76,7 @@ def measure(
 
 
 def one(postgres: str, kind: str, waits: int, seconds: float) -> dict[str, float]:
-    """Measure one kind of wait in an Airflow of its own."""
+    """Measure one kind of wait in its own Airflow installation."""
     with running(Options()) as server:
         stack = AirflowStack(dags=[HERE / "airflow_dags"], postgres=postgres)
         lookups = stack.home / "lookups"
@@ -93,10 +93,10 @@ def one(postgres: str, kind: str, waits: int, seconds: float) -> dict[str, float
 
 
 def run(waits: int = 5000, seconds: float = 300.0) -> str:
-    """Measure, keep the results as JSON, and return the table."""
+    """Measure, save the results as JSON, and return the table."""
     postgres = server_url()
     if not postgres:
-        return "Not measured: no PostgreSQL on this machine, nor in CREW_TESTS_POSTGRES."
+        return "Not measured: there is no PostgreSQL on this machine or in CREW_TESTS_POSTGRES."
     found = {kind: one(postgres, kind, waits, seconds) for kind in (OURS, SMALLEST)}
     keep("triggerer_load", {"waits": waits, **found})
     rows = [[name, *(_shown(found[kind][name]) for kind in found)] for name in found[OURS]]

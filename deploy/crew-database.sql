@@ -1,2 +1,2 @@
--- The crew services share a database of their own, beside Airflow's.
+-- The crew services share their own database, separate from Airflow's.
 CREATE DATABASE crew OWNER airflow;

@@ -1,3 +1,3 @@
--- A database for each crew of deploy/own-crews.yaml.
+-- One database for each crew in deploy/own-crews.yaml.
 CREATE DATABASE crew_report OWNER airflow;
 CREATE DATABASE crew_briefing OWNER airflow;

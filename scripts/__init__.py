@@ -1,1 +1,1 @@
-"""Tools of the project: run them with `python -m scripts.<name>`, or by `make`."""
+"""Tools for this project: run them with `python -m scripts.<name>` or `make`."""

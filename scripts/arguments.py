@@ -1,7 +1,7 @@
-"""Writes what type checkers know of the arguments of operators and of `@task.crew`.
+"""Writes the argument types of operators and of `@task.crew`, for type checkers.
 
-`python -m scripts.arguments` writes both files from the signatures of Airflow and of the operators; with `--check` it
-only reports whether they are up to date. Airflow's own arguments are those of the Airflow that is installed.
+`python -m scripts.arguments` writes two files from the signatures of Airflow and the operators; with `--check`, it only
+reports whether they are up to date. Airflow's own arguments come from the installed version.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from airflow_crew_provider.wait.task import WaitingTask
 ROOT = Path(__file__).parent.parent
 ARGUMENTS = ROOT / "airflow_crew_provider" / "compat" / "arguments.py"
 STUB = ROOT / "airflow_crew_provider" / "decorators" / "__init__.pyi"
-# Types that a signature may name and that the written file imports; what else Airflow names becomes Any.
+# Types that the written file can use; all other types in Airflow's signatures become Any.
 KNOWN = {
     *("Any", "None", "bool", "dict", "float", "int", "list", "str", "type"),
     *("Json", "MutableMapping", "Sequence", "datetime", "timedelta"),
 }
-CONFIGURED = "deferrable"  # its default is a setting of Airflow
+CONFIGURED = "deferrable"  # its default is an Airflow setting
 
 THE_ARGUMENTS = '''\
-"""The arguments of Airflow's base classes, so that a type checker finds misspelled ones.
+"""The arguments of Airflow's base classes, so that type checkers find misspelled ones.
 
-Written by `python -m scripts.arguments` from Airflow {version}; an older Airflow refuses newer ones when it parses
+Written by `python -m scripts.arguments` from Airflow {version}; older versions reject newer arguments when they parse
 the DAG file.
 """
 
@@ -47,7 +47,7 @@ from airflow_crew_provider.models import Json
 
 
 class TaskOptions(TypedDict, total=False):
-    """Arguments of every task, besides those of decorators and operators."""
+    """Arguments of every task, whether it uses a decorator or an operator."""
 
 {task}
 
@@ -60,7 +60,7 @@ class TaskArguments(TaskOptions, total=False):
 
 
 class DecoratorArguments(TaskOptions, total=False):
-    """Arguments of every decorator: the id may come from the function."""
+    """Arguments of every decorator; the task id may come from the function."""
 
     task_id: str
 
@@ -72,7 +72,7 @@ class WaitArguments(TaskArguments, total=False):
 
 
 class SensorArguments(WaitArguments, total=False):
-    """Arguments of sensors besides ``poke_interval``."""
+    """Arguments of sensors, except ``poke_interval``."""
 
 {sensor}
 
@@ -84,7 +84,7 @@ class QuestionArguments(TaskArguments, total=False):
     defaults: str | list[str] | None
 '''
 THE_STUB = '''\
-"""The stub of `task`: Airflow's own cannot be extended by another package, so this one adds `crew` to it.
+"""The stub for `task`: other packages cannot extend Airflow's own, so this one adds `crew` to it.
 
 Written by `python -m scripts.arguments` from the signature of `CrewKickoffOperator`.
 """
@@ -122,7 +122,7 @@ task: CrewTaskDecoratorCollection
 
 
 def main() -> int:
-    """Write the two files, or check them."""
+    """Write the two files, or only check them."""
     written = {ARGUMENTS: arguments(), STUB: stub()}
     stale = [path for path, text in written.items() if path.read_text("utf-8") != text]
     if "--check" in sys.argv[1:]:
@@ -135,17 +135,17 @@ def main() -> int:
 
 
 def arguments() -> str:
-    """Return the module of what every kind of task takes."""
+    """Return the module with the arguments of each kind of task."""
     return THE_ARGUMENTS.format(
         version=airflow.__version__,
         task=_keys(BaseOperator.__init__, but=("task_id", "multiple_outputs")),
         wait=_keys(WaitingTask, but=("multiple_outputs",)),
-        sensor=_keys(BaseSensorOperator.__init__, but=("poke_interval",)),  # which our own sensor has too
+        sensor=_keys(BaseSensorOperator.__init__, but=("poke_interval",)),  # our own sensor declares it
     )
 
 
 def _keys(of: Callable[..., Any], but: tuple[str, ...]) -> str:
-    """Return the keyword arguments of a signature, each with a type that the written file can name."""
+    """Return the keyword arguments of a signature, each with a type that is valid in the written file."""
     found = inspect.signature(of).parameters.values()
     named = [each for each in found if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
     kept = [each for each in named if each.name not in ("self", *but)]
@@ -159,7 +159,7 @@ def _type(annotation: str) -> str:
 
 
 def stub() -> str:
-    """Return the stub, whose `task.crew` takes what the operator takes, but the inputs."""
+    """Return the stub, whose `task.crew` takes the operator's arguments except the inputs."""
     operator = inspect.signature(CrewKickoffOperator).parameters
     taken = {**operator, **inspect.signature(WaitingTask).parameters}
     own = [each for each in taken.values() if each.kind is each.KEYWORD_ONLY and each.name != "inputs"]
@@ -170,14 +170,14 @@ def stub() -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    # `@task.crew` waits, and Airflow's settings decide whether in the triggerer.
+    # `@task.crew` waits; Airflow's settings decide whether it does so in the triggerer.
     shown = {"wait_for_completion": "True", CONFIGURED: "..."}
     default = shown.get(parameter.name, repr(parameter.default).replace("'", '"'))
     return f"        {parameter.name}: {parameter.annotation} = {default},"
 
 
 def _described(of: type) -> Iterator[tuple[str, str]]:
-    """Yield the name and the lines of each parameter that a docstring describes."""
+    """Yield the name and lines of each parameter that the docstring describes."""
     text = inspect.getdoc(of) or ""
     for name, about in re.findall(r"^:param (\w+): (.*(?:\n[ ]+.*)*)", text, re.MULTILINE):
         line = f":param {name}: {' '.join(about.split())}"

@@ -1,4 +1,4 @@
-"""The Chromium of this machine, driven by Playwright."""
+"""Starts the Chromium of this machine with Playwright."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NoBrowser(Exception):
 def chromium() -> Iterator[Browser]:
     """Start a browser for the block."""
     if not EXECUTABLE:
-        raise NoBrowser("no Chromium on this machine (apt-get install chromium)")
+        raise NoBrowser("Chromium is not installed (apt-get install chromium)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=EXECUTABLE, args=ARGUMENTS)
         yield browser

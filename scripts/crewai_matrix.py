@@ -1,7 +1,7 @@
-"""Tries the crew service with several versions of CrewAI, each in a virtual environment that is thrown away.
+"""Tests the crew service with several versions of CrewAI, each in a temporary virtual environment.
 
-`make crewai-matrix` tries VERSIONS; `python -m scripts.crewai_matrix 1.15.7` tries others. The result goes
-into docs/own-crew.md.
+`make crewai-matrix` tests VERSIONS; `python -m scripts.crewai_matrix 1.15.7` tests others. The results belong in
+docs/own-crew.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-VERSIONS = ("1.15.3", "1.15.4", "1.15.15", "1.15.30")  # from the oldest that works to the newest
+VERSIONS = ("1.15.3", "1.15.4", "1.15.15", "1.15.30")  # from the oldest supported to the newest
 TESTS = (
     *("test_flows.py", "test_flow_family.py", "test_crewai_gates.py", "test_crewai_kinds.py", "test_templates.py"),
     *("test_crewai_journal.py", "test_crewai_replay.py", "test_crewai_continued.py", "test_crewai_hidden_calls.py"),
@@ -25,7 +25,7 @@ TESTS = (
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.crewai_matrix", description=__doc__)
     parser.add_argument("versions", nargs="*", default=VERSIONS, help=" ".join(VERSIONS))
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="files of tests/service/crewai")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="files in tests/service/crewai")
     arguments = parser.parse_args(argv)
     results = {version: _tried(version, arguments.tests) for version in arguments.versions}
     print("\n| CrewAI | result |\n|---|---|")
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _tried(version: str, tests: list[str]) -> str:
-    """Install the service with this version and run the tests; the last line of pytest says how it went."""
+    """Install the service with this version and run the tests; return the last line of pytest's output."""
     with tempfile.TemporaryDirectory(prefix="crewai-matrix-") as folder:
         python = Path(folder) / "bin" / "python"
         _run([_uv(), "venv", "--quiet", "--python", sys.executable, folder])

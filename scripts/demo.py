@@ -1,7 +1,7 @@
-"""The whole pattern once, on real parts: a crew drafts, a person revises, the crew drafts again, the person approves.
+"""Runs the whole pattern once: a crew drafts, a person asks for changes, the crew drafts again, the person approves.
 
-The person is this script: it answers through Airflow's public REST API, as any program could. The exit code is 0 only
-if the final output carries the feedback.
+This script acts as the person: it answers through Airflow's public REST API, as any program could. The exit code is 0
+only if the final output contains the feedback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scripts.stack.runs import FINISHED, WAITING
 from scripts.terminal import Story
 
 DAG_ID = "crew_review"
-RESULT = "article.result"  # the task whose XCom is the completed record
+RESULT = "article.result"  # the task whose XCom holds the completed record
 FEEDBACK = "Shorter, and name the sources."
 
 
@@ -38,7 +38,7 @@ class Demo:
         self._progress = ""
 
     def watch(self) -> str:
-        """Follow the run to its end; return its last state."""
+        """Follow the run until it ends; return its final state."""
         return wait_until(self._look, f"the end of {DAG_ID}", pause=0.3)
 
     def _look(self) -> str | None:
@@ -56,10 +56,10 @@ class Demo:
             return
         self._seen[name] = state
         if state == "running":
-            return  # seen by chance only: most tasks are done before one looks
+            return  # seen only by chance: most tasks finish between two polls
         if state in WAITING:
             slots = self.airflow.api.occupied_slots()
-            self.story.report(name, f"{state}: waits without a worker slot ({slots} in use)", "cyan")
+            self.story.report(name, f"{state}: waiting without a worker slot ({slots} in use)", "cyan")
         else:
             self.story.report(name, state, "red" if state == "failed" else "green")
 
@@ -91,15 +91,15 @@ class Demo:
         self.story.quote(review["subject"], review["body"] or "")
         if self.asked_for_changes:
             self.run.answer(review, "approve", human_feedback="")
-            self.story.report("the reviewer", "approves, by Airflow's REST API", "bold")
+            self.story.report("the reviewer", "approves through Airflow's REST API", "bold")
         else:
             self.asked_for_changes = True
             self.run.answer(review, "revise", human_feedback=FEEDBACK)
-            self.story.report("the reviewer", f"revises, by Airflow's REST API: {FEEDBACK}", "bold")
+            self.story.report("the reviewer", f"asks for changes through Airflow's REST API: {FEEDBACK}", "bold")
 
 
 def keep_logs(airflow: AirflowStack) -> Path:
-    """Copy the logs of a run that failed out of the temporary home, which is about to go."""
+    """Copy the logs of a failed run from the temporary home, which is about to be deleted."""
     kept = ROOT / ".demo" / "logs"
     shutil.rmtree(kept, ignore_errors=True)
     for log in airflow.home.rglob("*.log"):
@@ -110,7 +110,7 @@ def keep_logs(airflow: AirflowStack) -> Path:
 
 
 def play(crew: str, story: Story) -> bool:
-    """Run the demo; return whether the final output carries the feedback."""
+    """Run the demo; return whether the final output contains the feedback."""
     with both(crew, story.report) as (service, airflow):
         demo = Demo(service, airflow, story)
         story.report(DAG_ID, "triggered")
@@ -119,7 +119,7 @@ def play(crew: str, story: Story) -> bool:
         except StackTimeout as late:
             state = str(late)
         if state != "success":
-            story.report(DAG_ID, f"{state}; its logs are kept in {keep_logs(airflow)}", "red")
+            story.report(DAG_ID, f"{state}; its logs are in {keep_logs(airflow)}", "red")
             return False
         output = demo.run.xcom(RESULT)["output"]
         story.quote("The final output", output)
@@ -136,8 +136,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit("\nStopped.")
     if not carried:
-        sys.exit("The final output does not carry the reviewer's feedback.")
-    story.report("done", "the output carries the reviewer's feedback; everything is stopped", "green")
+        sys.exit("The final output does not contain the reviewer's feedback.")
+    story.report("done", "the output contains the reviewer's feedback; everything has been stopped", "green")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hooks of `make docs`: files beside `docs/` that its pages link to become part of the site."""
+"""Hooks for `make docs`: files outside `docs/` that the pages link to become part of the site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BESIDE = re.compile(r"(?<=\]\()\.\./(?=[^)#\s])([^)#\s]+)")
 
 
 def linked() -> list[str]:
-    """Return the paths, from the root of the repository, of what the pages link to beside `docs/`."""
+    """Return the paths, relative to the repository, of the files outside `docs/` that the pages link to."""
     return sorted({path for page in (ROOT / "docs").glob("*.md") for path in BESIDE.findall(page.read_text("utf-8"))})
 
 
@@ -25,6 +25,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links out of `docs/`, and those back into it, lead to where the site has the files."""
+    """Adjust links out of `docs/`, and links back into it, to the paths of the files on the site."""
     inside = (ROOT / "docs" / page.file.src_uri).exists()
     return BESIDE.sub(r"\1", markdown) if inside else re.sub(r"\]\(((?:\.\./)?)docs/", r"](\1", markdown)

@@ -1,4 +1,4 @@
-"""Stop what `make up` started, and return when it is gone."""
+"""Stop everything that `make up` started, and return once it has stopped."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scripts.up import running
 def main() -> None:
     process = running()
     if process is None:
-        print("Nothing is up.")
+        print("Nothing is running.")
         return
     process.terminate()
     try:
         process.wait(timeout=30)
     except psutil.TimeoutExpired:
-        process.kill()  # its watchdog still ends all that it started
+        process.kill()  # its watchdog still stops everything that it started
         process.wait(timeout=30)
     print("Stopped.")
 

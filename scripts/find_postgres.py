@@ -1,4 +1,4 @@
-"""Print the URL of a PostgreSQL server on which databases may be made, or nothing."""
+"""Print the URL of a PostgreSQL server on which databases may be created, or nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WANTED = f"needs PostgreSQL on this machine, or {VARIABLE}=postgresql://user@hos
 
 @cache
 def server_url() -> str | None:
-    """Return the server that CREW_TESTS_POSTGRES names, or else one that is found; None where it is set to nothing."""
+    """Return the server in CREW_TESTS_POSTGRES or, if that is unset, one that is found; None if it is empty."""
     if VARIABLE in os.environ:
         return os.environ[VARIABLE] or None
     return next(filter(_usable, CANDIDATES), None)

@@ -1,4 +1,4 @@
-"""What the last mutation run says: the figure, and each mutant that no test notices and no reason excuses."""
+"""Prints the score of the last mutation run, and each surviving mutant without a documented reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOAL = 0.9
 
 
 def results(folder: Path = RESULTS) -> dict[str, int | None]:
-    """Return the exit code of the tests for each mutant."""
+    """Return the tests' exit code for each mutant."""
     found: dict[str, int | None] = {}
     for meta in sorted(folder.rglob("*.meta")):
         found |= json.loads(meta.read_text())["exit_code_by_key"]
@@ -28,7 +28,7 @@ def survivors(found: dict[str, int | None]) -> list[str]:
 
 
 def function_of(mutant: str) -> str:
-    """Return the function that a mutant is of, e.g. ``wait.watch.Watch.pause``."""
+    """Return the function that was mutated, e.g. ``wait.watch.Watch.pause``."""
     name = mutant.removeprefix("airflow_crew_provider.").removeprefix("service.").split("__mutmut_")[0]
     return re.sub(r"\.x_?ǁ?", ".", name).replace("ǁ", ".")
 
@@ -38,13 +38,13 @@ def main() -> int:
     left = Counter(map(function_of, survivors(found)))
     tried = sum(code is not NOT_TRIED for code in found.values())
     if not tried:
-        sys.exit("No mutant was tried; run `make mutants`")
+        sys.exit("No mutants were tested; run `make mutants`")
     share = 1 - left.total() / tried
-    print(f"{tried} mutants, {tried - left.total()} killed: {share:.1%}; {len(found) - tried} were not tried")
+    print(f"{tried} mutants, {tried - left.total()} killed: {share:.1%}; {len(found) - tried} not tested")
     excused = PAGE.read_text()
     new = {name: count for name, count in left.items() if f"`{name}`" not in excused}
     for name, count in sorted(new.items()):
-        print(f"  {name}: {count} without a reason in scripts/mutants.md (see them: mutmut browse)")
+        print(f"  {name}: {count} without a reason in scripts/mutants.md (to see them: mutmut browse)")
     return int(share < GOAL or bool(new))
 
 

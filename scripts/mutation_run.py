@@ -1,8 +1,8 @@
-"""Try every mutant with the tests that reach it: collected once, and each mutant in a process forked from there.
+"""Tests each mutant with the tests that execute it: they are collected once, and a process is forked for each mutant.
 
-`mutmut` writes the mutants; its own runner collects the tests anew for each of them, which takes most of the time. The
-module is a command, and the pytest plugin that runs in the folder with the mutants. ``MUTANTS`` names the ones to try
-by patterns, e.g. ``wait.watch.* kickoff.request.*``; the results of others stay.
+`mutmut` writes the mutants; its own runner collects the tests again for each of them, which takes most of the time.
+This module is both a command and the pytest plugin that runs in the folder with the mutants. ``MUTANTS`` selects
+mutants by patterns, e.g. ``wait.watch.* kickoff.request.*``; the results of the others are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mutmut.state import state
 
 CHILDREN = 2
 SURVIVED, KILLED, WITHOUT_TESTS = 0, 1, 33
-# For a mutant that never ends: per test by `timeout`, and by the processor's time for all of its tests.
+# CPU time for all tests of a mutant, in case it never ends; pytest's `timeout` limits each test.
 SECONDS = 60
 
 
@@ -61,10 +61,10 @@ def _write_mutants() -> None:
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Replace the run of the tests."""
+    """Test the mutants instead of running the tests once."""
     reached, times = _reached(session)
     print(f"{len(session.items)} tests, {len(reached)} functions reached", flush=True)
-    gc.freeze()  # a child that collects garbage would copy all of it
+    gc.freeze()  # or garbage collection in a child would copy all of this memory
     wanted = [f"airflow_crew_provider.{each}" for each in os.environ.get("MUTANTS", "*").split()]
     for meta in sorted(Path().rglob("*.meta")):
         _try_all(session, meta, wanted, reached, times)
@@ -124,7 +124,7 @@ def _in_child(act: Callable[[], int]) -> int:
 
 
 def _run(session: pytest.Session, items: Sequence[pytest.Item], after: Callable[[pytest.Item], None]) -> None:
-    """Run tests until one fails, which ends the process."""
+    """Run tests; end the process as soon as one fails."""
     for item, following in zip(items, [*items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
@@ -133,7 +133,7 @@ def _run(session: pytest.Session, items: Sequence[pytest.Item], after: Callable[
 
 
 def _reached(session: pytest.Session) -> tuple[dict[str, set[str]], dict[str, float]]:
-    """Return the tests that reach each function, and how long each test takes; by a run without a mutant."""
+    """Run the tests without a mutant; return the tests that execute each function, and how long each test takes."""
     kept = Path(f"reached-{os.getpid()}.json")
 
     def child() -> int:
@@ -153,7 +153,7 @@ def _reached(session: pytest.Session) -> tuple[dict[str, set[str]], dict[str, fl
 
     _, status = os.waitpid(_in_child(child), 0)
     if os.waitstatus_to_exitcode(status) != SURVIVED:
-        pytest.exit("A test fails without any mutant; see which by running the tests", 1)
+        pytest.exit("A test fails without any mutant; run the tests to see which one", 1)
     tests, times = json.loads(kept.read_text())
     kept.unlink()
     return defaultdict(set, {function: set(names) for function, names in tests.items()}), times

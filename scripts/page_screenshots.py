@@ -1,4 +1,4 @@
-"""The pictures of the crew service's page: the list, and a revised draft.
+"""Takes screenshots of the crew service's page: the list, and a revised draft.
 
 python -m scripts.page_screenshots [folder]      needs Chromium and the [dev] extra
 """
@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
 
 
 def stories(service: LocalService) -> str:
-    """Kick off some executions; returns the one whose draft was revised."""
+    """Kick off some executions; return the id of the one whose draft was revised."""
     for topic, review in (("coffee", False), ("cocoa", False), ("tea", True)):
         kickoff_id = start(service, topic, review)
         wait_for(service, kickoff_id, "pending" if review else "completed")
@@ -68,7 +68,7 @@ def wait_for(service: LocalService, kickoff_id: str, word: str) -> None:
     deadline = time.monotonic() + 30
     while call(service, "GET", f"/status/{kickoff_id}")["status"] != word:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{kickoff_id} does not read {word}")
+            raise TimeoutError(f"{kickoff_id} did not reach the status {word}")
         time.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""Writes the faults to docs/reliability.md, and the tests marked with their rows to tests/reliability.md.
+"""Writes the faults to docs/reliability.md, and the tests that cover them to tests/reliability.md.
 
 `python -m scripts.reliability` writes both; with `--check` it only reports whether they are up to date.
 """
@@ -13,18 +13,18 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
 TESTS = ROOT / "tests" / "reliability.md"
-ABOUT = """# Which tests prove which fault
+ABOUT = """# Faults and the tests that cover them
 
-Written by `python -m scripts.reliability` from `@pytest.mark.row`. The part for users is in
+Written by `python -m scripts.reliability` from `@pytest.mark.row`. The faults that users may notice are in
 [docs/reliability.md](../docs/reliability.md).
 """
 BEGIN, END = "<!-- rows: written by scripts/reliability.py -->", "<!-- end of rows -->"
 TITLES = {"N": "The network and the service", "A": "Airflow", "S": "The crew service", "F": "Flows"}
 
-# Rows that are measured, since a time limit would fail on a busy machine.
+# Rows covered by benchmarks, because tests with a time limit would fail on a busy machine.
 BENCHMARKS = {"A10": "`make bench-full`: [poll_cost.py](../benchmarks/poll_cost.py)"}
 
-# Rows that users never notice; the list of tests has them.
+# Rows that users never notice; only the list of tests includes them.
 UNNOTICED = frozenset(
     {
         "N15",
@@ -50,7 +50,7 @@ UNNOTICED = frozenset(
     | {"S11", "S17", "S24", "S25", "S26", "S27", "S28", "S29", "S32", "S39", "S40", "F1"}
 )
 
-# What may happen, and its outcome.
+# Each fault, and its outcome.
 ROWS = {
     "N1": ("status: 5xx for minutes", "polling continues with growing pauses"),
     "N2": ("status: 429 with any Retry-After", "honoured up to 5 minutes"),
@@ -223,7 +223,7 @@ def tables(proven: dict[str, list[tuple[str, str]]]) -> str:
 
 
 def proofs(root: Path = ROOT) -> dict[str, list[tuple[str, str]]]:
-    """Return the tests that prove each row, as file and name; a row that is not in the matrix is an error."""
+    """Return the tests that cover each row, as file and name; raise `KeyError` for a row that is not in the matrix."""
     found: dict[str, list[tuple[str, str]]] = {row: [] for row in ROWS}
     for path in sorted((root / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text())

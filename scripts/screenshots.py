@@ -1,4 +1,4 @@
-"""The pictures of the docs, taken from a real Airflow: review forms, a log with an escalation, and the graph.
+"""Takes the screenshots for the docs in a real Airflow: review forms, a log with an escalation, and the graph.
 
 python -m scripts.screenshots [folder]      needs Chromium and the [dev] extra
 """
@@ -97,12 +97,12 @@ def picture_graph(page: Page, airflow: AirflowStack, run: DagRun, file: Path) ->
     page.get_by_label("Collapse Details Panel").click()
     page.get_by_label("Fit View").click()
     page.mouse.move(GRAPH["width"] // 2, 5)
-    page.wait_for_timeout(2000)  # the picture is of a moving thing: the graph slides into its place
+    page.wait_for_timeout(2000)  # for the graph, which slides into place
     page.screenshot(path=file)
 
 
 def picture_loop(page: Page, airflow: AirflowStack, file: Path) -> None:
-    """Take the graph of rounds in a loop, in the second one of them; for Airflow 3.4."""
+    """Take a screenshot of the graph during the second round in a loop; for Airflow 3.4."""
     run = airflow.api.trigger("loop_pictures")
     run.answer(run.wait_for_review(), "revise", human_feedback=FEEDBACK)
     wait_until(lambda: [each for each in run.reviews() if "(round 2" in each["subject"]], "the second round")
@@ -119,7 +119,7 @@ def main(folder: Path) -> None:
         airflow = AirflowStack(
             dags=[ROOT / "example_dags", ROOT / "scripts" / "picture_dags"],
             connections={"crew_default": service.connection},
-            postgres=server_url(),  # on SQLite a triggerer may wait half a minute for a lock, and log an error
+            postgres=server_url(),  # on SQLite, a triggerer may wait half a minute for a lock and log an error
             group=group,
         ).start_all()
         run, edited = airflow.api.trigger("crew_review"), airflow.api.trigger("review_pictures")

@@ -1,4 +1,4 @@
-"""The pictures of the Crew tab, taken from a real Airflow: at work, reviewed, completed, on a phone, a run; and a log.
+"""Takes screenshots in a real Airflow: the Crew tab (running, in review, completed, on a phone), a run, and a log.
 
 python -m scripts.tab_screenshots [folder]      needs Chromium and the [dev] extra
 """

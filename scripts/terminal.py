@@ -1,4 +1,4 @@
-"""Lines for a person at a terminal: the time since the start, a subject, what happened."""
+"""Prints lines for a person at a terminal: the time since the start, a subject, and what happened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Story:
         print(f"{clock}  {paint(f'{subject:<24}', colour)} {what}", flush=True)
 
     def quote(self, title: str, text: str) -> None:
-        """Show a longer text in a margin of its own."""
+        """Show a longer text, indented and with a bar in the margin."""
         print(f"\n{'':10}{paint(title, 'bold')}")
         for line in text.strip().splitlines():
             for part in textwrap.wrap(line, WIDTH) or [""]:

@@ -1,4 +1,4 @@
-"""The picture of a trace from a DAG run to the calls of a crew's model, drawn from the spans that a collector took.
+"""Draws a trace, from a DAG run to the model calls of a crew, from the spans that a collector received.
 
 python -m scripts.trace_picture [file]      needs the [crewai] and [dev] extras
 """
@@ -51,7 +51,7 @@ def play(collector: Collector) -> tuple[DagRun, str]:
 
 
 def rows(spans: list[ReceivedSpan]) -> list[Row]:
-    """Return the spans of one trace in the order of a tree; one whose parent never came stands at its left."""
+    """Return the spans of one trace in tree order; a span whose parent was not received is at the top level."""
     known = {span.span_id for span in spans}
     in_turn = sorted(spans, key=lambda span: span.begin)
 
@@ -66,7 +66,7 @@ def rows(spans: list[ReceivedSpan]) -> list[Row]:
 
 
 def drawn(found: list[Row]) -> str:
-    """Return the picture as SVG."""
+    """Return the drawing as SVG."""
     begin, end = min(span.begin for span, _ in found), max(span.end for span, _ in found)
     scale = (WIDTH - TEXT - TIME) / (end - begin)
     lines = [_line(row, number, begin, scale) for number, row in enumerate(found)]

@@ -1,4 +1,4 @@
-"""Airflow and the crew service, left running until Ctrl-C or `make down`."""
+"""Runs Airflow and the crew service until Ctrl-C or `make down`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTE = ROOT / ".demo" / "up.json"
 
 
 def running() -> psutil.Process | None:
-    """Find the process that holds an earlier `make up`, if it still lives."""
+    """Find the process of an earlier `make up`, if it is still running."""
     try:
         note = json.loads(NOTE.read_text())
         process = psutil.Process(note["pid"])
@@ -38,8 +38,8 @@ def show(service: CrewService, airflow: AirflowStack) -> None:
                  token {service.token}
   logs           {airflow.home}
 
-  Switch a DAG on and trigger it in Airflow; answer reviews there under Required Actions.
-  Ctrl-C, or `make down`, stops all of it.
+  Unpause a DAG and trigger it in Airflow; answer reviews there under Required Actions.
+  Press Ctrl-C or run `make down` to stop everything.
 """)
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--crew", choices=sorted(CREWS), default="demo")
     crew = parser.parse_args().crew
     if other := running():
-        sys.exit(f"already up, as process {other.pid}; `make down` stops it")
+        sys.exit(f"already running as process {other.pid}; `make down` stops it")
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGHUP, leave)
     NOTE.parent.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
-"""The arguments of Airflow's base classes, so that a type checker finds misspelled ones.
+"""The arguments of Airflow's base classes, so that type checkers find misspelled ones.
 
-Written by `python -m scripts.arguments` from Airflow 3.3.2; an older Airflow refuses newer ones when it parses
+Written by `python -m scripts.arguments` from Airflow 3.3.2; older versions reject newer arguments when they parse
 the DAG file.
 """
 
@@ -14,7 +14,7 @@ from airflow_crew_provider.models import Json
 
 
 class TaskOptions(TypedDict, total=False):
-    """Arguments of every task, besides those of decorators and operators."""
+    """Arguments of every task, whether it uses a decorator or an operator."""
 
     owner: str
     email: str | Sequence[str] | None
@@ -79,7 +79,7 @@ class TaskArguments(TaskOptions, total=False):
 
 
 class DecoratorArguments(TaskOptions, total=False):
-    """Arguments of every decorator: the id may come from the function."""
+    """Arguments of every decorator; the task id may come from the function."""
 
     task_id: str
 
@@ -96,7 +96,7 @@ class WaitArguments(TaskArguments, total=False):
 
 
 class SensorArguments(WaitArguments, total=False):
-    """Arguments of sensors besides ``poke_interval``."""
+    """Arguments of sensors, except ``poke_interval``."""
 
     timeout: timedelta | float | None
     soft_fail: bool

@@ -1,4 +1,4 @@
-"""The stub of `task`: Airflow's own cannot be extended by another package, so this one adds `crew` to it.
+"""The stub for `task`: other packages cannot extend Airflow's own, so this one adds `crew` to it.
 
 Written by `python -m scripts.arguments` from the signature of `CrewKickoffOperator`.
 """

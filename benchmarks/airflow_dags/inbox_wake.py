@@ -1,4 +1,4 @@
-"""Many crews that wait for a person, told of by webhook alone; the number comes with the run."""
+"""Many crews that wait for a person, announced only by webhook; a parameter of the run sets their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wait that goes on for hours, and crews with a task after them; for the benchmarks on Airflow's processes."""
+"""A wait that lasts for hours, and crews followed by a task; for the benchmarks on Airflow's processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for name, how in WAITS.items():
 
         @task
         def after(record: object) -> None:
-            """Its start is what is measured."""
+            """Do nothing; the benchmark measures when this task starts."""
 
         crew = CrewKickoffOperator(
             task_id="crew",

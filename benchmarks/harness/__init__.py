@@ -1,1 +1,1 @@
-"""What the benchmarks share: servers and measured processes, pairs in turn, results as JSON, pictures."""
+"""Code shared by the benchmarks: servers, measured processes, alternating turns, JSON results and charts."""

@@ -1,7 +1,7 @@
-"""Copy the one deferred task of `many_waits`: `python -m benchmarks.harness.copied_waits 5000 ours http://...`.
+"""Copy the deferred task of `many_waits`: `python -m benchmarks.harness.copied_waits 5000 ours http://...`.
 
-To start as many tasks would take an hour on two cores; to a triggerer the copies are the same as the first one. With
-``smallest`` instead of ``ours`` all of them wait by the smallest trigger there can be.
+Starting as many real tasks would take an hour on two cores; to a triggerer, the copies are no different. With
+``smallest`` instead of ``ours``, all of them wait with the smallest possible trigger.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A secrets back end that counts: each look-up of a connection is a line in the file that COUNTED_LOOKUPS names."""
+"""A secrets backend that counts lookups: it writes a line to the file in COUNTED_LOOKUPS for each of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow.secrets.base_secrets import BaseSecretsBackend
 
 
 class CountedConnections(BaseSecretsBackend):
-    """Knows the connection whose address is in COUNTED_URL."""
+    """Returns one connection, with the address in COUNTED_URL."""
 
     def get_connection(self, conn_id: str, *_: Any, **__: Any) -> Connection | None:
         with open(os.environ["COUNTED_LOOKUPS"], "a") as file:

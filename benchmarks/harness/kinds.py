@@ -1,4 +1,4 @@
-"""The kinds of wait that are compared, each an Airflow trigger: ours, the peers', and the cheapest there can be."""
+"""The kinds of waits to compare, each an Airflow trigger: ours, those of other providers, and the cheapest possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _shared: dict[str, Any] = {}
 
 
 class Wait(BaseTrigger):
-    """A wait without an end, for so many seconds between two polls."""
+    """A wait that never ends, with about `interval` seconds between two polls."""
 
     def __init__(self, number: int, interval: float, url: str) -> None:
         super().__init__()
@@ -40,11 +40,11 @@ class Wait(BaseTrigger):
         yield TriggerEvent(None)
 
     async def poll(self) -> None:
-        """Do nothing: only sleep."""
+        """Send nothing; this wait only sleeps."""
 
 
 class Smallest(Wait):
-    """The smallest trigger on one shared session of aiohttp."""
+    """The smallest possible trigger on a shared aiohttp session."""
 
     async def poll(self) -> None:
         session = _shared.get("session")
@@ -62,7 +62,7 @@ async def close() -> None:
 
 
 class KeptConnection(asyncio.Protocol):
-    """One kept connection, as little HTTP as a known server needs."""
+    """A persistent connection with only as much HTTP as this server needs."""
 
     answered: asyncio.Future[bytes]
 
@@ -74,7 +74,7 @@ class KeptConnection(asyncio.Protocol):
 
 
 class HandWritten(Wait):
-    """A hand-written protocol on kept connections: below what any library can offer."""
+    """A hand-written protocol on persistent connections, cheaper than any library could be."""
 
     async def poll(self) -> None:
         loop, idle = asyncio.get_running_loop(), _shared.setdefault("idle", [])
@@ -93,7 +93,7 @@ class HandWritten(Wait):
 
 
 def ours(number: int, interval: float, url: str) -> BaseTrigger:
-    """The stored form of a wait that began elsewhere, as a restarted triggerer takes it up."""
+    """Return a trigger as a restarted triggerer creates it: from the stored form of a wait that began elsewhere."""
     from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
     _, stored = CrewStatusTrigger(f"k-{number}", poll_interval=interval, not_before=1.0).serialize()
@@ -113,7 +113,7 @@ def http(number: int, interval: float, url: str) -> BaseTrigger:
 
 
 class Spread(BaseTrigger):
-    """Another trigger, begun at a random point of the interval: they would all poll in the same moment for ever."""
+    """Starts another trigger at a random point in the interval; otherwise, all of them would keep polling at once."""
 
     def __init__(self, inner: BaseTrigger, interval: float) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ KINDS = {
 
 
 def connections(url: str, ca_file: str | None = None) -> dict[str, str]:
-    """Return the environment that tells every kind of wait where the server is."""
+    """Return environment variables with connections to the server for every kind of wait."""
     where = urlsplit(url)
     crew = {"conn_type": "crew", "host": url, "password": "benchmark-token", "extra": {"verify": ca_file or True}}
     of_databricks = {"conn_type": "databricks", "host": where.hostname, "port": where.port, "schema": where.scheme}

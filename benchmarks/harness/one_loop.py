@@ -1,6 +1,7 @@
-"""So many waits of one kind in one event loop, each run by Airflow's own `TriggerRunner.run_trigger`.
+"""Runs many waits of one kind in one event loop, each with Airflow's own `TriggerRunner.run_trigger`.
 
-Runs as a process of its own, so that a peer can be measured in another environment; prints its figures as JSON.
+This is a separate process, so that other providers can be measured in their own environments; it prints its figures as
+JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TICK = 0.005
 
 @dataclass
 class Figures:
-    """What one process measured."""
+    """The measurements of one process."""
 
     cpu_us_per_poll: float
     polls_per_second: float
@@ -35,7 +36,7 @@ class Figures:
     lag_p99_ms: float
     lag_max_ms: float
     start_lag_ms: float
-    """The longest stop of the loop while all waits began at once."""
+    """The longest time that the loop was blocked while all waits started at once."""
     sockets: int
     kib_per_wait: float
     connections_per_poll: float
@@ -43,7 +44,7 @@ class Figures:
 
 
 class Lag:
-    """How late the loop comes back to a task that wants to go on, in milliseconds."""
+    """Measures how late the loop resumes a task that is ready to continue, in milliseconds."""
 
     def __init__(self) -> None:
         self.samples: list[float] = []
@@ -86,7 +87,7 @@ async def measure(kind: str, count: int, interval: float, url: str, seconds: flo
         waits = start(kind, count, interval, url)
         await asyncio.sleep(settle * interval)
         while kind != kinds.SLEEPING and await polls(session) - first["polls"] < settle * count * 0.8:  # noqa: ASYNC110
-            await asyncio.sleep(0.25)  # on a busy machine all of them take longer to begin
+            await asyncio.sleep(0.25)  # on a busy machine, they take longer to start
         start_lag = max(lag.samples)
         lag.samples.clear()
         began, had, used = time.perf_counter(), await stats(session), me.cpu_times()
@@ -98,7 +99,7 @@ async def measure(kind: str, count: int, interval: float, url: str, seconds: flo
         assert not ended, f"a wait has ended: {ended[0]}"
         memory = me.memory_info().rss - before
     counted = {name: has[name] - had[name] for name in has}
-    polled = counted["polls"] or round(count * took / (interval * 1.1))  # those that only sleep ask nothing
+    polled = counted["polls"] or round(count * took / (interval * 1.1))  # those that only sleep send no requests
     assert first["polls"] <= has["polls"]
     cpu = now.user + now.system - used.user - used.system
     return Figures(
@@ -121,8 +122,8 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("interval", type=float)
     parser.add_argument("url")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long is measured")
-    parser.add_argument("--settle", type=float, default=3.0, help="intervals before that")
+    parser.add_argument("--seconds", type=float, default=30.0, help="duration of the measurement")
+    parser.add_argument("--settle", type=float, default=3.0, help="intervals to wait before the measurement")
     parser.add_argument("--profile", help="write a profile to this file")
     asked = vars(parser.parse_args())
     asyncio.run(report(asked.pop("profile"), asked))
@@ -134,7 +135,7 @@ async def report(profile: str | None, asked: dict[str, Any]) -> None:
     if taken:
         taken.dump_stats(profile)
     print(json.dumps(asdict(figures)), flush=True)
-    os._exit(0)  # ending ten thousand waits one by one is not what is measured
+    os._exit(0)  # stopping ten thousand waits one by one is not part of the measurement
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The providers that we are compared with, each in an environment of its own with our Airflow and aiohttp."""
+"""The providers that we compare ourselves with, each in its own environment with our Airflow and aiohttp."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PROVIDERS = {
 
 
 class NotInstalled(Exception):
-    """A peer cannot be measured; the message says why."""
+    """A peer cannot be measured; the message gives the reason."""
 
 
 @cache
 def python(peer: str) -> str:
-    """Return the interpreter of the environment that has a peer, installed at first use."""
+    """Return the interpreter of a peer's environment, which is created on first use."""
     interpreter = HOME / peer / "bin" / "python"
     stamp = HOME / peer / ".complete"
     if not stamp.exists():

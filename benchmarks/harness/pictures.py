@@ -1,4 +1,4 @@
-"""The pictures of docs/performance.md."""
+"""Draws the charts in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 
 
 def cost_by_number(costs: Mapping[str, Mapping[int, float]]) -> Path:
-    """Draw the CPU that so many waits cost."""
+    """Draw the CPU usage by number of waits."""
     import matplotlib as mpl
 
     mpl.use("svg")

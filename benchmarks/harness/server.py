@@ -1,7 +1,7 @@
-"""A status server in a process of its own: answers as cheaply as can be, and counts requests and connections.
+"""A status server in a separate process, which responds as cheaply as possible and counts requests and connections.
 
-`/stats` gives the counts; `waits` of them since the last `/forget`. Options: TLS, seconds of keep-alive, seconds of
-latency, a batch endpoint, a dead server.
+`/stats` returns the counts, including the `waits` polled since the last `/forget`. Options: TLS, seconds of keep-alive,
+seconds of latency, a batch endpoint, a dead server.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def answer(body: Any, status: str = "200 OK", head: str = "") -> bytes:
 
 @dataclass
 class Options:
-    """How a server behaves; times in seconds."""
+    """The behavior of a server; times are in seconds."""
 
     tls: tuple[str, str] | None = None
     keep_alive: float = 0.0
@@ -58,7 +58,7 @@ class Options:
 
 
 class Server:
-    """The answers, and what was counted."""
+    """Produces the responses and keeps the counts."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -94,7 +94,7 @@ class Server:
         self._waits.add(target)
 
     def _stats(self) -> dict[str, float]:
-        """Return the counts, and between which times 99 % of the waits were polled again since the last time."""
+        """Return the counts, and the 99th percentile of the gaps between a wait's polls since the previous call."""
         gaps, self._gaps = sorted(self._gaps), []
         counts = {"requests": self.requests, "polls": self.polls, "connections": self.connections}
         counts["waits"] = len(self._waits)
@@ -107,7 +107,7 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """One connection of HTTP/1.1: requests one after the other, with or without a body."""
+    """An HTTP/1.1 connection: one request after another, with or without a body."""
 
     def __init__(self, server: Server) -> None:
         self._server, self._read, self._idle = server, b"", None
@@ -165,7 +165,7 @@ async def serve(options: Options) -> None:
 
 @dataclass
 class Running:
-    """A server that runs, as its user sees it."""
+    """A running server, as seen by its user."""
 
     url: str
     ca_file: str | None = None
@@ -174,13 +174,13 @@ class Running:
         return requests.get(f"{self.url}/stats", verify=self.ca_file or True, timeout=30).json()
 
     def forget(self) -> None:
-        """Count the waits that are polled anew from now on."""
+        """Restart the count of waits that are polled."""
         requests.get(f"{self.url}/forget", verify=self.ca_file or True, timeout=30).raise_for_status()
 
 
 @contextmanager
 def running(options: Options | None = None) -> Iterator[Running]:
-    """Run a server in a process of its own."""
+    """Run a server in a separate process."""
     options = options or Options()
     command = [sys.executable, "-m", __spec__.name, json.dumps(vars(options))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Cases measured in turn (A B A B), so that the load of the machine meets all of them; medians, spread and ratios."""
+"""Measures cases in turn (A B A B), so that the load of the machine affects all of them; medians, spread and ratios."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PACKAGES = ("apache-airflow-core", "aiohttp", "airflow-crew-provider", "requests
 
 @dataclass
 class Turns:
-    """What each case measured, a list of turns."""
+    """The figures of each case, one set per turn."""
 
     of: dict[str, list[Figures]] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)  # cases that could not be measured, and why
+    missing: dict[str, str] = field(default_factory=dict)  # cases that could not be measured, with the reasons
 
     def values(self, case: str, figure: str) -> list[float]:
         return [turn[figure] for turn in self.of[case]]
@@ -31,7 +31,7 @@ class Turns:
         return statistics.median(self.values(case, figure))
 
     def ratio(self, case: str, to: str, figure: str) -> str:
-        """Return the median and spread of the quotients of neighbouring turns."""
+        """Return the median and spread of the ratios of adjacent turns."""
         pairs = zip(self.values(case, figure), self.values(to, figure), strict=False)
         return spread([one / other for one, other in pairs], 2)
 
@@ -47,7 +47,7 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def in_turn(cases: Mapping[str, Callable[[], Figures]], rounds: int) -> Turns:
-    """Measure each case once a round."""
+    """Measure each case once per round."""
     turns = Turns({case: [] for case in cases})
     for number in range(rounds):
         for case, measure in cases.items():
@@ -57,7 +57,7 @@ def in_turn(cases: Mapping[str, Callable[[], Figures]], rounds: int) -> Turns:
 
 
 def keep(name: str, results: Any) -> Path:
-    """Write results as JSON, with the versions that they are of."""
+    """Write results as JSON, with the versions that were measured."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     about = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "python": platform.python_version(), **versions()}
@@ -76,6 +76,6 @@ def versions() -> dict[str, str]:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table of Markdown."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,4 +1,4 @@
-"""Measure so many waits of one kind in a process of its own."""
+"""Measures many waits of one kind in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def measured(kind: str, count: int, interval: float, server: Running, seconds: float, settle: float = 3.0) -> Figures:
-    """Return what one process measured, after ``settle`` intervals, for ``seconds``."""
+    """Run the waits in a process; return what it measures for ``seconds`` after ``settle`` intervals."""
     python = peers.python(kind) if kind in peers.PROVIDERS else sys.executable
     command = [python, "-m", "benchmarks.harness.one_loop", kind, str(count), str(interval), server.url]
     command += [f"--seconds={seconds}", f"--settle={settle}"]

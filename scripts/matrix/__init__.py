@@ -1,1 +1,1 @@
-"""What `make test-matrix` runs beside the tests: a DAG in real processes, and the table of results."""
+"""Additional code for `make test-matrix`: a DAG run in real processes, and the table of results."""

@@ -1,6 +1,7 @@
-"""One DAG on the processes of the installed Airflow: kickoff, deferred sensor, a task that uses the output.
+"""Runs one DAG in processes of the installed Airflow: a kickoff, a deferred sensor, and a task that uses the output.
 
-Airflow 3 runs as in the tests, with an API server and a DAG processor; Airflow 2.11 with its scheduler and triggerer.
+Airflow 3 runs as in the tests, with an API server and a DAG processor; Airflow 2.11 runs with a scheduler and a
+triggerer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DAG_ID = "crew_wait"
 
 
 def on_airflow_3(service: CrewService, group: ProcessGroup) -> str:
-    """Run the DAG on API server, scheduler, DAG processor and triggerer; return how it ended."""
+    """Run the DAG with an API server, scheduler, DAG processor and triggerer; return its final state."""
     connections = {"crew_default": service.connection}
     airflow = AirflowStack(dags=[DAGS], connections=connections, group=group).start_all()
     run = airflow.api.trigger(DAG_ID)
@@ -30,7 +31,7 @@ def on_airflow_3(service: CrewService, group: ProcessGroup) -> str:
 
 
 def on_airflow_2(service: CrewService, group: ProcessGroup) -> str:
-    """Run the DAG on a scheduler and a triggerer; return how it ended."""
+    """Run the DAG with a scheduler and a triggerer; return its final state."""
     home = group.temporary_folder("crew-airflow-2-")
     env = {**settings.inherited(), **_environment(home), **settings.connections({"crew_default": service.connection})}
     run_id = f"matrix-{uuid.uuid4()}"

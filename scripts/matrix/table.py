@@ -1,4 +1,4 @@
-"""The versions of the matrix, and their results in docs/compatibility.md."""
+"""The versions in the test matrix, and their results in docs/compatibility.md."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- matrix: written by make test-matrix -->", "<!-- end of matrix -->"
 VERSIONS = {"2.11": "2.11.2", "3.0": "3.0.6", "3.1": "3.1.8", "3.2": "3.2.2", "3.3": "3.3.2", "3.4": "3.4.0b2"}
 NEWER = ("3.11", "3.12", "3.13")
-# As Airflow supports them.
+# The versions that Airflow supports.
 PYTHONS = {"2.11": NEWER[:2], "3.0": NEWER[:2], "3.1": NEWER, "3.2": NEWER, "3.3": NEWER, "3.4": NEWER}
 LOWEST = "the oldest dependencies"
 CELLS = [*(f"{minor}, Python {python}" for minor in VERSIONS for python in PYTHONS[minor]), f"{LOWEST}, Python 3.11"]
-# An installer picks newer ones where it is given no constraints, and there something fails.
+# Without constraints, an installer chooses newer versions, with which something fails.
 HELD_BACK = {
     "3.0": ("cadwyn<5.5", "fastapi<0.118", "pyjwt<2.11", "universal-pathlib<0.3"),
     "3.2": ("cadwyn<7.2", "fastapi<0.137"),
@@ -47,16 +47,16 @@ HEAD = (
 
 
 def chosen(release: str | None) -> dict[str, str]:
-    """Return the releases to try by their minor versions: those of the table, or the one that was asked for."""
+    """Return the releases to test by minor version: those in the table, or only the requested one."""
     if not release:
         return VERSIONS
     if _minor(release) not in VERSIONS:
-        raise ValueError(f"AIRFLOW={release}: supported are {', '.join(VERSIONS)}, each with any third number")
+        raise ValueError(f"AIRFLOW={release}: supported versions are {', '.join(VERSIONS)}, each with any patch number")
     return {_minor(release): release}
 
 
 def pins(release: str) -> tuple[str, ...]:
-    """Return what to install for a release; an installer takes a pre-release only of a package that is named."""
+    """Return the packages to install for a release; installers accept pre-releases only of packages that are named."""
     parts = ("", "-core", "-task-sdk") if Version(release).is_prerelease else ("",)
     versions = {"-task-sdk": re.sub(r"^3", "1", release)}
     exact = (f"apache-airflow{part}=={versions.get(part, release)}" for part in parts)
@@ -64,9 +64,9 @@ def pins(release: str) -> tuple[str, ...]:
 
 
 def record(cell: str, results: dict[str, str]) -> None:
-    """Write the results of one cell with the date of today; those of the others stay as they are.
+    """Write the results of one cell with today's date; the others remain unchanged.
 
-    :param cell: release and Python, such as "3.4.0, Python 3.12", which takes the place of an earlier release's
+    :param cell: release and Python, such as "3.4.0, Python 3.12"; it replaces the cell of an earlier patch release
     """
     page = PAGE.read_text("utf-8")
     row = [cell, *({**results, "tried": f"{datetime.now(UTC):%Y-%m-%d}"}[column] for column in COLUMNS)]
@@ -74,14 +74,14 @@ def record(cell: str, results: dict[str, str]) -> None:
 
 
 def read(page: str) -> dict[str, list[str]]:
-    """Return the rows of the page that were run, by their places in the table."""
+    """Return the rows of the page that have results, by their places in the table."""
     lines = re.findall(r"^\| (\S.*) \|$", page.partition(BEGIN)[2].partition(END)[0], re.MULTILINE)
     rows = [line.split(" | ")[: len(COLUMNS) + 1] for line in lines]
     return {_place(row[0]): row for row in rows if _place(row[0]) in CELLS and row[1] != "not run"}
 
 
 def why_not_installed(said: str) -> str:
-    """Return the reason in an installer's output, short and without addresses, for a cell of the table.
+    """Return the reason from an installer's output for a cell of the table: short, and without URLs or paths.
 
     :param said: what the installer printed before it failed
     """
@@ -111,7 +111,7 @@ def _not_run(place: str) -> list[str]:
 
 
 def _differs(place: str) -> str:
-    """Return the last column, which is empty but in the first row of a version."""
+    """Return the last column, which is empty except in the first row of a version."""
     version = place.partition(", ")[0]
     if place != next(each for each in CELLS if each.startswith(f"{version}, ")):
         return ""
@@ -120,7 +120,7 @@ def _differs(place: str) -> str:
 
 
 def main() -> int:
-    """Write the table anew, with the cells that were run."""
+    """Rewrite the table with the cells that have results."""
     page = PAGE.read_text("utf-8")
     PAGE.write_text(_with_table(page, read(page)), "utf-8")
     return 0

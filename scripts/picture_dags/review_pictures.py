@@ -1,4 +1,4 @@
-"""The DAGs of the pictures in docs/review.md: an edited draft and an escalation, and rounds in a loop."""
+"""The DAGs for the screenshots in docs/review.md: an edited draft with an escalation, and rounds in a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real Airflow and a real crew service as processes: one harness for demo, tests and benchmarks.
+"""Runs a real Airflow and a real crew service as processes, for the demo, the tests and the benchmarks.
 
 with AirflowStack(dags=[Path("example_dags")]) as airflow:
     run = airflow.api.trigger("crew_review")

@@ -1,4 +1,4 @@
-"""An Airflow with a home of its own: every component a process that can be killed and started again."""
+"""An Airflow with its own home, whose components are processes that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class AirflowStack:
     :param connections: Airflow connections by id, each as a dict (conn_type, host, password, ...)
     :param parallelism: worker slots
     :param triggerers: how many; the first is named ``triggerer``, the second ``triggerer-2``
-    :param schedulers: how many, named likewise
-    :param postgres: URL of a server on which a throw-away database is made; None means SQLite,
-        on which tasks have an API server of their own
-    :param celery: how many Celery workers run the tasks, with a Redis of their own; 0 runs them in the scheduler
-    :param env: further environment variables, which win over all others
+    :param schedulers: how many; named in the same way
+    :param postgres: URL of a server on which a temporary database is created; None means SQLite,
+        with a separate API server for tasks
+    :param celery: how many Celery workers run the tasks, with their own Redis; 0 runs them in the scheduler
+    :param env: more environment variables, which override all others
     :param users: roles by name; each gets a random password
-    :param command: the ``airflow`` of another environment to start with; by default that of this interpreter
+    :param command: the ``airflow`` of another environment to start with; by default, that of this interpreter
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class AirflowStack:
 
     @property
     def components(self) -> dict[str, list[str]]:
-        """Name every component with the command that runs it."""
+        """The name of every component, with the command that runs it."""
         commands = {
             **self._api_servers(),
             **{name: ["scheduler", "--skip-serve-logs"] for name in self._schedulers},
@@ -119,10 +119,10 @@ class AirflowStack:
         return {name: [str(self.command), *arguments] for name, arguments in commands.items()}
 
     def _api_servers(self) -> dict[str, list[str]]:
-        """Give people and tasks a server each on SQLite, where one that serves both can lock itself out.
+        """On SQLite, use separate servers for people and for tasks, because a single one can deadlock.
 
-        On its event loop it writes to the audit log and waits for the lock that another request's thread holds; to
-        commit, that request needs the event loop. On PostgreSQL no write waits for another one.
+        On its event loop, it writes to the audit log, and so waits for the lock that another request's thread holds; to
+        commit, that request needs the event loop. On PostgreSQL, no write waits for another one.
         """
         if self.database:
             return {"api-server": ["api-server"]}
@@ -133,11 +133,11 @@ class AirflowStack:
         }
 
     def _worker_command(self, name: str) -> list[str]:
-        pidfile = str(self.home / f"{name}.pid")  # what a killed worker leaves behind keeps its successor from starting
+        pidfile = str(self.home / f"{name}.pid")  # if a killed worker left it behind, its successor would not start
         return ["celery", "worker", "--skip-serve-logs", "--celery-hostname", f"{name}@%h", "--pid", pidfile]
 
     def start_all(self) -> Self:
-        """Migrate the database, start every component, return when all are healthy."""
+        """Migrate the database and start every component; return once all are healthy."""
         (self.home / "passwords.json").write_text(json.dumps(self.passwords))
         self._migrate()
         if self._redis_port:
@@ -148,24 +148,24 @@ class AirflowStack:
         return self
 
     def start(self, name: str) -> Component:
-        """Start one component, for the first time or after a kill."""
+        """Start a component, for the first time or after a kill."""
         (self.home / f"{name}.pid").unlink(missing_ok=True)
         return self.group.start(name, self.components[name], self._full_env(), self.home / f"{name}.log")
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to every process of a component; what is killed is no longer expected to live."""
+        """Send a signal to every process of a component; a killed component is no longer expected to be alive."""
         self.group.components[name].kill(number)
         if number == signal.SIGKILL:
             del self.group.components[name]
 
     def restart(self, name: str) -> None:
-        """Kill a component and start it again; return when it is healthy."""
+        """Kill a component and start it again; return once Airflow is healthy."""
         self.kill(name)
         self.start(name)
         self.wait_healthy()
 
     def upgrade(self, command: Path = OWN_COMMAND) -> None:
-        """Kill every component, migrate the database by another Airflow, and start that; return when it is healthy."""
+        """Kill every component, migrate the database with another Airflow and start that; return once it is healthy."""
         for name in self.components:
             self.kill(name)
         self.command = command
@@ -175,7 +175,7 @@ class AirflowStack:
         self.wait_healthy()
 
     def wait_healthy(self) -> None:
-        """Wait until Airflow calls itself healthy, on word from after the last start of a component."""
+        """Wait until Airflow reports that it is healthy, with heartbeats since the last start of a component."""
         since = max(component.started for component in self.group.components.values())
 
         def healthy() -> bool:
@@ -184,27 +184,27 @@ class AirflowStack:
         wait_until(healthy, "a healthy Airflow")
 
     def answers_tasks(self) -> bool:
-        """Whether the API server answers tasks; a task that starts earlier loses a try."""
+        """Return whether the API server responds to tasks; a task that starts earlier loses a try."""
         return answers(f"{self.execution_url}/execution/health")
 
     def logs(self, names: Iterable[str] | None = None) -> str:
-        """Read everything that any process or task wrote, for a look at the whole."""
+        """Return all the logs of processes and tasks, or only those with the given names."""
         files = [path for path in sorted(self.home.rglob("*.log")) if names is None or path.stem in names]
         return "\n".join(path.read_text(errors="replace") for path in files)
 
     def wait_until_put_away(self, run: DagRun, task_id: str, times: int = 1) -> None:
-        """Wait until the scheduler has put away what ran of a task, as it has long before a person answers.
+        """Wait until the scheduler has processed that a task left its worker, as it has long before a person answers.
 
         Airflow fails a task that is answered earlier, and keeps no log of that try.
 
-        :param times: how often the task has left its worker by now
+        :param times: how often the task has left its worker so far
         """
         key = re.escape(f"task_id='{task_id}', run_id='{run.run_id}'")
         event = re.compile(f"executor event with state success .*{key}")
-        logs = [self.home / f"{name}.log" for name in self._schedulers]  # alone: they grow to megabytes
+        logs = [self.home / f"{name}.log" for name in self._schedulers]  # not all logs, which grow to megabytes
         wait_until(
             lambda: sum(len(event.findall(log.read_text(errors="replace"))) for log in logs) >= times,
-            f"the scheduler to put {task_id} away",
+            f"the scheduler to process the end of {task_id}",
             pause=0.5,
         )
 
@@ -217,7 +217,7 @@ class AirflowStack:
             subprocess.run(command, env=self._full_env(), check=True, stdout=log, stderr=subprocess.STDOUT, timeout=180)
 
     def start_redis(self) -> None:
-        """Start the broker, for the first time or after a kill; what it held stands in its log file."""
+        """Start the broker, for the first time or after a kill; its data is restored from its append-only file."""
         folder = ["--dir", str(self.home), "--save", "", "--appendonly", "yes"]
         command = ["redis-server", "--port", str(self._redis_port), *folder]
         self.group.start("redis", command, os.environ, self.home / "redis.log")
@@ -225,7 +225,7 @@ class AirflowStack:
     def _check_alive(self) -> bool:
         for component in self.group.components.values():
             if not component.alive:
-                raise RuntimeError(f"{component.name} ended while it started:\n{component.tail()}")
+                raise RuntimeError(f"{component.name} exited during startup:\n{component.tail()}")
         return True
 
     def _full_env(self) -> dict[str, str]:

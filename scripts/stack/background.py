@@ -1,4 +1,4 @@
-"""Work that goes on in a thread beside a test, and whose failure is the test's."""
+"""Runs work in a thread alongside a test, which fails if the work does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class BackgroundWork:
-    """Runs ``work`` in a thread while a ``with`` block lasts; an error in it is raised at the end of the block.
+    """Runs ``work`` in a thread during a ``with`` block; an error in it is raised at the end of the block.
 
-    ``work`` returns soon after ``over`` is set.
+    ``work`` must return soon after ``over`` is set.
     """
 
     stop_timeout = 120.0

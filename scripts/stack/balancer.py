@@ -1,6 +1,6 @@
-"""A TCP balancer as a process: each connection goes to the next backend that accepts one.
+"""A TCP load balancer as a process: each connection goes to the next backend that accepts it.
 
-``python -m scripts.stack.balancer PORT BACKEND_PORT...`` listens on loopback and knows nothing of what it relays.
+``python -m scripts.stack.balancer PORT BACKEND_PORT...`` listens on loopback and does not interpret the data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONNECT_TIMEOUT = 2.0
 
 
 class Balancer:
-    """Relays connections to the backends in turn; a backend that refuses is passed over."""
+    """Relays connections to the backends in turn, skipping those that refuse."""
 
     def __init__(self, backends: Sequence[int]) -> None:
         self._backends = backends
@@ -45,7 +45,7 @@ class Balancer:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until one side ends; then end the other, so that a killed backend is noticed at once."""
+    """Copy until one side closes, then close the other, so that a killed backend is noticed immediately."""
     with contextlib.suppress(OSError):
         while chunk := await reader.read(CHUNK):
             writer.write(chunk)

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector on loopback: takes spans via OTLP/HTTP, as protobuf, and keeps them."""
+"""An OpenTelemetry collector on loopback, which receives spans over OTLP/HTTP as protobuf and keeps them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """Ids are lower-case hexadecimal, times seconds since 1970."""
+    """A span; its ids are lower-case hexadecimal, and its times are seconds since 1970."""
 
     name: str
     service: str
@@ -28,7 +28,7 @@ class ReceivedSpan:
 
 
 class Collector:
-    """`raw` holds each request as it came."""
+    """A running collector; `raw` holds the unmodified body of each request."""
 
     def __init__(self) -> None:
         self.spans: list[ReceivedSpan] = []
@@ -53,19 +53,19 @@ class Collector:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The settings with which a process sends its spans here, and does so soon."""
+        """The environment variables with which a process sends its spans here, without much delay."""
         exporter = {"OTEL_TRACES_EXPORTER": "otlp_proto_http"}  # for Airflow, `otlp` is gRPC
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "100", **exporter}
 
     def named(self, name: str) -> list[ReceivedSpan]:
-        """Return the spans of that name in the order in which they began."""
+        """Return the spans with that name in the order in which they began."""
         return sorted((span for span in self.spans if span.name == name), key=lambda span: span.begin)
 
     def parent(self, span: ReceivedSpan) -> ReceivedSpan | None:
         return next((other for other in self.spans if other.span_id == span.parent_id), None)
 
     def lineage(self, span: ReceivedSpan) -> list[str]:
-        """Return the names from the span up to the first whose parent did not come here."""
+        """Return the names from the span up to the first one whose parent was not received."""
         parent = self.parent(span)
         return [span.name, *(self.lineage(parent) if parent else ())]
 

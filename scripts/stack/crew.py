@@ -1,4 +1,4 @@
-"""The crew service as a process: `airflow-crew-service serve` on a free port, with a token made here."""
+"""The crew service as a process: `airflow-crew-service serve` on a free port, with a generated token."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 class CrewService:
     """A running crew service, from ``start`` (or ``with``) to ``stop``.
 
-    :param crew: what ``--crew`` takes: ``demo``, a scenario file, ``package.module:NAME``; a scenario itself; None if
-        ``options`` say it
+    :param crew: a value for ``--crew`` (``demo``, a scenario file, ``package.module:NAME``) or a scenario itself; None
+        if ``options`` contain it
     :param dialect: ``spec`` or ``live``
-    :param name: of the component, where one group has several services
-    :param options: further arguments of ``airflow-crew-service serve``
-    :param database: a SQLAlchemy URL; None means a SQLite file of its own
-    :param token: of the organization; by default one is made
-    :param env: further environment variables
-    :param group: whose watchdog ends it; by default its own
+    :param name: name of the component, if a group has several services
+    :param options: more arguments of ``airflow-crew-service serve``
+    :param database: a SQLAlchemy URL; None means a separate SQLite file
+    :param token: the organization's token; by default, a random one
+    :param env: more environment variables
+    :param group: the group whose watchdog stops the service; by default, a new one
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class CrewService:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """The Airflow connection that leads here."""
+        """The Airflow connection to this service."""
         return {"conn_type": "crew", "host": self.url, "password": self.token}
 
     def start(self) -> Self:
-        """Start, for the first time or after a kill, with the same database; return when it answers."""
+        """Start the service, for the first time or after a kill, with the same database; return once it responds."""
         env = {**os.environ, **self._env, "CREW_SERVICE_TOKEN": self.token}
         component = self.group.start(self.name, self._command, env, self.folder / "service.log")
         wait_until(lambda: self._ready(component), "the crew service")
@@ -92,7 +92,7 @@ class CrewService:
 
     def _ready(self, component: Component) -> bool:
         if not component.alive:
-            raise RuntimeError(f"the crew service ended while it started:\n{component.tail()}")
+            raise RuntimeError(f"the crew service exited during startup:\n{component.tail()}")
         return answers(f"{self.url}/healthz")
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A database of one's own on a PostgreSQL server: made for one stack, dropped with it."""
+"""A temporary database on a PostgreSQL server, created for one stack and dropped with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class ThrowAwayDatabase:
-    """:param server: URL of a database that may create others, ``postgresql://user@host:port/name``."""
+    """A temporary database.
+
+    :param server: URL of a database whose user may create others, ``postgresql://user@host:port/name``
+    """
 
     def __init__(self, server: str) -> None:
         self.server = server
@@ -23,7 +26,7 @@ class ThrowAwayDatabase:
 
     @contextmanager
     def gone(self) -> Iterator[None]:
-        """Cut every connection and refuse new ones for the time of the block."""
+        """Close every connection, and refuse new ones until the block ends."""
         self._execute(f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS false')
         try:
             self._execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self.name}'")
@@ -35,7 +38,7 @@ class ThrowAwayDatabase:
         self._execute(f'DROP DATABASE IF EXISTS "{self.name}" WITH (FORCE)')
 
     def _execute(self, statement: str) -> None:
-        import psycopg2  # a machine that runs on SQLite alone need not have it
+        import psycopg2  # not required on machines that only use SQLite
 
         connection = psycopg2.connect(self.server)
         connection.autocommit = True

@@ -1,4 +1,4 @@
-"""Ports that nobody listens on at the moment of asking."""
+"""Finds ports that are currently free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own on a free port, so that a test may restart or kill it."""
+"""A temporary PostgreSQL server on a free port, so that a test can restart or kill it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYSTEM_USER = "postgres"  # the server refuses to run as root
 
 
 class PostgresServer:
-    """A cluster in a throw-away folder; ``url`` names its administrative database."""
+    """A database cluster in a temporary folder; ``url`` is that of its administrative database."""
 
     name = "postgres"
 
@@ -30,7 +30,7 @@ class PostgresServer:
         self._data = self.folder / "data"
 
     def start(self) -> PostgresServer:
-        """Make the cluster where there is none, and start it; return when it accepts connections."""
+        """Start the cluster, and create it first if necessary; return once it accepts connections."""
         if not self._data.exists():
             self._initialise()
         options = ["-D", str(self._data), "-p", str(self.port), "-k", str(self.folder), "-h", "127.0.0.1"]
@@ -41,10 +41,10 @@ class PostgresServer:
         return self
 
     def restart(self) -> None:
-        """Restart as an upgrade does: connections are cut, what is committed stays."""
+        """Restart as for an upgrade: connections are cut, but committed data is kept."""
         component = self._group.components[self.name]
         os.kill(component.processes()[0].pid, signal.SIGINT)
-        wait_until(lambda: not component.alive, "PostgreSQL to end")
+        wait_until(lambda: not component.alive, "PostgreSQL to stop")
         self.start()
 
     def _initialise(self) -> None:
@@ -68,7 +68,7 @@ def _as_system_user() -> list[str]:
 
 
 def _program(name: str) -> Path:
-    """Find a server program: Debian keeps them off the path, a folder for each version."""
+    """Find a server program; on Debian, these are not on the path but in a folder for each version."""
     found = shutil.which(name)
     candidates = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     if not found and not candidates:

@@ -1,4 +1,4 @@
-"""Each component leads a session of its own; what has its session id is ours to end, and nothing else."""
+"""Starts and stops components. Each has its own session; only processes in these sessions are ever stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scripts.stack import watchdog
 if TYPE_CHECKING:
     from typing import Self
 
-folders: list[Path] = []  # made by this process; the logs of what it started are below them
+folders: list[Path] = []  # created by this process; they contain the logs of the components that it started
 
 
 def last_lines(log: Path, lines: int) -> str:
@@ -29,7 +29,7 @@ def last_lines(log: Path, lines: int) -> str:
 
 
 class Component:
-    """One running command with its children, and the file that its output goes to."""
+    """A running command with its children, and the log file for its output."""
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name = name
@@ -57,11 +57,11 @@ class Component:
         return self._process.poll() is None
 
     def processes(self) -> list[psutil.Process]:
-        """List every living process of this component: itself, its workers, the tasks that they run."""
+        """List every living process of this component: the command itself, its workers, and the tasks that they run."""
         return watchdog.members(self.session)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to every process of this component; wait for the end if the signal is KILL."""
+        """Send a signal to every process of this component; if it is KILL, wait until they have exited."""
         watchdog.signal_session(self.session, number)
         if number == signal.SIGKILL:
             watchdog.end_sessions([self.session], grace=0)
@@ -76,7 +76,7 @@ class Component:
 
 
 class ProcessGroup:
-    """Components, and a watchdog that ends them and clears up even if this process is killed."""
+    """Components, and a watchdog that stops them and cleans up even if this process is killed."""
 
     def __init__(self) -> None:
         self.components: dict[str, Component] = {}
@@ -94,7 +94,7 @@ class ProcessGroup:
         return component
 
     def temporary_folder(self, prefix: str) -> Path:
-        """Make a folder that goes when the group ends; CREW_STACK_KEEP=1 keeps it for a look at the logs."""
+        """Create a folder that is deleted when the group stops; CREW_STACK_KEEP=1 keeps it, to inspect the logs."""
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         folders.append(folder)
         if not os.environ.get("CREW_STACK_KEEP"):
@@ -105,7 +105,7 @@ class ProcessGroup:
         self._order(server=server, database=database)
 
     def stop(self) -> None:
-        """End everything; return when nothing is left."""
+        """Stop everything; return once nothing is left."""
         if self._watchdog.stdin and not self._watchdog.stdin.closed:
             self._watchdog.stdin.close()
         self._watchdog.wait()

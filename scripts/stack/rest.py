@@ -1,4 +1,4 @@
-"""Airflow as another program sees it: its public REST API, version 2, with a real login."""
+"""Accesses Airflow as any other program would: through its public REST API, version 2, with a real login."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class AirflowApi:
         self.user = user
         self._password = password
         self._session = requests.Session()
-        self._session.trust_env = False  # a proxy or a netrc of this machine has no business here
+        self._session.trust_env = False  # ignore this machine's proxies and netrc
 
     def call(self, method: str, path: str, **arguments: Any) -> requests.Response:
-        """Send a request below /api/v2 and return the answer whatever its status."""
+        """Send a request to a path under /api/v2; return the response, whatever its status."""
         if "Authorization" not in self._session.headers:
             self._log_in()
         arguments.setdefault("timeout", 30)
         return self._session.request(method, f"{self.url}/api/v2/{path}", **arguments)
 
     def json(self, method: str, path: str, **arguments: Any) -> Any:
-        """Send a request that must succeed and return its body."""
+        """Send a request that must succeed; return the response body."""
         answer = self.call(method, path, **arguments)
         if not answer.ok:
             raise requests.HTTPError(f"{method} {path}: {answer.status_code} {answer.text}", response=answer)
         return answer.json() if answer.content else None
 
     def pages(self, path: str, key: str, **params: Any) -> Iterator[dict[str, Any]]:
-        """Read a list to its end, page by page."""
+        """Read a complete list, page by page."""
         offset = 0
         while True:
             page = self.json("GET", path, params={**params, "limit": PAGE, "offset": offset})
@@ -54,7 +54,7 @@ class AirflowApi:
                 return
 
     def healthy(self, since: float = 0.0) -> bool:
-        """Tell whether every component is well, on a heartbeat not older than ``since`` (epoch seconds)."""
+        """Return whether every component is healthy, with a heartbeat no older than ``since`` (epoch seconds)."""
         try:
             health = self._session.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
         except requests.RequestException:
@@ -65,7 +65,7 @@ class AirflowApi:
         )
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> DagRun:
-        """Start a run, once the DAG is known; a paused DAG is switched on."""
+        """Wait for the DAG, unpause it, and trigger a run."""
         self.wait_for_dag(dag_id)
         self.json("PATCH", f"dags/{dag_id}", json={"is_paused": False})
         body = {"logical_date": None, "conf": dict(conf or {})}
@@ -78,7 +78,7 @@ class AirflowApi:
             raise StackTimeout(f"{late}; import errors: {self.import_errors()}") from None
 
     def parse_again(self, dag_id: str) -> None:
-        """Have the DAG's file parsed at once, as where something changed that it imports or reads."""
+        """Have the DAG's file parsed immediately, for example because a file that it imports has changed."""
         token = self.json("GET", f"dags/{dag_id}")["file_token"]
         self.call("PUT", f"parseDagFile/{token}").raise_for_status()
 
@@ -86,12 +86,12 @@ class AirflowApi:
         return [error["stack_trace"] for error in self.pages("importErrors", "import_errors")]
 
     def add_connection(self, connection_id: str, **fields: Any) -> None:
-        """Create a connection (conn_type, host, password, ...), or replace the one of that name."""
+        """Create a connection (conn_type, host, password, ...), or replace the existing one with that id."""
         self.call("DELETE", f"connections/{connection_id}")
         self.json("POST", "connections", json={"connection_id": connection_id, **fields})
 
     def occupied_slots(self, pool: str = "default_pool") -> int:
-        """Count the slots that queued and running tasks hold; who waits deferred holds none."""
+        """Return the number of slots that queued and running tasks occupy; deferred tasks occupy none."""
         state = self.json("GET", f"pools/{pool}")
         return state["running_slots"] + state["queued_slots"]
 
@@ -103,7 +103,7 @@ class AirflowApi:
 
 
 def answers(url: str) -> bool:
-    """Tell whether a GET request to the URL succeeds."""
+    """Return whether a GET request to the URL succeeds."""
     with requests.Session() as session:
         session.trust_env = False
         try:

@@ -1,4 +1,4 @@
-"""Answers to reviews, as Airflow's REST API takes them."""
+"""Answers to reviews, in the form that Airflow's REST API accepts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-FEEDBACK = "human_feedback"  # the field of the form
+FEEDBACK = "human_feedback"  # the name of the form field
 
 
 def answer_body(option: str, feedback: str) -> dict[str, Any]:
@@ -18,12 +18,12 @@ def is_approval(option: str) -> bool:
 
 
 def round_of(task_id: str) -> int:
-    """Return the number in ``crew.round_2.review``; 1 where there is none."""
+    """Return the round in a task id like ``crew.round_2.review``; 1 if there is none."""
     found = re.search(r"round_(\d+)", task_id)
     return int(found[1]) if found else 1
 
 
 def draft_shown(detail: Mapping[str, Any]) -> int:
-    """Return the number of the draft in a form: of ``Draft 2 on tea``, above all else, that is 2."""
+    """Return the number of the draft in a form, such as 2 for ``Draft 2 on tea``; 0 if there is none."""
     found = re.search(r"^> Draft (\d+) on ", detail["body"], re.MULTILINE)
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""One DAG run seen through the REST API: its states, tasks, results, logs, and the people it waits for."""
+"""A DAG run, accessed through the REST API: its states, tasks, results, logs, and questions to people."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from scripts.stack.waiting import FACTOR, StackTimeout, wait_until
 FINISHED = ("success", "failed")
 WAITING = ("deferred", "awaiting_input")  # without a worker slot
 UNMAPPED = -1
-POLL = 0.5  # seconds: each poll is work for the API server beside all others
-# Airflow's scheduler fails a task that is answered before it has put away the half that asked, as no person can.
+POLL = 0.5  # seconds; each poll adds to the load on the API server
+# Airflow's scheduler fails a task if the answer arrives before the scheduler has processed that the task left its
+# worker. No person answers that quickly.
 READING_TIME = 4.0 * FACTOR
 
 
 class Api(Protocol):
-    """What a run needs of `AirflowApi`."""
+    """The methods of `AirflowApi` that a run needs."""
 
     def call(self, method: str, path: str, **arguments: Any) -> Any: ...
 
@@ -29,7 +30,7 @@ class Api(Protocol):
 
 
 class DagRun:
-    """A run, from its trigger to its end."""
+    """A DAG run, from its trigger to its end."""
 
     def __init__(self, api: Api, dag_id: str, run_id: str) -> None:
         self.api = api
@@ -42,8 +43,8 @@ class DagRun:
         return self.api.json("GET", self.path)["state"]
 
     def wait_for(self, state: str = "success") -> None:
-        """Wait for a state; fail at once, with the states of all tasks, if the run ends in another one."""
-        seen = wait_until(lambda: self._reached({state, *FINISHED}), f"{self.run_id} {state}", POLL)
+        """Wait for a state; if the run ends in a different one, fail immediately with the states of all tasks."""
+        seen = wait_until(lambda: self._reached({state, *FINISHED}), f"{self.run_id} to be {state}", POLL)
         if seen != state:
             raise StackTimeout(f"{self.dag_id} ended as {seen}, not {state}: {self.failure_report()}")
 
@@ -55,18 +56,18 @@ class DagRun:
         return {_label(task): task["state"] for task in self.tasks()}
 
     def failure_report(self) -> str:
-        """Say what became of each task, what those that failed said, and what the scheduler holds against any."""
+        """Return the state of each task, the errors of failed ones, and the scheduler's state mismatches."""
         failed = [task for task in self.tasks() if task["state"] == "failed"]
         said = [line for task in failed for line in self.errors(task["task_id"], task["try_number"], task["map_index"])]
         return "\n".join([str(self.states()), *said, *self.state_mismatches()])
 
     def state_mismatches(self) -> list[str]:
-        """Return what the scheduler said of tasks that it failed since their process seemed to have died."""
+        """Return the scheduler's messages about tasks that it failed because their processes seemed to have died."""
         events = self.api.pages("eventLogs", "event_logs", dag_id=self.dag_id, run_id=self.run_id)
         return [event["extra"] for event in events if event["event"] == "state mismatch"]
 
     def errors(self, task_id: str, try_number: int = 1, map_index: int = UNMAPPED) -> list[str]:
-        """Return what each error in a task's log says, as Airflow's page shows it first."""
+        """Return the message of each error in a task's log, as Airflow's page shows it first."""
         events = [json.loads(line) for line in self.log(task_id, try_number, map_index).splitlines()]
         return [_said(event) for event in events if event.get("level") in ("error", "critical")]
 
@@ -74,7 +75,7 @@ class DagRun:
         return self.api.json("GET", self._task_path(task_id, map_index))
 
     def wait_for_task(self, task_id: str, states: Collection[str], map_index: int = UNMAPPED) -> str:
-        """Wait until a task is in one of the states, and return which."""
+        """Wait until a task is in one of the states, and return that state."""
 
         def check() -> str | None:
             found = self.task(task_id, map_index)["state"]
@@ -89,7 +90,7 @@ class DagRun:
         return self.api.json("GET", path, params={"map_index": map_index, "stringify": False})["value"]
 
     def log(self, task_id: str, try_number: int | None = None, map_index: int = UNMAPPED) -> str:
-        """Return a task's log as lines of JSON, one for each event; without a number that of all its tries."""
+        """Return a task's log as JSON lines, one for each event; without a number, return the logs of all tries."""
         if try_number is None:
             tries = max((task["try_number"] for task in self.tasks() if task["task_id"] == task_id), default=1)
             return "".join(self._log(task_id, number, map_index) for number in range(1, max(tries, 1) + 1))
@@ -103,25 +104,25 @@ class DagRun:
             headers={"Accept": "application/x-ndjson"},
         )
         if answer.status_code == 404:
-            return ""  # Airflow knows no log of a try that it took back
+            return ""  # Airflow has no log of a try that it reverted
         answer.raise_for_status()
         return answer.text
 
     def reviews(self) -> list[dict[str, Any]]:
-        """List what has waited for a person long enough to be read: the details of tasks without an answer."""
+        """Return the details of unanswered tasks that have waited long enough for a person to read them."""
         details = self.api.pages(f"{self.path}/hitlDetails", "hitl_details", response_received=False)
         return [detail for detail in details if detail["task_instance"]["state"] in WAITING and _read(detail)]
 
     def wait_for_review(self) -> dict[str, Any]:
-        """Wait for the next question to a person; fail at once if a task fails before one comes."""
+        """Wait for the next question to a person; fail immediately if a task fails first."""
         return self.wait_for_reviews(1)[0]
 
     def wait_for_reviews(self, number: int) -> list[dict[str, Any]]:
-        """Wait until so many questions are open at once; fail at once if a task fails before."""
+        """Wait until this many questions are open at the same time; fail immediately if a task fails first."""
 
         def check() -> list[dict[str, Any]] | None:
             if self.state in FINISHED or "failed" in self.states().values():
-                raise StackTimeout(f"{number} reviews of {self.dag_id} never came: {self.failure_report()}")
+                raise StackTimeout(f"{number} reviews of {self.dag_id} never opened: {self.failure_report()}")
             found = self.reviews()
             return found if len(found) >= number else None
 
@@ -133,12 +134,12 @@ class DagRun:
         self.api.json("PATCH", self.answer_path(review), json=body, params=region_of(review["task_instance"]))
 
     def answer_path(self, review: Mapping[str, Any]) -> str:
-        """Return where an answer to a review goes."""
+        """Return the path for the answer to a review."""
         task = review["task_instance"]
         return f"{self.path}/taskInstances/{task['task_id']}/{task['map_index']}/hitlDetails"
 
     def clear(self, *task_ids: str, downstream: bool = False) -> None:
-        """Let tasks run again, as the button in the UI does."""
+        """Clear tasks so that they run again, like the button in the UI."""
         body = {
             "dag_run_id": self.run_id,
             "task_ids": list(task_ids),
@@ -164,7 +165,7 @@ class DagRun:
 
 
 def region_of(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what names the iteration of a loop to which a task instance belongs; empty outside of loops."""
+    """Return the fields that identify a task instance's loop iteration; empty outside loops."""
     return {name: task[name] for name in ("region_id", "region_index") if task.get(name) is not None}
 
 

@@ -1,4 +1,4 @@
-"""Airflow's settings as variables: what every deployment needs, and what makes a short-lived one quick."""
+"""Airflow's settings as environment variables: those of every deployment, and those that speed up a short-lived one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CLUSTER_FILE = Path(__file__).parents[2] / "deploy" / "cluster.env"
 
 @dataclass(frozen=True)
 class Deployment:
-    """What all processes of one Airflow must agree on."""
+    """The settings that all processes of an Airflow must share."""
 
     api_url: str
     database: str
-    execution_api_url: str = ""  # where tasks report; by default the API server that serves people
+    execution_api_url: str = ""  # where tasks report; by default, the API server for people
     executor: str = "LocalExecutor"
     broker: str | None = None
     jwt_secret: str = field(default_factory=lambda: secrets.token_hex(32))
@@ -47,24 +47,24 @@ class Deployment:
 
 
 def _patient(seconds: int) -> str:
-    """Return a limit after which something counts as dead or gone; on a busy machine, it may only be slow."""
+    """Return the seconds until a process counts as dead; more on busy machines, where it may only be slow."""
     return str(round(seconds * FACTOR))
 
 
-# One machine, a life of minutes: short pauses, early notice of the dead, no log servers on fixed ports.
+# For a few minutes on one machine: short pauses, quick detection of dead processes, no log servers on fixed ports.
 QUICK = {
     "AIRFLOW__API__WORKERS": "1",
     "AIRFLOW__CELERY__WORKER_ENABLE_REMOTE_CONTROL": "True",
-    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",  # a busy machine may need a minute where an idle one needs a second
+    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",  # on a busy machine, a second of work may take a minute
     "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
-    "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",  # else an edit soon after a parse waits for the next one
+    "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",  # so that an edit soon after a parse is not ignored
     "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "180",
-    # A file that was edited itself is parsed at once all the same; parsing all others every 30 s took half a core.
+    # Edited files are still parsed immediately; parsing all the others every 30 s took half a core.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "1800",
     "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
     "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
-    "AIRFLOW__OPENLINEAGE__DISABLED": "True",  # where it is installed, each task would load it to print its events
+    "AIRFLOW__OPENLINEAGE__DISABLED": "True",  # if it is installed, each task would load it to print its events
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": _patient(15),
@@ -81,16 +81,16 @@ QUICK = {
 
 
 def cluster() -> dict[str, str]:
-    """Read how a cluster notices what has died; docker-compose.yaml reads the same file."""
+    """Return the settings with which a cluster detects dead processes; docker-compose.yaml reads the same file."""
     lines = CLUSTER_FILE.read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def bundles(folders: Sequence[Path]) -> dict[str, str]:
-    """Name the folders that the DAG processor reads."""
+    """Return the setting with the folders that the DAG processor reads."""
     configured = [
         {
-            "name": f"{folder.name}-{number}",  # bare "example_dags" is a name that Airflow keeps for itself
+            "name": f"{folder.name}-{number}",  # Airflow reserves the name "example_dags"
             "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
             "kwargs": {"path": str(folder.resolve())},
         }
@@ -100,10 +100,10 @@ def bundles(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def connections(by_id: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Write connections as the variables from which Airflow reads them."""
+    """Return connections as the environment variables that Airflow reads."""
     return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in by_id.items()}
 
 
 def inherited() -> dict[str, str]:
-    """Take this process's environment without any Airflow of the person who started it."""
+    """Return this process's environment, without the Airflow settings of the person who started it."""
     return {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with an end; `TEST_PATIENCE` is a factor for every end, for a machine that is busy."""
+"""Waits for a condition, with a timeout; `TEST_PATIENCE` multiplies all timeouts, for busy machines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 FACTOR = float(os.environ.get("TEST_PATIENCE", "1"))
-# Seconds that only end a test that hangs: what happens at all happens earlier.
+# Seconds; only tests that hang reach this limit.
 PATIENCE = 240 * FACTOR
-LONGEST = 0.1  # seconds to which a shorter pause grows: what did not come at once need not be seen at once
+LONGEST = 0.1  # seconds to which a shorter pause grows
 
 
 class StackTimeout(AssertionError):
-    """What was waited for did not come."""
+    """A condition was not met in time."""
 
 
 def wait_until(
@@ -26,7 +26,7 @@ def wait_until(
     deadline = time.monotonic() + patience
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise StackTimeout(f"waited {patience:.0f} s in vain for {what}")
+            raise StackTimeout(f"gave up waiting for {what} after {patience:.0f} s")
         time.sleep(pause)
         pause = max(pause, min(1.2 * pause, LONGEST))
     return found

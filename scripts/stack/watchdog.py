@@ -1,7 +1,7 @@
-"""What a stack started ends when its pipe closes, whether it was closed or its owner died.
+"""Stops everything that a stack started once its pipe closes, whether on purpose or because its owner died.
 
-Reads JSON lines: {"session": id}, {"folder": path}, {"database": name, "server": url}. At their end it
-ends each session (TERM, then KILL), removes each folder and drops each database.
+Reads JSON lines: {"session": id}, {"folder": path}, {"database": name, "server": url}. When the input ends, it
+terminates each session (TERM, then KILL), removes each folder and drops each database.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def signal_session(session: int, number: int) -> None:
 
 
 def end_sessions(sessions: Iterable[int], grace: float = GRACE) -> None:
-    """Ask all to end, wait a moment for all together, then insist until nothing is left."""
+    """Terminate all sessions, give them some time together, then kill them until no process is left."""
     left = [session for session in sessions if members(session)]
     for session in left:
         signal_session(session, signal.SIGTERM)
@@ -59,7 +59,7 @@ def drop_database(server: str, name: str) -> None:
     try:
         connection = psycopg2.connect(server)
     except psycopg2.OperationalError:
-        return  # the server was a throw-away one and went first
+        return  # the server was temporary and has already stopped
     connection.autocommit = True
     with connection.cursor() as cursor:
         cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')

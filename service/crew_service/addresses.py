@@ -8,9 +8,9 @@ from yarl import URL
 
 
 def parsed(address: str) -> str:
-    """Return the address in the form that the sender uses.
+    """Return the address in the form in which the sender uses it.
 
-    :raises ValueError: if the sender could not send to it
+    :raises ValueError: if the sender could not use it
     """
     url = URL(address)
     if url.scheme not in ("http", "https") or not url.host:
@@ -20,6 +20,6 @@ def parsed(address: str) -> str:
     else:
         url.host.encode("idna")  # as DNS resolution does
     if ":" in (url.user or ""):
-        raise ValueError("must not have a colon in its user")
+        raise ValueError("must not have a colon in the user name")
     f"{url.user}:{url.password}".encode("latin-1")  # as in the header for basic authentication
     return str(url)

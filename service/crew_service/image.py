@@ -84,7 +84,7 @@ def _dockerfile(folder: Path) -> str:
 
 
 def _keeps_out(patterns: list[str], name: str) -> bool:
-    """Whether a .dockerignore excludes a top-level file: the last matching pattern decides."""
+    """Return whether a .dockerignore excludes a top-level file: the last matching pattern decides."""
     kept_out = False
     for pattern in (line.strip() for line in patterns):
         if fnmatch(name, pattern.removeprefix("!").removeprefix("/").removeprefix("**/")):

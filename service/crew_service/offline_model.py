@@ -1,7 +1,7 @@
 """`airflow-crew-service offline-model`: an OpenAI-compatible server that needs no network, for development and tests.
 
 It replaces a crew's real model without changes to the crew. All chats get the same answer, unless a file maps a word in
-the last message to another one; all texts get the same embedding.
+the last message to a different one; all texts get the same embedding.
 """
 
 from __future__ import annotations

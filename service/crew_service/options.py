@@ -61,8 +61,8 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[CREW/]NAME=RULE",
-        help="`approve`: a person approves each call of the tools that NAME matches; `once`: a person is asked before "
-        "a call with an unknown outcome is repeated; `repeat`: such a call is repeated",
+        help="`approve`: a person must approve each call to a tool matching NAME; `once`: a person is asked before a "
+        "call with an unknown outcome is repeated; `repeat`: such a call is repeated without asking",
     )
     option("--no-journal", dest="journal", action="store_false", help="repeat all calls of an interrupted task")
     option(
@@ -90,7 +90,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         help="organization or user token for one crew; replaces the global ones; may be repeated",
     )
     option("--flow-webhook", type=web_address, metavar="URL", help="where to announce each Flow question")
-    option("--flow-webhook-secret", metavar="SECRET", help=f"secret that signs these webhooks; also {SECRET_VARIABLE}")
+    option("--flow-webhook-secret", metavar="SECRET", help=f"secret for signing these webhooks; also {SECRET_VARIABLE}")
     option(
         "--base-url",
         type=web_address,
@@ -112,7 +112,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
     )
     option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="user token; may be repeated")
     option("--user-tokens-file", metavar="FILE", help=f"file with one NAME=TOKEN per line; also {USER_TOKENS}")
-    option("--webhook-secret", metavar="SECRET", help=f"secret that signs outgoing webhooks; also {WEBHOOK_SECRET}")
+    option("--webhook-secret", metavar="SECRET", help=f"secret for signing outgoing webhooks; also {WEBHOOK_SECRET}")
 
 
 def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
@@ -165,7 +165,7 @@ def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolR
 
 
 def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew], **more: Any) -> Settings:
-    """Return the settings from the options; a process that serves no requests has only some options."""
+    """Return the settings from the options; a process that serves no requests has only some of them."""
     given = vars(arguments)
     serves = "user_token" in given
     webhook_secret = serves and (arguments.webhook_secret or os.environ.get(WEBHOOK_SECRET))
@@ -221,7 +221,7 @@ def _pair(source: str, line: str) -> tuple[str, str]:
     """Split NAME=TOKEN; the error does not quote the line, which may contain a token."""
     name, _, token = line.partition("=")
     if not (name.strip() and token.strip()):
-        raise BadToken(f"A user's token in {source} is not of the form NAME=TOKEN.")
+        raise BadToken(f"A user token in {source} does not have the form NAME=TOKEN.")
     return name.strip(), token.strip()
 
 

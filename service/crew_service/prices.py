@@ -78,7 +78,7 @@ class Prices:
         return bool(self._prices)
 
     def __repr__(self) -> str:
-        return f"Prices({self._prices!r})"  # distinguishes two tables
+        return f"Prices({self._prices!r})"  # so that two tables can be told apart
 
     def cost(self, model: str, figures: Mapping[str, int]) -> float | None:
         """Return the cost of a model's tokens in USD; log each model without a price once."""
@@ -95,7 +95,7 @@ class Prices:
         return None
 
     def priced(self, used: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Add the total cost and the cost by model; None if a price, or the model of some tokens, is unknown."""
+        """Add the cost of each model and the total, which is None if a price or the model of some tokens is unknown."""
         if used is None or not self:
             return used
         by_model = {

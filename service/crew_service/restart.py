@@ -1,7 +1,8 @@
 """Restarts the command without its secrets in the environment or on the command line.
 
-Crews run as the same user, who can read both in every process. The secrets are passed through a file descriptor that is
-read and closed before any crew is loaded. The process keeps its id, so a supervisor does not notice the restart.
+Crews run as the same user, and could read both from any of its processes. The secrets are passed through a file
+descriptor that is read and closed before any crew is loaded. The process keeps its id, so a supervisor does not
+notice the restart.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class ScriptedStep(BaseModel):
-    """A call to a tool that does nothing (a person may have to approve it), or a question to a person."""
+    """Either a question to a person, or a call, which a person may have to approve, to a tool that does nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -124,7 +124,7 @@ class Scenario(BaseModel):
 
 
 class ScriptedCrew:
-    """A crew that follows its scenario."""
+    """A crew that follows a scenario."""
 
     isolation: Literal["inline", "process"] = "inline"
     kind: Literal["crew", "flow"] = "crew"
@@ -214,7 +214,7 @@ def _declared(task: ScriptedTask) -> dict[str, Any]:
 
 
 class _Asked(Exception):
-    """A call needs a person, so the segment ends."""
+    """A call needs a person's decision or answer, so the segment ends."""
 
     def __init__(self, question: PendingQuestion) -> None:
         super().__init__()

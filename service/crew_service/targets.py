@@ -1,4 +1,4 @@
-"""Loads the crew or Flow that TARGET names; an error is one sentence that includes the target."""
+"""Loads the crew or Flow that TARGET names. Each error is one sentence that includes the target."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _crewai(target: str, options: JournalOptions) -> Crew:
     found = find_spec("crewai")
     if found is None or found.origin is None:  # a folder with that name is not CrewAI
         raise BadTarget(
-            f"{target!r} is a CrewAI crew, and CrewAI is not installed: pip install 'airflow-crew-service[crewai]'."
+            f"{target!r} is a CrewAI crew, but CrewAI is not installed: pip install 'airflow-crew-service[crewai]'."
         )
     from crew_service.crewai import load as load_crewai
 

@@ -1,6 +1,6 @@
-"""The commands for a person at a terminal: they open the database directly, and need no token or running service.
+"""Commands for people at a terminal. They open the database directly, so they need no token and no running service.
 
-They print tables for people, and JSON for programs.
+They print tables for people and JSON for programs.
 """
 
 from __future__ import annotations

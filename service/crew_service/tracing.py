@@ -1,7 +1,7 @@
 """OpenTelemetry traces, if the standard settings enable them; otherwise, OpenTelemetry is not imported.
 
 An execution stays in the trace of its kickoff: the kickoff's `traceparent` and `tracestate` are stored with it, and the
-kickoff's span is the parent of each later one, even long after it has ended and on any machine. Names follow the
+kickoff's span is the parent of each later one, even long after it has ended and on other machines. Names follow the
 version of OpenTelemetry's semantic conventions in `SCHEMA`; other names begin with `crew.`.
 """
 
@@ -59,7 +59,7 @@ def carrier() -> Carrier | None:
 
 @cache
 def is_wanted() -> bool:
-    """Whether the settings enable traces and all requirements are met."""
+    """Return whether the settings enable traces and all requirements are met."""
     setting = os.environ.get
     exporter = setting("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(setting, ENDPOINTS)) else "none")
     if exporter == "none" or setting("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -94,7 +94,7 @@ def received(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
 
 @contextmanager
 def request(scope: Mapping[str, Any]) -> Iterator[Span | None]:
-    """Trace a POST request; polls have no spans, because waiting for several days takes thousands of them."""
+    """Trace a POST request; polls have no spans, because a wait of several days takes thousands of polls."""
     if scope["method"] != "POST":
         yield None
         return
@@ -135,7 +135,7 @@ def segment(row: Any) -> Iterator[Span]:
 
 
 def task(task_id: str, agent: str, **about: Any) -> Any:
-    """Trace a task, for a crew that creates no spans itself."""
+    """Trace a task of a crew that creates no spans of its own."""
     about |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "crew.task.id": task_id}
     return span(f"invoke_agent {agent}", carrier(), **about)
 
@@ -245,5 +245,5 @@ def resource() -> Any:
 
 
 def shows_content() -> bool:
-    """Whether to capture prompts and outputs; OpenTelemetry's instrumentations use the same setting."""
+    """Return whether to capture prompts and outputs; OpenTelemetry's instrumentations use the same setting."""
     return os.environ.get(CONTENT, "").lower() in WITH_CONTENT

@@ -62,7 +62,7 @@ def test_a_release_takes_the_row_of_the_one_before_it(page: Path) -> None:
 def test_one_release_is_tried_by_name() -> None:
     assert table.chosen("") == table.chosen(None) == table.VERSIONS
     assert table.chosen("3.4.0") == {"3.4": "3.4.0"}
-    with pytest.raises(ValueError, match=r"supported are 2\.11, "):
+    with pytest.raises(ValueError, match=r"supported versions are 2\.11, "):
         table.chosen("3.99.0")
 
 

@@ -41,11 +41,11 @@ class DatabaseUnavailable(Exception):
 
 
 class FileMoved(Exception):
-    """The opened file is no longer at its path."""
+    """The database file is no longer at its path."""
 
 
 def is_trouble(error: Exception) -> bool:
-    """Whether the database is at fault, rather than the statement or its values."""
+    """Return whether the database is at fault, rather than the statement or its values."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     mistakes = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
@@ -86,7 +86,7 @@ class Availability:
                 log.warning("The database can be used again.")
 
     def _may_log(self, what: str) -> bool:
-        """Whether to log this now: intermittent trouble is logged no more often than permanent trouble."""
+        """Return whether to log this now; intermittent trouble is logged no more often than permanent trouble."""
         with self._lock:
             due = time.monotonic() - self._logged.get(what, float("-inf")) >= QUIET
             if due:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from crew_service.storage import queries, schema, views
 from crew_service.storage.tables import executions, journal, results, steps
 
-CONTINUED_BY = "continued_by"  # in a `failure`, instead of the data to take over
+CONTINUED_BY = "continued_by"  # key in `failure` that replaces the data to take over
 NEXT = select(executions.c.id).where(executions.c.continued_from == bindparam("id"))
 FINISHED = (
     select(results.c.task, results.c.digest)
@@ -21,7 +21,7 @@ FINISHED = (
 )
 TAKEN = [column for column in results.c if column is not results.c.execution_id]
 ENTRY = [column for column in journal.c if column not in (journal.c.execution_id, journal.c.number)]
-# The new values for an earlier execution's step: its usage was counted there.
+# Values to set in steps copied from an earlier execution, which has already counted their usage.
 OF_STEP = {"segment": literal(0), "usage": null(), "from_journal": true()}
 OTHERS = [column for column in steps.c if column.name not in ("execution_id", "number")]
 STEP = [steps.c.execution_id, steps.c.number, *OTHERS]
@@ -29,7 +29,7 @@ SHOWN = [OF_STEP.get(column.name, column) for column in OTHERS]
 
 
 def last(connection: Connection, some_id: str) -> tuple[str, Row[Any]] | None:
-    """Find an execution by any of its ids; return its id, and the last execution in its chain, locked."""
+    """Find an execution by any of its ids; return its id and the last execution in its chain, locked for update."""
     head = None if "\0" in some_id else views.head(connection, some_id)
     row = queries.locked(connection, head.id) if head else None
     while row is not None and (following := connection.execute(NEXT, {"id": row.id}).scalar()):
@@ -43,9 +43,9 @@ def finished(connection: Connection, execution_id: str) -> list[Row[Any]]:
 
 
 def take_results(connection: Connection, execution_id: str, finished: Collection[str], *, into: str) -> int:
-    """Copy the finished tasks and their steps, since either execution may be deleted first; return the number of steps.
+    """Copy the finished tasks and their steps, as either execution may be deleted first; return the number of steps.
 
-    :param finished: the ids of these tasks
+    :param finished: the ids of the finished tasks
     """
     copied = select(literal(into), *TAKEN).where(results.c.execution_id == execution_id)
     connection.execute(insert(results).from_select([results.c.execution_id, *TAKEN], copied))
@@ -64,9 +64,9 @@ def take_journal(
     unanswered: Collection[int],
     after: int,
 ) -> int:
-    """Move the journal, with the displayed steps for its answers; return the number of entries.
+    """Move the journal and copy the displayed steps of its answered calls; return the number of entries.
 
-    :param refused: the task that starts over: only its calls to run-once tools are kept
+    :param refused: the task that starts over; of its calls, only those to run-once tools are kept
     :param unanswered: the numbers of the calls to repeat
     :param after: the number of the previous step
     """
@@ -89,7 +89,7 @@ def take_journal(
 
 
 def close(connection: Connection, execution_id: str, *, continued_by: str) -> None:
-    """Prevent further continuations, even after the continuing execution is deleted with the data that it took over."""
+    """Prevent another continuation, even after the continuing execution and the data it took over are deleted."""
     mine = executions.c.id == execution_id
     connection.execute(update(executions).where(mine).values(failure={CONTINUED_BY: continued_by}))
 
@@ -110,7 +110,7 @@ def close_gaps(connection: Connection, deleted: Mapping[str, str | None]) -> Non
 
 
 def keep_out_earlier(connection: Connection) -> bool:
-    """Keep releases that cannot continue executions from claiming any here; False if one of them is running."""
+    """Keep releases that cannot continue executions from claiming any here; return False if one is running."""
     if connection.dialect.name == "sqlite":
         return True
     return schema.keep_out_earlier(connection, schema.WITH_CHAINS)

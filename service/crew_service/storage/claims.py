@@ -1,9 +1,10 @@
 """Records which process is running which execution; each function runs in the caller's transaction.
 
 A process is registered while it runs, and increments a number as its heartbeat. If the number has not changed for long
-enough, another process deletes the silent one and continues its executions. Clocks are never compared between machines
-or with an earlier time. A process that was deleted by mistake notices at its next heartbeat or claim. Until then, its
-segments' writes are rejected, since every claim gives the execution a new segment number.
+enough, another process deletes the silent one and continues its executions. Each process measures the silence of the
+others by its own clock, so clocks are never compared between machines. A process that was deleted by mistake notices at
+its next heartbeat or claim. Until then, its segments' writes are rejected, since every claim gives the execution a new
+segment number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from crew_service.storage.tables import executions, journal, processes
 
 LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
 MOST_CALLS = 1_000_000  # in the journal of one task
-QUEUED: Any = literal_column(f"'{State.QUEUED}'")  # not a parameter, so that the partial index applies
+QUEUED: Any = literal_column(f"'{State.QUEUED}'")  # a literal, because the partial index does not apply to a parameter
 
 
 def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
@@ -40,7 +41,7 @@ def unregister(connection: Connection, process_id: str, *, now: float) -> None:
 
 
 def beat(connection: Connection, process_id: str) -> bool:
-    """Write a heartbeat; False if others have removed this process."""
+    """Write a heartbeat; return False if another process has removed this one."""
     counted = update(processes).where(processes.c.id == process_id).values(beat=processes.c.beat + 1)
     return connection.execute(counted).rowcount == 1
 
@@ -50,7 +51,7 @@ def beats(connection: Connection) -> dict[str, int]:
 
 
 def remove_process(connection: Connection, process_id: str, *, beat: int, now: float) -> int | None:
-    """Delete a process and return how many executions were requeued; None if its heartbeat has changed."""
+    """Delete a process and return how many executions were requeued, or None if its heartbeat has changed."""
     dead = delete(processes).where(processes.c.id == process_id, processes.c.beat == beat)
     if connection.execute(dead).rowcount == 0:
         return None
@@ -58,7 +59,7 @@ def remove_process(connection: Connection, process_id: str, *, beat: int, now: f
 
 
 def claim_due(connection: Connection, process_id: str, crew: str, *, now: float, limit: int) -> list[str] | None:
-    """Claim up to `limit` queued executions, oldest first; None if this process was removed."""
+    """Claim up to `limit` queued executions, with owners taking turns; return None if this process was removed."""
     alive = select(processes.c.id).where(processes.c.id == process_id).with_for_update(read=True)
     if connection.execute(alive).one_or_none() is None:
         return None
@@ -73,9 +74,9 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
 
 
 def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[str]:
-    """Lock queued executions: owners take turns, those with the fewest running first, each with its oldest.
+    """Lock each owner's oldest queued executions; owners take turns, those with the fewest running executions first.
 
-    These queries are ordered like the indexes that SQLite should use; other indexes contain finished executions.
+    These queries sort like the indexes that SQLite should use; other indexes also contain finished executions.
     """
     owner = executions.c.owner
     running = select(owner).where(executions.c.crew == crew, executions.c.state == State.RUNNING)
@@ -95,7 +96,7 @@ def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[
 
 
 def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | None, float]]:
-    """Return the owners of queued executions, each with its oldest due time, using one index lookup per owner."""
+    """Return the owners of queued executions, each with its earliest due time, using one index lookup per owner."""
     queued = executions.alias()
     of_crew = (queued.c.crew == crew, queued.c.state == QUEUED, queued.c.owner.is_not(None))
     first = select(queued.c.owner).where(*of_crew).order_by(queued.c.owner, queued.c.due_at).limit(1)
@@ -124,7 +125,7 @@ def claimed_by(connection: Connection, process_id: str, crew: str) -> set[str]:
 
 
 def has_queued(connection: Connection, crew: str) -> bool:
-    """Whether anything is queued: checked before a claim, because a transaction costs more."""
+    """Return whether anything is queued; check this before a claim, because a transaction costs more."""
     query = select(executions.c.id).where(executions.c.crew == crew, executions.c.state == State.QUEUED).limit(1)
     return connection.execute(query).one_or_none() is not None
 

@@ -1,4 +1,4 @@
-"""The time for everything stored or signed: the database server's, since its services' clocks may differ."""
+"""The clock for everything stored or signed: the database server's, because the clocks of its services may differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Clock:
         self._asked_at = float("-inf")
 
     def now(self) -> float:
-        """Return seconds since 1970; for SQLite, by this machine's clock, because only one machine writes the file."""
+        """Return the seconds since 1970; for SQLite, by this machine's clock, as only one machine writes the file."""
         if not self._is_asked:
             return time.time()
         if time.monotonic() - self._asked_at > FRESH:
@@ -33,7 +33,7 @@ class Clock:
         return time.monotonic() + self._ahead
 
     def ask(self) -> None:
-        """Read the server's clock. If the server is down, this fails, and the last reading remains in use."""
+        """Read the server's clock; if the server is down, raise an error and keep using the last reading."""
         if self._is_asked:
             with self._reader.connect() as connection:
                 began = time.monotonic()

@@ -9,7 +9,7 @@ from crew_service.storage.tables import counts
 from crew_service.storage.transactions import lock_name
 
 GIVEN_UP = "given up"  # the state under which a dead letter is counted; an execution is counted under its own
-AT_ONCE = 500  # rows added up in one statement
+AT_ONCE = 500  # rows added up at a time
 SUMS = select(counts.c.crew, counts.c.what, func.sum(counts.c.number).label("number")).group_by(
     counts.c.crew, counts.c.what
 )
@@ -21,7 +21,7 @@ def stored(connection: Connection) -> dict[tuple[str, str], int]:
 
 
 def add_up(connection: Connection) -> bool:
-    """Replace several rows of one counter with their sum; False if there is nothing left to do."""
+    """Merge rows of the same counter into their sum; return False if there is nothing left to do."""
     lock_name(connection, "counts")
     some = select(counts).order_by(counts.c.id.desc()).limit(AT_ONCE)
     rows = list(connection.execute(some))

@@ -1,4 +1,4 @@
-"""The database: transactions that are durable once their block exits, and a single error for all its own failures."""
+"""Access to the database: transactions are durable once their block exits; its failures raise `DatabaseUnavailable`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class DatabaseUnusable(Exception):
 
 
 class Database:
-    """With `serve`, lock a SQLite file for this process: a second service on it would run the same executions."""
+    """An open database; with `serve`, a SQLite file is locked, since a second service would run the same executions."""
 
     def __init__(self, database: str, *, serve: bool = False) -> None:
         self.availability = Availability()
-        self.erased = threading.Event()  # a secret was erased; the write-ahead log must be emptied, too
+        self.erased = threading.Event()  # a secret was erased, so the write-ahead log must be emptied too
         self.erased.set()  # perhaps by a killed process
         self._held = contextlib.ExitStack()
         self._turn = WriterTurn(self._begin)
@@ -51,7 +51,7 @@ class Database:
                 "Use the command of the service's release, or upgrade the service first."
             ) from None
         except location.InMemory:
-            raise DatabaseUnusable(f"The database {named} is in memory and keeps nothing; name a file.") from None
+            raise DatabaseUnusable(f"The database {named} is in memory and does not persist; name a file.") from None
         except (ArgumentError, DatabaseError, ImportError, OSError, location.NoLocation) as error:
             self._held.close()
             reason = getattr(error, "orig", None) or getattr(error, "strerror", None) or _told(error)
@@ -81,17 +81,17 @@ class Database:
             schema.bring_up_to_date(connection, self._is_served_by_another)
 
     def _is_served_by_another(self) -> bool:
-        """Whether a service is using the SQLite file; on PostgreSQL, an earlier release can use a migrated database."""
+        """Return whether a service uses the SQLite file; on PostgreSQL, earlier releases can use a migrated one."""
         return self._file is not None and not self._serves and file_lock.is_held(self._file)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Read; each statement sees everything committed before it began."""
+        """Open a connection for reading; each statement sees everything committed before it began."""
         with self._blamed(), self._engines.reader.connect() as connection:
             yield connection
 
     def peek(self, query: Select[Any], key: str) -> Row[Any] | None:
-        """Return one row by its key, on a dedicated connection: taking one from the pool costs as much as the read.
+        """Fetch a row by its key on a dedicated connection, because taking one from the pool costs as much as the read.
 
         If `peeks_at_small`, also return None for a row with a large value.
         """
@@ -130,14 +130,14 @@ class Database:
         return connection
 
     def keep_out_earlier_releases(self, oldest: str) -> None:
-        """Keep releases whose last migration is before `oldest` from claiming executions here; on SQLite, none can."""
+        """Keep releases whose last migration precedes `oldest` from claiming executions; on SQLite, none can anyway."""
         if self.is_sqlite:
             return
         with self.writing() as connection:
             if schema.keep_out_earlier(connection, oldest):
                 return
             raise DatabaseUnusable(
-                "A service of an earlier release is using this database, and does not support the tool rules of these "
+                "A service of an earlier release is using this database and does not support the tool rules of these "
                 "crews. Stop it first, or start without these rules."
             )
 
@@ -154,7 +154,7 @@ class Database:
         return self._clock.now()
 
     def forget_erased(self) -> bool:
-        """Empty the write-ahead log, which still contains data erased from the tables; False if it is in use."""
+        """Empty the write-ahead log, which still contains data erased from the tables; return False if in use."""
         if not self.is_sqlite:
             return True
         with self._blamed(), self._turn.alone(), self._engines.reader.connect() as connection:
@@ -183,7 +183,7 @@ class Database:
             raise DatabaseUnavailable(self.availability.failed(error)) from None
 
     def _check_file(self) -> None:
-        """Fail if the file was moved or replaced: SQLite would continue writing to the old one."""
+        """Fail if the file was moved; reopen it if it was replaced, since SQLite would keep writing to the old one."""
         if self._file is None or (found := _identity(self._file)) == self._identity:
             return
         if found is None:
@@ -194,7 +194,7 @@ class Database:
 
     def _reopen(self, identity: tuple[int, int]) -> None:
         """Reopen the path after its file was replaced, usually by a restored copy."""
-        with self._turn.alone():  # the next writers must not share a transaction on the old file
+        with self._turn.alone():  # the next writer must not join a transaction on the old file
             if self._peeker is not None:
                 self._peeker.close()
             self._engines.dispose()

@@ -28,26 +28,26 @@ LIBPQ: dict[str, Any] = {
 LOCK_TIMEOUT = "SET lock_timeout = '10s'"
 SMALL = 64 * 1024  # bytes of a value that is read within microseconds
 LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` has defined it since Python 3.11
-CONNECTIONS = 5  # kept for reads, and as many for writes; a database server normally allows 100 in total
-MOST_CONNECTIONS = CONNECTIONS + CONNECTIONS // 2  # at once, for reads and again for writes
+CONNECTIONS = 5  # kept open for reads, and as many for writes; a database server normally allows 100 in total
+MOST_CONNECTIONS = CONNECTIONS + CONNECTIONS // 2  # open at once for reads, and as many for writes
 POOL_TIMEOUT = 15.0  # seconds
 
 
 class Engines(NamedTuple):
-    """The two ways to begin a transaction."""
+    """The engines for reading and for writing."""
 
     reader: Engine
     writer: Engine
 
     @property
     def driver_error(self) -> type[Exception]:
-        """The driver's own exception, where SQLAlchemy does not wrap it: when a connection returns to the pool."""
+        """The driver's own exception, which SQLAlchemy does not wrap when a connection returns to the pool."""
         driver: Any = self.writer.dialect.dbapi
         error: type[Exception] = driver.Error
         return error
 
     def dispose(self) -> None:
-        """Close the unused connections of both."""
+        """Close the unused connections of both engines."""
         self.reader.dispose()
         self.writer.dispose()
 
@@ -60,7 +60,7 @@ def sqlite(file: Path) -> Engines:
 
 
 def refuse_large(connection: Connection) -> bool:
-    """Make SQLite refuse to read large values on this connection; False if Python cannot (before 3.11).
+    """Make SQLite refuse to read large values on this connection; return False if Python is too old (before 3.11).
 
     Comparing their lengths would read them, which takes 10 ms per 10 MB.
     """
@@ -99,7 +99,7 @@ def _server(url: URL, **options: Any) -> Engine:
         pool_size=CONNECTIONS,
         max_overflow=MOST_CONNECTIONS - CONNECTIONS,
         pool_timeout=POOL_TIMEOUT,
-        pool_pre_ping=True,  # a connection that was cut while idle does not fail a request
+        pool_pre_ping=True,  # so that a connection cut while idle does not fail a request
         hide_parameters=True,
         json_deserializer=loads,
         connect_args=LIBPQ if is_libpq else {},
@@ -111,7 +111,7 @@ def _server(url: URL, **options: Any) -> Engine:
 
 
 def _prepare(connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # transactions begin below, not when the driver guesses
+    connection.isolation_level = None  # `_begin` starts transactions, not the driver
     cursor = connection.cursor()
     for pragma in PRAGMAS:
         cursor.execute(pragma)

@@ -1,6 +1,7 @@
 """Allows one service per SQLite file: a second one would run the same executions.
 
-Uses `flock`, whose lock a kill releases; a lock-file library would only help on systems where the service cannot run.
+Uses `flock`, because its lock is released when the process is killed; a lock-file library would only help on systems
+where the service cannot run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 
 class AlreadyServed(Exception):
-    """Another process serves this database."""
+    """Another process is serving this database."""
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def held(file: Path, *, named: str) -> Iterator[None]:
 
 
 def is_held(file: Path) -> bool:
-    """Whether a service holds the lock; do not create its file, which another user's service could not open."""
+    """Return whether a service holds the lock; do not create its file, which another user's service could not open."""
     try:
         with Path(f"{file}.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

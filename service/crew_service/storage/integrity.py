@@ -1,4 +1,4 @@
-"""Handles unreadable rows: detects them by the shape of their values, and ends their executions with an error."""
+"""Handles unreadable rows: detects them by the shape of their values and ends their executions with an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEEDED: dict[str, tuple[str, ...]] = {State.WAITING: ("gate",), State.COMPLETED:
 
 
 def is_readable(row: Row[Any]) -> bool:
-    """Whether every value has the shape in which it was stored."""
+    """Return whether every value has the shape in which it was stored."""
     whole = all(check(value) for check, value in zip(_checks(row._fields), row, strict=True))
     return whole and all(getattr(row, name, True) is not None for name in NEEDED.get(row.state, ()))
 
@@ -55,17 +55,17 @@ def _check(name: str) -> Callable[[Any], bool]:
 
 
 def is_gate(gate: Any) -> bool:
-    """Whether a waiting execution's gate has everything that its readers expect."""
+    """Return whether a waiting execution's gate has everything that its readers expect."""
     return isinstance(gate, dict) and gate.keys() >= GATE
 
 
 def is_task(task: Any) -> bool:
-    """Whether a finished task has everything that its readers expect."""
+    """Return whether a finished task has everything that its readers expect."""
     return isinstance(task, dict) and task.keys() >= TASK
 
 
 def can_go_on(row: Row[Any], done: list[Any]) -> bool:
-    """Whether a claimed execution has everything that its next segment needs."""
+    """Return whether a claimed execution has everything that its next segment needs."""
     gate, hooks = row.gate, row.webhooks
     return (
         is_readable(row)

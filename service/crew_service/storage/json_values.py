@@ -1,4 +1,4 @@
-"""Stored JSON can always be read: invalid JSON reads as `UNREADABLE`."""
+"""Reads and prepares stored JSON; invalid JSON becomes `UNREADABLE` instead of raising an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNREADABLE: Final = Unreadable()
 
 
 def loads(text: Any) -> Any:
-    """Decode for the engine: one bad value must not break a result's other rows."""
+    """Decode JSON for SQLAlchemy: one bad value must not make the other rows of a result unreadable."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):

@@ -17,7 +17,7 @@ class NoLocation(ValueError):
 
 
 class InMemory(NoLocation):
-    """Each connection would get its own database, lost when the service exits."""
+    """Each connection would get its own database, which would be lost when the service exits."""
 
 
 def url_of(database: str) -> URL:

@@ -1,4 +1,4 @@
-"""The newest executions in a list, read along an index, so that other stored data costs no time."""
+"""Reads the newest executions for a list along an index, so that other stored data does not slow it down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def newest(
 ) -> list[Row[Any]]:
     """Return the newest executions first; None means any crew, owner or DAG, and no states means any state.
 
-    :param columns: including `created_at` and `id`
+    :param columns: must include `created_at` and `id`
     """
     query = _in_order(select(*columns), limit)
     for column, value in ((executions.c.crew, crew), (executions.c.owner, owner), (executions.c.dag_id, dag_id)):

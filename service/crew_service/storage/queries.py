@@ -54,12 +54,18 @@ TASKS_OF = select(results.c.task).where(results.c.execution_id == bindparam("id"
 
 
 def status_query(names: tuple[str, ...]) -> Select[Any]:
+<<<<<<< /tmp/w/m2
     """Select only the columns that a poll reports: decoding the others takes longer than the read."""
     return _statuses(names).where(executions.c.kickoff_id == bindparam("key"))
 
 
 def _statuses(names: tuple[str, ...]) -> Select[Any]:
     return select(*(executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)))
+=======
+    """Select only the columns that a poll reports: decoding the others takes longer than reading the row."""
+    columns = [executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)]
+    return select(*columns).where(executions.c.kickoff_id == bindparam("key"))
+>>>>>>> /tmp/w/m3
 
 
 KNOWN = status_query(())
@@ -74,17 +80,18 @@ class _AsStored(TypeDecorator[JsonText]):
 
 
 def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select[Any]:
-    """Select a completed execution's status without decoding its output; no row for any other, or an unreadable one."""
+    """Select a completed execution's status without decoding its output; skip other and unreadable executions."""
     output = [name for name in names if name in ("tasks", "output", "output_json")]
     whole = [type_coerce(cast(executions.c[name], Text), _AsStored).label(name) for name in output]
     query = status_query(tuple(name for name in names if name not in output)).add_columns(*whole)
     query = query.where(executions.c.state == State.COMPLETED)
-    if is_sqlite:  # other databases have checked it
+    if is_sqlite:  # other databases checked it when it was written
         query = query.where(*(func.json_valid(func.coalesce(executions.c[name], "null")) for name in output))
     return query
 
 
 def small_status_query(names: tuple[str, ...]) -> Select[Any]:
+<<<<<<< /tmp/w/m2
     """Select a status that can be read and decoded within microseconds; otherwise, no row."""
     return status_query(names).where(*_are_small(names))
 
@@ -98,6 +105,13 @@ def small_statuses_query(names: tuple[str, ...]) -> Select[Any]:
 def _are_small(names: tuple[str, ...]) -> list[ColumnElement[bool]]:
     columns = [executions.c[name] for name in names if isinstance(executions.c[name].type, JSON)]
     return [func.coalesce(func.length(cast(column, Text)), 0) <= SMALL for column in columns]
+=======
+    """Select a status only if it can be read and decoded within microseconds."""
+    lengths = [
+        func.length(cast(executions.c[name], Text)) for name in names if isinstance(executions.c[name].type, JSON)
+    ]
+    return status_query(names).where(*(func.coalesce(length, 0) <= SMALL for length in lengths))
+>>>>>>> /tmp/w/m3
 
 
 def by_id(connection: Connection, execution_id: str) -> Row[Any] | None:
@@ -148,14 +162,14 @@ def latest(
 
 
 def _if_small(name: str) -> ColumnElement[Any]:
-    """Return the column, so that a list detects unreadable values; a readable constant replaces a large value."""
+    """Return the column, so that lists detect unreadable values, but replace large ones with a readable constant."""
     column = executions.c[name]
     is_large = func.length(cast(column, Text)) > SMALL
     return case((is_large, literal(dict.fromkeys(GATE), column.type)), else_=column).label(name)
 
 
 def move(connection: Connection, execution_id: str, step: Move, *, now: float, **values: Any) -> bool:
-    """Make the move if the state allows it."""
+    """Make the move if the state allows it; return whether it was made."""
     query = update(executions).where(executions.c.id == execution_id, executions.c.state.in_(step.sources))
     done = connection.execute(query.values(state=step.target, claimed_by=None, updated_at=now, **values))
     return done.rowcount == 1
@@ -170,7 +184,7 @@ class Fence(NamedTuple):
 
 
 class Calm(NamedTuple):
-    """Counts writes that may become visible later: all of them, and those before the latest one's period."""
+    """Counts writes that may become visible later: all of them, and those before the period of the latest one."""
 
     writes: int
     shown: int
@@ -184,7 +198,7 @@ class Calm(NamedTuple):
         return Calm(self.writes + 1, self.seen(now), now)
 
     def seen(self, now: float) -> int:
-        """Return how many of them are visible: those in a period become visible together, once it is over."""
+        """Return how many of these writes are visible: all writes in a period become visible together when it ends."""
         is_over = self.at is None or now // CALM != self.at // CALM
         return self.writes if is_over else self.shown
 
@@ -194,7 +208,7 @@ class Calm(NamedTuple):
 
 
 def write_fenced(connection: Connection, fence: Fence, step: Move, *, now: float, **values: Any) -> bool:
-    """Write for the running segment; False if another segment has the execution, or it was stopped."""
+    """Write for the running segment; return False if another segment has the execution, or if it was stopped."""
     values |= {"state": step.target, "writes": fence.writes + 1, "updated_at": now}
     if step is not NOTE:
         values["claimed_by"] = None
@@ -216,7 +230,7 @@ def _fenced(sources: frozenset[State], names: tuple[str, ...]) -> Update:
 
 
 def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
-    """Whether that write succeeded after all, because only the response to its commit was lost."""
+    """Return whether that write succeeded after all and only the response to its commit was lost."""
     of_write = (executions.c.segment, executions.c.writes, executions.c.state)
     row = connection.execute(select(*of_write).where(executions.c.id == fence.execution_id)).one_or_none()
     wanted = (fence.segment, fence.writes + 1, step.target)
@@ -224,7 +238,7 @@ def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
 
 
 def ended(now: float) -> dict[str, Any]:
-    """Return the columns to write at the end: erase data that only a running execution needs, above all credentials."""
+    """Return the columns to write when an execution ends; they erase data no longer needed, above all credentials."""
     return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
 
 

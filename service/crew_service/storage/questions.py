@@ -26,7 +26,7 @@ def open_round(connection: Connection, execution_id: str, number: int, gate: Map
 
 
 def close_round(connection: Connection, row: Row[Any], decision: Mapping[str, Any], *, now: float) -> None:
-    """Store the decision on a waiting execution's question, and the question if an earlier release did not."""
+    """Store the decision on a waiting execution's question, and the question if an earlier release did not store it."""
     decision = {**decision, "human_feedback": decision["human_feedback"][:LONGEST_DRAFT], "decided_at": now}
     number = len(row.asked)
     mine = update(rounds).where(rounds.c.execution_id == row.id, rounds.c.number == number)
@@ -60,7 +60,7 @@ def ask(connection: Connection, question_id: str, execution_id: str, *, now: flo
 
 
 def close(connection: Connection, gate: Mapping[str, Any], *, by: str, now: float) -> None:
-    """Record the answer to a gate's question; a crew's task has no such question."""
+    """Record the answer to a gate's question, if it has one; the gate of a crew's task does not."""
     query = update(questions).where(questions.c.id == gate.get("question_id"))
     connection.execute(query.values(answered_at=now, answered_by=by))
 
@@ -82,7 +82,7 @@ def any_unannounced(connection: Connection) -> bool:
 
 
 def claim_unannounced(connection: Connection, *, now: float) -> list[tuple[str, Row[Any]]]:
-    """Mark questions as announced, because each is announced at most once.
+    """Mark questions as announced before they are announced, so that each is announced at most once.
 
     Return those still waiting, and those whose status is unknown because their execution cannot be read.
     """

@@ -1,7 +1,7 @@
 """Upgrades a database to this release's schema once, however many processes start at the same time.
 
-On PostgreSQL, two consecutive releases may share a database during a rollout or rollback: migrations only add, and a
-database upgraded by a newer release records the last migration of the oldest release that may still use it.
+On PostgreSQL, two consecutive releases may share a database during a rollout or rollback: migrations only add to
+the schema, and the database records the last migration of the oldest release that may still use it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def newest() -> str:
 def bring_up_to_date(connection: Connection, in_use: Callable[[], bool]) -> None:
     """Apply missing migrations in the caller's transaction, which on SQLite must already hold the write lock.
 
-    :param in_use: returns whether another process may be running that could not use the upgraded database
+    :param in_use: returns whether a process that could not use the upgraded database may be running
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
@@ -59,7 +59,7 @@ def bring_up_to_date(connection: Connection, in_use: Callable[[], bool]) -> None
 
 
 def _revision(connection: Connection) -> str | None:
-    """Return the newest applied migration; None for an empty database."""
+    """Return the newest migration that was applied, or None for an empty database."""
     if connection.dialect.name == "sqlite" and _sqlite_version(connection) > SQLITE_VERSION:
         raise OtherVersion
     tables = inspect(connection)
@@ -73,7 +73,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _may_work_beside(connection: Connection, found: str) -> bool:
-    """Whether the newer release that upgraded the database allows this one."""
+    """Return whether the newer release that upgraded the database allows this one to use it."""
     if connection.dialect.name == "sqlite" or not inspect(connection).has_table("releases"):
         return False
     asked = text("SELECT oldest FROM releases WHERE newest = :found")
@@ -82,7 +82,7 @@ def _may_work_beside(connection: Connection, found: str) -> bool:
 
 
 def keep_out_earlier(connection: Connection, oldest: str) -> bool:
-    """Keep releases whose last migration is before `oldest` from starting here; False if one is already running."""
+    """Keep releases whose last migration is before `oldest` from starting here; return False if one is running."""
     connection.execute(text("UPDATE releases SET oldest = :oldest WHERE oldest < :oldest"), {"oldest": oldest})
     earlier = text("SELECT count(*) FROM processes WHERE release IS NULL OR release < :oldest")
     return connection.execute(earlier, {"oldest": oldest}).scalar() == 0
@@ -94,7 +94,7 @@ def _sqlite_version(connection: Connection) -> int:
 
 
 def _upgrade(connection: Connection, *, carried_over: bool) -> None:
-    from alembic import command  # imported only when needed, because it takes a moment
+    from alembic import command  # imported only when needed, because the import is slow
     from alembic.config import Config
 
     config = Config(attributes={"connection": connection})

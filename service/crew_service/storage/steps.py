@@ -1,7 +1,7 @@
 """Model and tool calls as people see them; each function runs in the caller's transaction.
 
-A trigger deletes an execution's steps together with it. The end of a task erases its journal entries, but not its
-steps.
+A trigger deletes the steps together with their execution. When a task ends, its journal entries are erased, but not
+its steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stored data. Text from users and crews is in JSON columns, so that none of its characters can break a write.
+"""The stored data. Text from users and crews is stored as JSON, so that no character in it can make a write fail.
 
 A change here requires a migration in `migrations/versions`; a test compares the two.
 """
@@ -27,7 +27,7 @@ executions = Table(
     "executions",
     metadata,
     Column("id", String(36), primary_key=True),
-    Column("kickoff_id", String(36), nullable=False, unique=True),  # the polled id; differs after a live resume
+    Column("kickoff_id", String(36), nullable=False, unique=True),  # the polled id; a live resume changes it
     Column("crew", String(64), nullable=False, server_default=""),  # name of the served crew; empty at the root
     Column("owner", String),  # name of the user token; null for the organization
     Column("state", String(16), nullable=False),
@@ -44,11 +44,11 @@ executions = Table(
     Column("losses", Integer, nullable=False, server_default="0"),  # of services that ran it, since its last progress
     Column("lost_at", BigInteger),  # its progress at the last loss
     Column("created_at", Float, nullable=False),
-    Column("due_at", Float, nullable=False),  # for a queued one: do not claim it earlier
+    Column("due_at", Float, nullable=False),  # if queued: do not claim it earlier
     Column("updated_at", Float, nullable=False),
     Column("started_at", Float),  # time of the first claim
     Column("ended_at", Float),
-    Column("aged_from", Float),  # its end by the database's clock, where its retention starts
+    Column("aged_from", Float),  # its end by the database's clock, from which its retention counts
     Column("work_seconds", Float, nullable=False, default=0.0),
     Column("tokens", Integer, nullable=False, server_default="0"),  # used by language models so far
     Column("limits", JSON(none_as_null=True)),  # max_seconds and max_tokens, if set by the kickoff
@@ -127,7 +127,7 @@ results = Table(
 )
 
 journal = Table(
-    "journal",  # calls in unfinished tasks, which continue from it after a crash; maintained by triggers
+    "journal",  # calls in unfinished tasks, from which the tasks continue after a crash; maintained by triggers
     metadata,
     Column("execution_id", String(36), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
@@ -150,7 +150,7 @@ steps = Table(
     metadata,
     Column("execution_id", String(36), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("segment", Integer, nullable=False),  # the segment that started it: it is not running in any other
+    Column("segment", Integer, nullable=False),  # the segment that started it; it cannot be running in another one
     Column("task_id", JSON, nullable=False),  # empty outside any task
     Column("kind", String(8), nullable=False),  # model or tool
     Column("name", JSON, nullable=False),
@@ -191,7 +191,7 @@ printed = Table(
     metadata,
     Column("execution_id", String(36), primary_key=True),
     Column("upto", BigInteger, primary_key=True, autoincrement=False),  # bytes printed so far, including this piece
-    Column("text", Text, nullable=False),  # without NUL characters, since PostgreSQL refuses them
+    Column("text", Text, nullable=False),  # without NUL characters, since PostgreSQL rejects them
 )
 
 earlier_kickoff_ids = Table(
@@ -219,7 +219,7 @@ outbox = Table(
     "outbox",  # undelivered webhooks, the oldest in a queue first
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("key", String(36), nullable=False),  # sent with it, the same for every attempt
+    Column("key", String(36), nullable=False),  # sent with the webhook; the same for every attempt
     Column("queue_id", String(64), nullable=False),
     Column("execution_id", String(36), nullable=False, index=True),
     Column("kind", String(16), nullable=False),
@@ -268,10 +268,10 @@ counts = Table(
 )
 
 processes = Table(
-    "processes",  # processes that run executions on this database; when one dies, another deletes it
+    "processes",  # processes that run executions on this database; when one dies, another deletes its row
     metadata,
     Column("id", String(36), primary_key=True),
-    Column("beat", Integer, nullable=False),  # grows while the process runs
+    Column("beat", Integer, nullable=False),  # increases while the process runs
     Column("host", String, nullable=False),
     Column("release", String(32)),  # the last migration of its release; null for releases that did not report it
     Column("started_at", Float, nullable=False),
@@ -280,7 +280,7 @@ processes = Table(
 sessions = Table(
     "sessions",  # browser sessions
     metadata,
-    Column("key_hash", String(64), primary_key=True),  # of the cookie, which is as valuable as a token
+    Column("key_hash", String(64), primary_key=True),  # of the cookie, which must be kept as secret as a token
     Column("crew", String(64), nullable=False),
     Column("owner", String),  # name of the user token; null for the organization
     Column("form_key", String(64), nullable=False),
@@ -288,7 +288,7 @@ sessions = Table(
 )
 
 questions = Table(
-    "questions",  # Flows' questions to people; each is answered once, and later repliers are told of that answer
+    "questions",  # Flows' questions to people; each is answered once, and later replies get that answer
     metadata,
     Column("id", String(36), primary_key=True),
     Column("execution_id", String(36), nullable=False, index=True),

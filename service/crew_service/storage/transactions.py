@@ -1,4 +1,4 @@
-"""Locks for the duration of a transaction, where row locks are not possible."""
+"""Locks that last until the transaction ends, for cases in which row locks are not possible."""
 
 from __future__ import annotations
 

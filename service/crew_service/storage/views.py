@@ -20,7 +20,7 @@ from crew_service.storage.tables import earlier_kickoff_ids, executions, results
 
 SHORT = 300  # characters of text in a list
 SEARCHED = 10_000  # newest executions whose inputs are searched
-SAME_START = 100  # executions found by the beginning of an id
+SAME_START = 100  # most executions found by the beginning of an id
 ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to search all executions for it
 DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 WHOLE_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')  # of a JSON string, up to a truncated one
@@ -29,7 +29,7 @@ SPACE = re.compile(r"[ \t\r\n]*")
 
 @dataclass(frozen=True)
 class Filter:
-    """The executions that a list shows; `before` is the time and id of the last one on the previous page."""
+    """Selects the executions that a list shows; `before` is the time and id of the last one on the previous page."""
 
     crew: str
     owner: str | None
@@ -97,7 +97,7 @@ def _among_recent(which: Filter) -> Select[Any]:
 
 
 def _ids_from(connection: Connection, start: str) -> set[str]:
-    """Return executions whose id or polled id begins with `start`; `g` sorts after every digit of an id."""
+    """Return the ids of executions whose id or polled id begins with `start`; `g` sorts after every digit of an id."""
     columns = (executions.c.id, executions.c.kickoff_id)
     queries = (select(executions.c.id).where(column >= start, column < f"{start}g") for column in columns)
     return {found for query in queries for found in connection.execute(query.limit(SAME_START)).scalars()}
@@ -259,7 +259,7 @@ def starts(
 
 
 def begun(stored: str | None, length: int | None, most: int) -> tuple[str | None, bool]:
-    """Return the beginning of a string, decoded from the first `most` characters of its JSON, and whether it is cut."""
+    """Return the beginning of a string, decoded from `most` characters of its JSON, and whether it is truncated."""
     return (None, False) if stored in (None, "null") else (beginning(str(stored)), (length or 0) > most)
 
 

@@ -1,7 +1,7 @@
-"""Undelivered webhooks, in a queue per execution and address, and undeliverable ones.
+"""Undelivered webhooks, in one queue per execution and address, and undeliverable ones.
 
-Each function runs in the caller's transaction. One process claims a queue, so its webhooks are sent once, in order. The
-claim ends with the process, like a claim on an execution.
+Each function runs in the caller's transaction. Only one process at a time can claim a queue, so that its webhooks are
+sent once and in order. The claim ends with the process, like a claim on an execution.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from crew_service.storage.tables import dead_letters, executions, outbox, proces
 FLOW = "flow"  # announces a Flow's question; only a service with the Flow's secret may send it
 QUESTIONS = ("human_input", FLOW)
 AT_ONCE = 0.0  # the due time of a queue whose address has not failed
-LONGEST_PAUSE = 3600.0  # seconds; a due_at more than twice that ahead means the clock was set back
+LONGEST_PAUSE = 3600.0  # seconds; a due_at more than twice as far ahead means the clock was set back
 
 
 def post(
@@ -147,7 +147,7 @@ def _owner(own: Collection[str]) -> ColumnElement[str]:
 
 
 def _earlier_elsewhere() -> ColumnElement[bool]:
-    """Whether another queue of the execution has an earlier webhook for this address, with any credentials."""
+    """Return a condition: another queue of the execution has an earlier webhook to this address, with any token."""
     other, theirs = webhook_queues.alias(), outbox.alias()
     own = select(func.min(outbox.c.id)).where(outbox.c.queue_id == webhook_queues.c.id)
     same = and_(other.c.execution_id == webhook_queues.c.execution_id, other.c.id != webhook_queues.c.id)
@@ -157,7 +157,7 @@ def _earlier_elsewhere() -> ColumnElement[bool]:
 
 
 def claim(connection: Connection, process_id: str, queue_ids: list[str], *, own: Collection[str]) -> list[Row[Any]]:
-    """Claim those queues that no other process has claimed first; return each with its crew and owner."""
+    """Claim the queues that no other process has claimed in the meantime; return each with its crew and owner."""
     wanted = webhook_queues.c.id.in_(queue_ids)
     connection.execute(update(webhook_queues).where(wanted, _free(process_id)).values(claimed_by=process_id))
     return list(connection.execute(_claimed(frozenset(own)), {"ids": queue_ids, "process": process_id}))
@@ -176,7 +176,7 @@ def _is_due(now: Any) -> ColumnElement[bool]:
 
 
 def _free(process_id: Any) -> ColumnElement[bool]:
-    """Whether no other running process has claimed it."""
+    """Return a condition: no other running process has claimed the queue."""
     claimed_by = webhook_queues.c.claimed_by
     return or_(claimed_by.is_(None), claimed_by == process_id, claimed_by.not_in(select(processes.c.id)))
 
@@ -193,7 +193,7 @@ def first(connection: Connection, queue_id: str) -> Row[Any] | None:
 def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
     """Return a queue's address and authentication.
 
-    :raises ValueError: if it cannot be read
+    :raises ValueError: if they cannot be read
     """
     query = select(webhook_queues.c.url, webhook_queues.c.authentication).where(webhook_queues.c.id == queue_id)
     url, authentication = connection.execute(query).one()
@@ -203,19 +203,19 @@ def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
 
 
 def body_of(connection: Connection, webhook_id: int, begin: int, most: int) -> str | None:
-    """Return at most `most` characters of a body after the first `begin`; None if the webhook was withdrawn."""
+    """Return at most `most` characters of a body after the first `begin`, or None if the webhook was withdrawn."""
     piece = func.substr(outbox.c.body, begin + 1, most)
     return connection.execute(select(piece).where(outbox.c.id == webhook_id)).scalar_one_or_none()
 
 
 def must_wait(connection: Connection, queue_id: str) -> bool:
-    """Whether the queue's next webhook must wait for an earlier one to the same address."""
+    """Return whether the queue's next webhook must wait for an earlier one to the same address."""
     query = select(webhook_queues.c.id).where(webhook_queues.c.id == queue_id, _earlier_elsewhere())
     return connection.execute(query).first() is not None
 
 
 def hold(connection: Connection, queue_id: str, process_id: str) -> bool:
-    """Lock a claimed queue for this transaction; False if it is no longer claimed."""
+    """Lock a claimed queue for this transaction; return False if it is no longer claimed."""
     mine = and_(webhook_queues.c.id == queue_id, webhook_queues.c.claimed_by == process_id)
     return connection.execute(select(webhook_queues.c.id).where(mine).with_for_update()).one_or_none() is not None
 
@@ -332,7 +332,7 @@ def resend(connection: Connection, key: str, *, now: float) -> bool:
 
 
 def _hook_of(connection: Connection, letter: Row[Any]) -> dict[str, Any]:
-    """Return its destination, with the password in the address as long as the execution still has it."""
+    """Return the letter's destination, including the password in its address if the execution still has it."""
     query = select(executions.c.webhooks).where(executions.c.id == letter.execution_id)
     hook = _object(_object(connection.execute(query).scalar_one_or_none()).get(letter.kind))
     if without_credentials(str(hook.get("url", ""))) == letter.url:

@@ -51,7 +51,7 @@ class Turns:
         raise Busy
 
     def pass_on(self) -> bool:
-        """Pass the turn on; False if nobody is waiting for it."""
+        """Pass the turn on; return False if nobody is waiting for it."""
         with self._mutex:
             return self._passed_on()
 
@@ -86,20 +86,20 @@ class Group:
         self._error: BaseException | None = None
 
     def wait(self) -> None:
-        """Return once it is committed; if the commit failed, raise its error."""
+        """Return once the transaction is committed; if the commit failed, raise its error."""
         self._over.wait()
         if self._error is not None:
             raise self._error
 
     def end(self, error: BaseException | None = None) -> None:
-        """Commit it or, after an error, roll it back."""
+        """Commit the transaction or, after an error, roll it back."""
         self._error = error
         try:
             if error is None:
                 self.connection.commit()
         except BaseException as failed:
             self._error = failed
-            self.connection.invalidate()  # SQLAlchemy would return it to the pool with its transaction open
+            self.connection.invalidate()  # or SQLAlchemy would return it to the pool with its transaction open
             raise
         finally:
             self._over.set()
@@ -117,11 +117,11 @@ class WriterTurn:
         self._turns = Turns(1)
         self._group: Group | None = None
         self._waits_since: float | None = None  # for another process, by the monotonic clock
-        self._seen_at = 0.0  # when that was last observed
+        self._seen_at = 0.0  # when this wait was last observed
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Write in a transaction that is shared with waiting writers, and that is committed on return."""
+        """Write in a transaction that is shared with waiting writers and committed on return."""
         until = self._take()
         try:
             group = self._group = self._group or Group(self._begun(until))

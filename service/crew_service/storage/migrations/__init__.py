@@ -7,5 +7,5 @@ To change the schema:
    `upgrade()`. New columns are nullable or have a `server_default`, because rows already exist.
 3. Run `tests/service/test_service_migrations.py`, which compares the result with the tables.
 
-A released file never changes. There is no downgrade: keep a copy of the database before an upgrade.
+Never change a released file. There is no downgrade: make a copy of the database before an upgrade.
 """

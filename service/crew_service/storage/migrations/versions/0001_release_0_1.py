@@ -10,7 +10,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Create the tables as release 0.1 did."""
+    """Create the same tables as release 0.1."""
     op.create_table(
         "executions",
         sa.Column("id", sa.String(36), primary_key=True),

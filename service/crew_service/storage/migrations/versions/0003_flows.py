@@ -1,4 +1,4 @@
-"""Flows: the state that one starts from, and its questions to people."""
+"""Add Flows: the id of the state that a Flow starts from, and its questions to people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ages by the database's clock, whatever the clock of the machine that recorded the end of an execution."""
+"""Measure ages by the database's clock, not by that of the machine that recorded the end of an execution."""
 
 from __future__ import annotations
 

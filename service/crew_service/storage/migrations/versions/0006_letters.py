@@ -10,5 +10,5 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Add a column; it is null in letters from earlier releases, resent with the data their execution still has."""
+    """Add a column; it is null in letters from earlier releases, which are resent with data from their execution."""
     op.add_column("dead_letters", sa.Column("hook", sa.JSON(none_as_null=True)))

@@ -1,4 +1,4 @@
-"""Counts of executions and dead letters, which triggers maintain for all writers.
+"""Add counts of executions and dead letters, which triggers maintain for all writers.
 
 SQLite has one writer, so a trigger updates the count directly. On a server, two writers would wait for each other
 there, so each adds its own row, and the service adds these up from time to time. On SQLite, a migration that recreates

@@ -1,4 +1,4 @@
-"""Details of an execution: its tokens by task and model, the rounds of its reviews, and its earlier ids.
+"""Add details of an execution: its tokens by task and model, the rounds of its reviews, and its earlier ids.
 
 Rows from earlier releases have none of these. Services of an earlier release may write alongside this one, so triggers
 store the ids, and delete an execution's details together with it.

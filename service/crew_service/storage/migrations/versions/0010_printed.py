@@ -1,4 +1,4 @@
-"""The printed output of crews, and the DAG that started an execution.
+"""Add the printed output of crews, and the DAG that started an execution.
 
 Rows from earlier releases have neither. Services of an earlier release may delete executions alongside this one, so a
 trigger deletes their printed output.

@@ -1,4 +1,4 @@
-"""Executions that continue a failed one."""
+"""Add executions that continue a failed one."""
 
 from __future__ import annotations
 

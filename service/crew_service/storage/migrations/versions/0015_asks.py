@@ -1,4 +1,4 @@
-"""Questions in the middle of a task: a person's decision on a call, and the subject of a round's question."""
+"""Add questions in the middle of a task: a person's decision on a call, and the subject of a round's question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often services were lost while they ran an execution that made no progress."""
+"""Count the services that were lost while running an execution that made no progress."""
 
 from __future__ import annotations
 

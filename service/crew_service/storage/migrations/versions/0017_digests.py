@@ -1,4 +1,4 @@
-"""The digest of the task that made a call, so that the task is recognized under another id."""
+"""Store the digest of the task that made a call, so that the task is recognized under another id."""
 
 from __future__ import annotations
 

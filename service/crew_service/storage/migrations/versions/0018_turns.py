@@ -1,4 +1,4 @@
-"""An index that finds the oldest queued execution of each owner, however many are queued."""
+"""Add an index that finds the oldest queued execution of each owner, however many are queued."""
 
 from __future__ import annotations
 
