@@ -60,7 +60,7 @@ class CrewKickoffOperator(WaitingTask):
     :param poll_interval: the minimum pause between polls, in seconds or as a timedelta
     :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
     :param cancel_on_kill: stop the execution (best effort) when the task is killed, cleared or times out
-    :param on_unknown_outcome: after a lost response: ``fail``, or ``retry`` and risk a second execution
+    :param on_unknown_outcome: what to do after a lost response: ``fail``, or ``retry`` and risk a second execution
     :param retry_from: with ``wait_for_completion``, where a retry continues after the execution has failed: at its
         ``failed_task`` if the service can continue the execution, or at the ``start``
     """
@@ -249,7 +249,7 @@ class CrewKickoffOperator(WaitingTask):
         )
 
     def record_over_budget(self, context: Any, passed: str) -> None:
-        """Record the exceeded budget for a retry, which must start nothing; it can also use the service's figures."""
+        """Record the exceeded budget, so that a retry starts nothing; if that fails, it uses the service's figures."""
         self._record_or_log(
             context, lambda record: record.mark_over_budget(passed), "The exceeded budget could not be recorded"
         )

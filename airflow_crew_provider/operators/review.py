@@ -1,4 +1,4 @@
-"""The operator with which a person approves or sends back a draft in Airflow. Needs Airflow 3.1 or newer."""
+"""The operator that lets a person approve a draft or send it back in Airflow. Needs Airflow 3.1 or newer."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class CrewReviewOperator(AskingTask):
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
     :param skip_completed: given a completed record, skip this task and those downstream instead of passing it on
     :param output_schema: the schema of the output; the form shows a draft's violations
-    :param on_schema_mismatch: for a draft with violations: ``fail`` only shows them; ``revise`` sends the draft back
-        once, before the person is asked
+    :param on_schema_mismatch: if a draft has violations, ``fail`` only shows them, and ``revise`` sends the draft back
+        once before the person is asked
     :param crew_conn_id: the connection of type ``crew``, for the link to the console (templated)
     """
 
@@ -98,7 +98,7 @@ class CrewReviewOperator(AskingTask):
         escalation = people.Escalation.of(escalate, people.reviewers(assigned_users), response_timeout)
         people.refuse_foreign(options, given)
         answer.refuse_bad_policy(output_schema, on_schema_mismatch)
-        # A retry asks again after a crash; a person's decision, or a missed deadline, ends the task for good.
+        # A retry asks again after a crash; a person's decision or a missed deadline ends the task for good.
         given = {**at_least(given.get("default_args"), timedelta(seconds=10)), **given}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # HITLOperator warns that execution_timeout limits the person; see below

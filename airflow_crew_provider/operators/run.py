@@ -101,7 +101,8 @@ class CrewRunOperator(CrewKickoffOperator):
     :param timeout: how long the crew may work, not counting the time people take, in seconds or as a timedelta; None
         for no limit
     :param cancel_on_kill: stop the execution (best effort) when the task is killed, cleared or times out
-    :param on_unknown_outcome: after a lost response to the kickoff: ``fail``, or ``retry`` and risk a second execution
+    :param on_unknown_outcome: what to do if the kickoff's response is lost: ``fail``, or ``retry`` and risk a second
+        execution
     :param retry_from: where a retry continues after the execution has failed: at its ``failed_task`` if the service can
         continue the execution, or at the ``start``
     :param max_questions: how many questions the crew may ask
@@ -118,8 +119,8 @@ class CrewRunOperator(CrewKickoffOperator):
         draft is approved at once for that reason; otherwise the person is asked
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
     :param notifiers: notifiers to call for each question
-    :param on_schema_mismatch: for a draft that does not match ``output_schema``: ``fail`` only shows the violations;
-        ``revise`` sends the draft back once, before the person is asked
+    :param on_schema_mismatch: if a draft does not match ``output_schema``, ``fail`` only shows the violations, and
+        ``revise`` sends the draft back once before the person is asked
     """
 
     has_next_round = True  # in this task, after each answer

@@ -187,7 +187,7 @@ class CrewStatusTrigger(BaseTrigger):
             self.log.info("A user ended the task. %s", fate)
 
     async def _was_woken(self) -> bool:
-        """Return whether the inbox ended this wait; if so, no user marked a task that has since succeeded."""
+        """Return whether the inbox ended this wait; if so, the task may have succeeded without a user's action."""
         return await self._poller.was_asked(self.kickoff_id)
 
     async def _stop(self) -> bool | CrewError:

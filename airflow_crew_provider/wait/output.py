@@ -95,7 +95,8 @@ class OutputRules:
 
     :param schema: a JSON Schema, a pydantic model or its import path; None accepts any output
     :param budget: limits on the execution's usage
-    :param on_unknown_usage: if the service does not report the figures for the budget: ``fail``, or ``ignore`` it
+    :param on_unknown_usage: what to do if the service does not report the figures for a limit: ``fail``, or ``ignore``
+        the limit
     :param output_to: the path to write the output to; None leaves it in the record
     :param multiple_outputs: whether each key of the output also becomes an XCom
     """

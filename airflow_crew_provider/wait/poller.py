@@ -150,7 +150,7 @@ class Poller:
         return outcome
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether the source has received a question for a person."""
+        """Return whether the source has received a question for a person."""
         return self._source is not None and await self._source.was_asked(kickoff_id)
 
     async def _drive(

@@ -133,8 +133,8 @@ def _about(crew_conn_id: str, kickoff_id: str, execution_id: str | None, view: s
 def _announce(context: Any, hook: ConnectedCrew, about: Json) -> None:
     """Push the execution and the URL of its link, which is empty if there is no page.
 
-    It is pushed even then, because Airflow logs an error for a link whose XCom is missing. If the connection cannot be
-    looked up now, the execution is pushed without a link.
+    An empty URL is pushed too, because Airflow logs an error for a link whose XCom is missing. If the connection cannot
+    be looked up now, the execution is pushed without a link.
     """
     try:
         url = hook.connection.link(about["kickoff_id"], about["execution_id"], about["view"])

@@ -1,5 +1,5 @@
-"""The decision, after each poll, whether to keep waiting or to end with an outcome. It does no I/O and reads no clock:
-`now` is an argument, in epoch seconds.
+"""The decision after each poll: keep waiting, or end with an outcome. No I/O is done and no clock is read; `now` is an
+argument, in epoch seconds.
 
 A wait moves through these states::
 
@@ -87,7 +87,7 @@ def shortened(text: str) -> str:
 
 
 def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:
-    """Return the fate of an execution as a sentence, given the result of a stop; None if no stop was requested."""
+    """Return the fate of an execution as a sentence, given the result of a stop (None if none was requested)."""
     if stopped is None:
         return f"Execution {kickoff_id} was not stopped and may continue at the service"
     if isinstance(stopped, exceptions.CrewError):
@@ -122,7 +122,7 @@ def is_transient(error: exceptions.CrewError) -> bool:
 class AnsweredDraft:
     """An answered draft, which the service may still show as waiting for a while.
 
-    :param until: until when it may do so, in epoch seconds
+    :param until: the end of this period, in epoch seconds
     """
 
     draft: Draft
@@ -199,7 +199,7 @@ class Watch:
     _task_since: float = 0.0
 
     def __post_init__(self) -> None:
-        # Not max(): NaN would win.
+        # Not max(), which could return NaN.
         self.poll_interval = self.poll_interval if self.poll_interval >= SHORTEST else SHORTEST
 
     def learned(self) -> Json:

@@ -108,7 +108,7 @@ class Held:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Uses the same parser wherever the service is installed; it sets `cycle` once a request's headers are complete."""
+    """A protocol that uses the same parser on every machine; it sets `cycle` once a request's headers are complete."""
 
     header_seconds = HEADER_SECONDS
     room = 10_000
@@ -120,8 +120,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._arriving = Arriving.NOTHING
         self._header_bytes = 0
-        self._has_chunk_begun = False  # and no byte of it has arrived: the last chunk is empty, and trailers follow it
-        self._trailer_bytes = 0  # or of anything else since a body's last byte
+        self._has_chunk_begun = False  # but none of its bytes have arrived; the last chunk has none
+        self._trailer_bytes = 0  # all bytes since the body's last one
         self._is_refused = False
         self._answering: Any = None
         self._unread = 0  # bytes of responses not yet read at the last check

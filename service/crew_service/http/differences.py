@@ -50,7 +50,7 @@ class Comparison:
         return sides
 
     def _may(self, old: list[str], new: list[str]) -> bool:
-        """Use the steps if enough are left: each match that is found costs at most one pass over all equal pairs."""
+        """Use up a comparison's steps if enough are left; each match costs at most one pass over all equal pairs."""
         counted = Counter(new)
         pairs = sum(counted[part] for part in old)
         steps = (pairs + len(old)) * (min(len(old), len(new)) + 1)

@@ -293,7 +293,7 @@ def _check(path: str, handler: Handler, summary: str, problem: str) -> Endpoint:
 def _of_flows(dialect: Dialect) -> tuple[Endpoint, ...]:
     problems = BODY_PROBLEMS | {
         404: "The Flow is unknown.",
-        409: "The question was already answered; the response contains by whom and when.",
+        409: "The question was already answered; the response states by whom and when.",
         422: "The answer is empty or not one of the outcomes.",
     }
     return (
@@ -315,7 +315,7 @@ def _of_flows(dialect: Dialect) -> tuple[Endpoint, ...]:
             answer=response_models.Accepted,
             parameters=(REQUEST_ID, RESPONSE_TOKEN),
             body=FlowAnswerBody,
-            problems={**problems, 401: "The token is not the one for this question."},
+            problems={**problems, 401: "The token does not match this question."},
             problem=dialect.problem,
             needs_token=False,
         ),

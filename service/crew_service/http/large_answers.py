@@ -1,6 +1,6 @@
 """Sends a large response in pieces as the client reads it, and passes on stored JSON unchanged.
 
-Encoding it as a whole would keep it in memory twice until a slow client has read it, and would block all threads.
+Encoding it as a whole would keep it in memory twice until a slow client has read it, and would block all other threads.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ PAGE = 1024  # bytes of overhead per page
 EDITS = 8  # edited answers per owner, running or waiting
 BATCHES = 2  # concurrent polls of many executions per process, and one per owner, so that others find a free thread
 STATUSES = 2  # concurrent large statuses per process, and one per owner: each takes twice its size in memory
-CHECKS = 2  # per process, and one per owner: each is a process that runs the crew's code for up to a minute
+CHECKS = 2  # per process, and one per owner: each starts a process that runs the crew's code for up to a minute
 PROBES = 2
 RETRY_AFTER = {"Retry-After": "2"}
 

@@ -20,7 +20,7 @@ from crew_service.storage.states import State
 
 ONCE = {422: "The Idempotency-Key was already used with a different body."}
 
-USED = ("usage", "tokens", "model_usage", "earlier_usage")  # columns for the usage, which accompanies a status's body
+USED = ("usage", "tokens", "model_usage", "earlier_usage")  # columns for the usage, which a status includes
 WITH_AUTHENTICATION = ("humanInputWebhook", "webhooks")
 LONGEST_REASON = 300  # characters of a reason, which may quote what the caller sent
 
@@ -29,7 +29,7 @@ Body = TypeVar("Body", bound=Record)
 
 class Dialect(ABC):
     name: ClassVar[str]
-    fresh_ids: ClassVar[bool]  # a new task_id for every question to a person, a new kickoff_id for every resume
+    fresh_ids: ClassVar[bool]  # a new task_id for every question to a person, and a new kickoff_id for every resume
     queue_delay: ClassVar[float]  # minimum seconds that an execution stays queued
     bad_request: ClassVar[int]  # the code for a request that cannot be parsed
     resume_body: ClassVar[type[WebhookUrls]]
@@ -97,7 +97,7 @@ class Dialect(ABC):
 
 
 def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
-    """Fold both spellings of each field into the model's own, which wins if both are given; null counts as absent."""
+    """Fold both spellings of each field into the model's own, which takes precedence; null counts as absent."""
     given = {name: value for name, value in body.items() if value is not None}
     known = set(model.model_fields)
     folded = {name: value for name, value in given.items() if name in known}

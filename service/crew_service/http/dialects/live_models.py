@@ -64,7 +64,7 @@ class LiveStatus(BaseModel):
     )
     state: Literal["PENDING", "STARTED", "RUNNING", "SUCCESS", "FAILED", "REVOKED", "PAUSED", "NOT FOUND"]
     flow_id: str | None = Field(None, description="With `PAUSED`: the id for `POST /resume_feedback`.")
-    status: str | None = Field(description="A sentence for people or, for a failed execution, the error.")
+    status: str | None = Field(description="A human-readable sentence or, for a failed execution, the error.")
     result: str | None
     result_json: dict[str, Any] | None = Field(description="The result, if it is a JSON object.")
     progress: LiveProgress | None

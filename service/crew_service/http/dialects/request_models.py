@@ -175,7 +175,7 @@ class KickoffLimits(Record):
 class KickoffBody(WebhookUrls):
     """A crew's inputs, and the addresses to notify."""
 
-    inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the names from `GET /inputs`.")
+    inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the inputs that `GET /inputs` lists.")
     meta: dict[str, Any] | None = Field(None, description="Any object; included in every webhook.")
     restoreFromStateId: StateId | None = Field(
         None,
@@ -230,7 +230,7 @@ class ResumeBody(WebhookUrls):
     task_id: Text = Field(description="The task that is waiting for feedback.")
     human_feedback: Text = Field("", description="Required without `outcome`.")
     is_approve: bool | None = Field(
-        None, strict=True, description="true continues; false runs the task again. Required without `outcome`."
+        None, strict=True, description="true approves; false runs the task again. Required without `outcome`."
     )
     outcome: Text | None = Field(None, description=f"Beyond the specification. {OUTCOME}")
     edited_output: EditedOutputBody | None = EDITED_OUTPUT
@@ -291,6 +291,6 @@ class LiveResumeBody(WebhookUrls):
     executionId: Text = Field(description="The id that the kickoff returned, never one that a resume returned.")
     taskId: Text = Field(description="From the human-input webhook; a new one each time a person is asked.")
     humanFeedback: Text | None = Field(
-        None, description="`Approved.` or similar continues; any other text runs the task again."
+        None, description="`Approved.` or similar text continues the execution; any other text runs the task again."
     )
     outcome: Text | None = Field(None, description="For a Flow: the chosen outcome.")

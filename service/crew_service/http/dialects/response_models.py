@@ -136,7 +136,7 @@ class Ask(BaseModel):
     tool: str | None = Field(description="null for an agent's question.")
     arguments: dict[str, Any] | None = Field(description="Secrets are shown as `***`. null for an agent's question.")
     number: int = Field(description="Number of the question or draft in the execution, counting from 1.")
-    cut: bool = Field(False, description="In details: whether arguments are too long; the round's `draft` has them.")
+    cut: bool = Field(False, description="In details: whether long arguments are omitted; see the round's `draft`.")
 
 
 class Pending(BaseModel):
