@@ -56,7 +56,7 @@ class CrewKickoffOperator(WaitingTask):
         as in progress, but a tool call whose outcome is unknown fails it, because nobody is asked about the call
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
-        defers, in seconds or as a timedelta, so that the end of a short run is noticed without the delay of a deferral
+        defers, in seconds or as a timedelta; short runs then avoid the delay of a deferral
     :param poll_interval: the minimum pause between polls, in seconds or as a timedelta
     :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
     :param cancel_on_kill: stop the execution (best effort) when the task is killed, cleared or times out

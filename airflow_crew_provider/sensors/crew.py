@@ -47,7 +47,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     :param wait_past_pending: treat an execution that is waiting for a person as in progress
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
-        defers, in seconds or as a timedelta, so that the end of a short run is noticed without the delay of a deferral
+        defers, in seconds or as a timedelta; short runs then avoid the delay of a deferral
     :param cancel_on_timeout: stop the execution (best effort) when the sensor times out
     :param cancel_on_kill: stop the execution (best effort) when a user ends the waiting task
     :param poke_interval: the minimum pause between polls, in seconds or as a timedelta; with ``mode="reschedule"``,
