@@ -61,10 +61,10 @@ def test_a_deployment_that_reports_the_present_task_only_tells_its_change_and_th
     server.on(POLL, at("research", 0), at("research", 0), at("write", 1), {**DONE, "result": {"output": "text"}})
     assert wait(path).kind == COMPLETED
     lines = told(log_text)
-    assert [line.partition(", ")[0] for line in lines] == [
+    assert [line.partition(" after ")[0] for line in lines] == [
         f"Execution k-1: task {task} has ended" for task in ("research", "write")
     ]
-    assert all(", after about " in line for line in lines)
+    assert all(" after about " in line for line in lines)
     assert server.sent(DETAILS) == []
 
 
