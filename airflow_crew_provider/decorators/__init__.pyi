@@ -45,28 +45,29 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
     ) -> TaskDecorator:
         """Run a crew with the inputs that the decorated function returns, and return the completed record.
 
-        :param webhooks: a dict or `Webhooks` of the URLs to notify, or the word ``inbox`` (templated)
-        :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
-        :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
+        :param webhooks: a dict or `Webhooks` with the URLs to notify, or ``"inbox"`` (templated)
+        :param meta: a dict that the service echoes in webhooks; the key ``airflow`` is added (templated)
+        :param restore_from: for a Flow with ``@persist``, the id of the state to start from (templated)
         :param crew_conn_id: the connection of type ``crew`` (templated)
         :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
-        :param wait_for_completion: wait until the execution completes; one that is waiting for a person is treated as
-            in progress, but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
+        :param wait_for_completion: wait until the execution completes; an execution that is waiting for a person is
+            treated as in progress, but a tool call whose outcome is unknown fails it, because nobody is asked about the
+            call
         :param deferrable: wait in the triggerer, without a worker slot
         :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
-            defers, in seconds or as a timedelta; the end of a short run is then noticed without the delay of a deferral
-        :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
+            defers, in seconds or as a timedelta; short runs then avoid the delay of a deferral
+        :param poll_interval: the minimum pause between polls, in seconds or as a timedelta
         :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
-        :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
-        :param on_unknown_outcome: after a lost response: ``fail``, or ``retry`` and risk a second execution
+        :param cancel_on_kill: stop the execution (best effort) when the task is killed, cleared or times out
+        :param on_unknown_outcome: what to do after a lost response: ``fail``, or ``retry`` and risk a second execution
         :param retry_from: with ``wait_for_completion``, where a retry continues after the execution has failed: at its
             ``failed_task`` if the service can continue the execution, or at the ``start``
-        :param output_schema: the schema of the completed output: a JSON Schema (a dict), or a pydantic model or its
-            import path, ``package.module:Model``
+        :param output_schema: the schema of the completed output: a JSON Schema (a dict), a pydantic model, or the
+            model's import path, ``package.module:Model``
         :param max_total_tokens: fail the task if the execution uses more tokens; None for no limit
         :param max_cost: fail the task if the execution costs more, in USD; None for no limit
-        :param on_unknown_usage: if a limit is set and the service does not report the figures for a completed
-            execution: ``fail``, or ``ignore`` it
+        :param on_unknown_usage: what to do if the service does not report a completed execution's figures for a limit:
+            ``fail``, or ``ignore`` the limit
         :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person;
             False lets it finish
         :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has

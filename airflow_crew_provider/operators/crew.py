@@ -1,4 +1,4 @@
-"""The operators that start an execution and answer one that is waiting for a person."""
+"""The operators that start an execution and send a person's answer to it."""
 
 from __future__ import annotations
 

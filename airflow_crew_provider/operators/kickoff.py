@@ -1,4 +1,4 @@
-"""The operator that starts an execution, at most once across crashes and lost responses."""
+"""The operator that starts an execution at most once, even across crashes and lost responses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
 from airflow_crew_provider.wait.watch import AnsweredDraft, Watch, fate_of_stop
 
-OLD_QUESTION_SHOWS = 60.0  # seconds during which a status may still show an answered question
+OLD_QUESTION_SHOWS = 60.0  # seconds for which the status may still show an answered question
 
 
 class CrewKickoffOperator(WaitingTask):
@@ -47,20 +47,20 @@ class CrewKickoffOperator(WaitingTask):
     pushes the id as XCom ``kickoff_id`` as soon as it is known.
 
     :param inputs: the crew's inputs, plain JSON (templated)
-    :param webhooks: a dict or `Webhooks` of the URLs to notify, or the word ``inbox`` (templated)
-    :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
-    :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
+    :param webhooks: a dict or `Webhooks` with the URLs to notify, or ``"inbox"`` (templated)
+    :param meta: a dict that the service echoes in webhooks; the key ``airflow`` is added (templated)
+    :param restore_from: for a Flow with ``@persist``, the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
-    :param wait_for_completion: wait until the execution completes; one that is waiting for a person is treated as in
-        progress, but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
+    :param wait_for_completion: wait until the execution completes; an execution that is waiting for a person is treated
+        as in progress, but a tool call whose outcome is unknown fails it, because nobody is asked about the call
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
-        defers, in seconds or as a timedelta; the end of a short run is then noticed without the delay of a deferral
-    :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
+        defers, in seconds or as a timedelta; short runs then avoid the delay of a deferral
+    :param poll_interval: the minimum pause between polls, in seconds or as a timedelta
     :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
-    :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
-    :param on_unknown_outcome: after a lost response: ``fail``, or ``retry`` and risk a second execution
+    :param cancel_on_kill: stop the execution (best effort) when the task is killed, cleared or times out
+    :param on_unknown_outcome: what to do after a lost response: ``fail``, or ``retry`` and risk a second execution
     :param retry_from: with ``wait_for_completion``, where a retry continues after the execution has failed: at its
         ``failed_task`` if the service can continue the execution, or at the ``start``
     """
@@ -73,7 +73,7 @@ class CrewKickoffOperator(WaitingTask):
     schema_of_waits: Any = None  # the output schema of the waits in `crew_with_review`
     _starting: KickoffStart | None = None
     _kickoff_id: str | None = None
-    is_killed = False  # Airflow only calls `on_kill`; the process continues for some seconds
+    is_killed = False  # Airflow only calls `on_kill`; the process keeps running for a few seconds
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class CrewKickoffOperator(WaitingTask):
             self.stop_if_asked(kickoff_id)
         elif start and start.sent_at:
             self.log.error(
-                "The task was killed while a kickoff sent at %s was under way, so its outcome is unknown: the service "
-                "may have started an execution. %s",
+                "The task was killed while a kickoff sent at %s was in progress, so its outcome is unknown: the "
+                "service may have started an execution. %s",
                 start.sent_at,
                 WHAT_TO_CHECK,
             )
@@ -161,7 +161,7 @@ class CrewKickoffOperator(WaitingTask):
             self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             self.__dict__["_view"] = start.view
-            # A try that reattaches finds the execution in a record, which may belong to another task.
+            # A try that reattaches reads the execution from a record, which may belong to another task.
             push_execution(context, self.hook, kickoff_id, view=start.view, is_own=start.sent_at is not None)
             self.note_run(context, kickoff_id)
             return kickoff_id
@@ -169,7 +169,7 @@ class CrewKickoffOperator(WaitingTask):
             outcomes.fail_task(error, f"{_advice(error)}{start.what_is_known()}")
 
     def newest_id(self, context: Any, kickoff_id: str) -> str:
-        """Return an execution's current id: its only one, since this task never resumes it."""
+        """Return the execution's current id, which never changes because this task never resumes it."""
         return kickoff_id
 
     # --- waiting ---
@@ -190,7 +190,7 @@ class CrewKickoffOperator(WaitingTask):
         return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill)
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Record that this DAG run started an execution, if the execution may be a Flow's."""
+        """Record that this DAG run started an execution, if it may be a Flow's execution."""
         note_run(context, self.hook, execution_id)
 
     def watch_again(self, context: Any) -> Watch:
@@ -207,13 +207,13 @@ class CrewKickoffOperator(WaitingTask):
         return self.end(context, watch, self.poller.wait(watch))
 
     def _fail_unknown_outcome(self, execution: Execution) -> AnsweredDraft:
-        """Send the answer; repeating it is safe, since the service accepts it once, for this question only."""
+        """Send the answer; repeating it is safe, because the service accepts it only once, for this question."""
         kickoff_id, question = execution.kickoff_id, execution.crew_task_id
         assert execution.ask
         assert question
         self.log.warning(
-            "Execution %s asks what became of a call: %s. This task asks nobody, so it answers that the "
-            "execution should fail",
+            "Execution %s asks about a call whose outcome is unknown: %s. This task asks nobody, so it answers that "
+            "the execution should fail",
             kickoff_id,
             self.hook.mask_for_log(asks.in_words(execution.ask)),
         )
@@ -229,7 +229,7 @@ class CrewKickoffOperator(WaitingTask):
         try:
             self.hook.send_resume(answer)
         except (CrewBadRequest, CrewNotFound, CrewOutcomeUnknown) as error:
-            self.log.info("The next poll shows what became of the answer: %s", error)
+            self.log.info("The next poll will show whether the answer was accepted: %s", error)
         except CrewError as error:
             said = f"Execution {kickoff_id} is waiting for an answer"
             outcomes.fail_task(
@@ -243,13 +243,13 @@ class CrewKickoffOperator(WaitingTask):
         return execution.record()
 
     def _close_record(self, context: Any, *, finished: bool = False) -> None:
-        """Record that the task has ended; if that fails, only log it, so that the result is not lost."""
+        """Record that the task has ended; if that fails, only log the error, so that the result is not lost."""
         self._record_or_log(
             context, lambda record: record.close(finished=finished), "The end of this task could not be stored"
         )
 
     def record_over_budget(self, context: Any, passed: str) -> None:
-        """Record the exceeded budget, so that a retry starts nothing; failing that, it uses the service's figures."""
+        """Record the exceeded budget, so that a retry starts nothing; if that fails, it uses the service's figures."""
         self._record_or_log(
             context, lambda record: record.mark_over_budget(passed), "The exceeded budget could not be recorded"
         )
@@ -264,10 +264,10 @@ class CrewKickoffOperator(WaitingTask):
         raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution{where}") from failure
 
     def raise_timeout(self, context: Any, watch: Watch, message: str) -> NoReturn:
-        """Fail, and stop the execution if `cancel_on_kill` is set; fail for good if a retry would start another."""
+        """Fail, and stop the execution if `cancel_on_kill` is set; fail for good if a retry would start a new one."""
         stopped: bool | CrewError | None = None
         if self.cancel_on_kill:
-            # Recorded before the stop: a retry that finds that the execution has ended must not start another.
+            # Recorded before the stop, because a retry that then finds the execution ended must not start another.
             self._record_timeout(context, message)
             stopped = self.stop_execution(watch.kickoff_id)
         said = f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}"

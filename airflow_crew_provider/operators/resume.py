@@ -35,10 +35,10 @@ class CrewResumeOperator(CrewTask):
     :param human_feedback: the person's feedback; required for a rejection (templated)
     :param is_approve: a bool, or the word true or false; any other value is an error (templated)
     :param outcome: for a Flow, the chosen outcome; for a question in the middle of a task, the word that answers it;
-        you can then omit ``is_approve`` (templated)
-    :param webhooks: the kickoff's webhooks again, or the word ``inbox``; None ends notifications (templated)
-    :param has_next_round: whether a wait and a review of a new draft follow; if so, an edit of a draft that somebody
-        else has since sent back is dropped and the task succeeds; otherwise, the task fails
+        with either, you can omit ``is_approve`` (templated)
+    :param webhooks: the kickoff's webhooks again, or ``"inbox"``; None ends notifications (templated)
+    :param has_next_round: whether another wait and review follow. If somebody else has since sent back the draft that
+        the person edited, the edit is then dropped and the task succeeds; without a next round, the task fails
     :param crew_conn_id: the connection of type ``crew`` (templated)
     """
 
@@ -76,7 +76,7 @@ class CrewResumeOperator(CrewTask):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> str:
-        """Send the answer, unless an earlier run of this task has sent it."""
+        """Send the answer, unless an earlier run of this task has already sent it."""
         try:
             completed = self._completed()
             if completed is not None:
@@ -112,7 +112,7 @@ class CrewResumeOperator(CrewTask):
 
     @property
     def _view(self) -> str | None:
-        """The path of the execution's page, if the review names it."""
+        """The path of the execution's page, if the review contains it."""
         return record_of(self.review, "review").get("view") if self.review is not None else None
 
     def _answer(self) -> ReviewAnswer:

@@ -1,4 +1,4 @@
-"""A person reads the draft in Airflow and approves it or requests a revision. Needs Airflow 3.1 or newer."""
+"""The operator that lets a person approve a draft or send it back in Airflow. Needs Airflow 3.1 or newer."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ APPROVE, REVISE = "approve", "revise"
 
 
 class CrewReviewOperator(AskingTask):
-    """Show a draft or an agent's question to a person and return the review; no worker slot is held while it waits.
+    """Show a draft or an agent's question to a person and return the review, without holding a worker slot meanwhile.
 
     A completed record needs no review: the task returns it, and `CrewResumeOperator` passes it on.
 
     It also accepts `HITLOperator` arguments such as ``notifiers``. ``execution_timeout`` limits this task's own
-    work, never the person's time.
+    work, not the time the person takes.
 
     :param pending: the record of an execution that is waiting for a person (templated)
     :param subject: the headline; by default the crew's task, its agent and the round (templated)
-    :param body: Markdown to show instead of the draft's page (templated)
-    :param previous: the previous round's review, to show it and the changes to the draft since (templated)
+    :param body: Markdown to show instead of the generated page (templated)
+    :param previous: the previous round's review, shown along with the changes to the draft since then (templated)
     :param round_number: this round's number, starting at 1
-    :param max_rounds: the number of rounds; a revision in the last one fails the task
+    :param max_rounds: the maximum number of rounds; a revision request in the last one fails the task
     :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no deadline
-    :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
-    :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
+    :param assigned_users: the users who may answer, as ids or as dicts with ``id`` and ``name``; None for everybody
+    :param on_timeout: what to do at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
     :param on_tool_timeout: the same for a tool call awaiting approval: ``deny``, ``fail``, or ``approve``
     :param options: labels for the two buttons, the approving one first; a Flow's outcomes replace them
-    :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
-        answered by then, the notifiers are called, and the users may also answer
+    :param escalate: pairs of a time (seconds or a timedelta) and one or more users or notifiers: if nobody has answered
+        by then, the notifiers are called, and the users may also answer
     :param approvals: how many different people must approve; a revision request from any of them takes effect at once
     :param auto_approve: a function that takes the pending record of a draft; if it returns a non-empty string, the
         draft is approved at once for that reason; otherwise the person is asked
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
     :param skip_completed: given a completed record, skip this task and those downstream instead of passing it on
-    :param output_schema: schema for the output; the form shows a draft's violations
-    :param on_schema_mismatch: for a draft with violations: ``fail`` only shows them; ``revise`` sends the draft back
-        once, before the person is asked
+    :param output_schema: the schema of the output; the form shows a draft's violations
+    :param on_schema_mismatch: if a draft has violations, ``fail`` only shows them, and ``revise`` sends the draft back
+        once before the person is asked
     :param crew_conn_id: the connection of type ``crew``, for the link to the console (templated)
     """
 
@@ -98,10 +98,10 @@ class CrewReviewOperator(AskingTask):
         escalation = people.Escalation.of(escalate, people.reviewers(assigned_users), response_timeout)
         people.refuse_foreign(options, given)
         answer.refuse_bad_policy(output_schema, on_schema_mismatch)
-        # A retry asks again after a crash; a person's decision, or a missed deadline, ends the task for good.
+        # A retry asks again after a crash; a person's decision or a missed deadline ends the task for good.
         given = {**at_least(given.get("default_args"), timedelta(seconds=10)), **given}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns that execution_timeout applies to the person; see below
+            warnings.simplefilter("ignore")  # HITLOperator warns that execution_timeout limits the person; see below
             super().__init__(
                 subject=subject or "",
                 body=body,
@@ -163,7 +163,7 @@ class CrewReviewOperator(AskingTask):
         return self.begin(context)
 
     def begin(self, context: Any) -> Any:
-        """Do the work of `execute`, which Airflow does not let another task call."""
+        """Do the work of `execute`, which Airflow does not allow another task to call."""
         rules = self.rules()
         pending = rules.record()
         if pending["state"] == COMPLETED:
@@ -204,6 +204,6 @@ class CrewReviewOperator(AskingTask):
 
 
 def task_of_review(given: Any) -> str | None:
-    """Return the id of the review task whose XCom this is; None for anything else."""
+    """Return the id of the review task that an XCom comes from; None for anything else."""
     task = given.operator if isinstance(given, XComArg) and hasattr(given, "operator") else None
     return task.task_id if isinstance(task, CrewReviewOperator) else None

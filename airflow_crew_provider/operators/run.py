@@ -1,4 +1,4 @@
-"""One task that runs a crew from kickoff to completed record, and asks every question. Needs Airflow 3.4."""
+"""The operator that runs a crew to completion in one task, including all reviews. Needs Airflow 3.4 or newer."""
 
 from __future__ import annotations
 
@@ -86,40 +86,41 @@ class NestedReview(CrewReviewOperator):
 class CrewRunOperator(CrewKickoffOperator):
     """Run a crew until it completes, and ask a person each time it needs one; return the completed record.
 
-    No worker slot is held while the crew works or a person is asked. XCom ``crew_decisions`` lists all reviews, without
-    drafts.
+    No worker slot is held while the crew works or a person is asked. The XCom ``crew_decisions`` lists all reviews,
+    without drafts.
 
     :param inputs: the crew's inputs, plain JSON (templated)
-    :param webhooks: a dict or `Webhooks` of the URLs to notify, or the word ``inbox`` (templated)
-    :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
-    :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
+    :param webhooks: a dict or `Webhooks` with the URLs to notify, or ``"inbox"`` (templated)
+    :param meta: a dict that the service echoes in webhooks; the key ``airflow`` is added (templated)
+    :param restore_from: for a Flow with ``@persist``, the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
     :param poll_in_worker: how long to poll about once a second in the worker before the task defers, in seconds or as a
         timedelta
-    :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
+    :param poll_interval: the minimum pause between polls, in seconds or as a timedelta
     :param timeout: how long the crew may work, not counting the time people take, in seconds or as a timedelta; None
         for no limit
-    :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
-    :param on_unknown_outcome: after a lost response to the kickoff: ``fail``, or ``retry`` and risk a second execution
+    :param cancel_on_kill: stop the execution (best effort) when the task is killed, cleared or times out
+    :param on_unknown_outcome: what to do if the kickoff's response is lost: ``fail``, or ``retry`` and risk a second
+        execution
     :param retry_from: where a retry continues after the execution has failed: at its ``failed_task`` if the service can
         continue the execution, or at the ``start``
     :param max_questions: how many questions the crew may ask
     :param response_timeout: how long to wait for the answer to each question, in seconds or as a timedelta; None for no
         deadline
-    :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
-    :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
+    :param assigned_users: the users who may answer, as ids or as dicts with ``id`` and ``name``; None for everybody
+    :param on_timeout: what to do at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
     :param on_tool_timeout: the same for a tool call awaiting approval: ``deny``, ``fail``, or ``approve``
     :param options: labels for the two buttons, the approving one first; a Flow's outcomes replace them
-    :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
-        answered by then, the notifiers are called, and the users may also answer
+    :param escalate: pairs of a time (seconds or a timedelta) and one or more users or notifiers: if nobody has answered
+        by then, the notifiers are called, and the users may also answer
     :param approvals: how many different people must approve; a revision request from any of them takes effect at once
     :param auto_approve: a function that takes the pending record of a draft; if it returns a non-empty string, the
         draft is approved at once for that reason; otherwise the person is asked
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
     :param notifiers: notifiers to call for each question
-    :param on_schema_mismatch: for a draft that does not match ``output_schema``: ``fail`` only shows the violations;
-        ``revise`` sends the draft back once, before the person is asked
+    :param on_schema_mismatch: if a draft does not match ``output_schema``, ``fail`` only shows the violations, and
+        ``revise`` sends the draft back once before the person is asked
     """
 
     has_next_round = True  # in this task, after each answer
@@ -230,9 +231,9 @@ class CrewRunOperator(CrewKickoffOperator):
         self._decided(context, review.resume_execution(next_method, given, _inside(review, context)))
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
-        """Keep waiting after an answer to a form whose question has been decided."""
+        """Keep waiting if the event is an answer to a question that has already been decided."""
         if isinstance(event, dict) and "chosen_options" in event:
-            self.log.warning("An answer came after its question was decided. It changes nothing; the wait continues")
+            self.log.warning("An answer arrived after its question had been decided; it is ignored. The wait continues")
             event = Outcome(SEEN, self._polled).to_event()
         return super().execute_complete(context, event, waiting)
 
@@ -283,7 +284,7 @@ class CrewRunOperator(CrewKickoffOperator):
     # --- waiting ---
 
     def open_sources(self, context: Any, kickoff_id: str) -> None:
-        """Make all polls read webhooks too, if the execution was started with the inbox."""
+        """Make all polls also read webhooks if the execution was started with the inbox."""
         self.inbox = self._run.kept.inbox
         self.__dict__["_poller"] = Poller(self.hook, InboxSource(self.hook, self.inbox))
 
@@ -348,7 +349,7 @@ class CrewRunOperator(CrewKickoffOperator):
         number = self._run.number_of(draft)
         if number > self.max_questions:
             raise CrewTaskFailed(
-                f"Execution {self.execution_id} asks question {number}, and max_questions is {self.max_questions}. "
+                f"Execution {self.execution_id} asks question {number}, but max_questions is {self.max_questions}. "
                 "Nobody was asked; the execution stays paused at the service. Answer it with CrewResumeOperator; if "
                 "you clear this task, it stops the execution and starts another"
             )
@@ -359,7 +360,7 @@ class CrewRunOperator(CrewKickoffOperator):
         self._decided(context, review.begin(_inside(review, context)))
 
     def _pending_again(self) -> Json | None:
-        """Poll for the question's record, whose draft may be too long to store; return None if it is not shown."""
+        """Poll for the question's record, whose draft may be too long to store; return None if it is not found."""
         seen = self.poller.poll(self._polled)
         is_pending = isinstance(seen, Execution) and seen.state is ExecutionState.PENDING
         record = seen.record(self.execution_id) if is_pending else None  # type: ignore[union-attr]
@@ -380,7 +381,7 @@ class CrewRunOperator(CrewKickoffOperator):
             resuming = Resuming(context, self, ReviewAnswer.of(review), checked_webhooks(self.webhooks))
             kickoff_id = resuming.send_once()
         except CrewAnswerNotTaken as refused:
-            self.log.warning("%s. The wait continues, and asks if the crew still needs a person", refused)
+            self.log.warning("%s. The wait continues; if the crew still needs a person, this task asks again", refused)
             self._store(lambda: self._run.send(None, now=time.time()), "A retry of this task compares again")
         except CrewError as error:
             fail_task(error)
@@ -407,5 +408,5 @@ class CrewRunOperator(CrewKickoffOperator):
 
 
 def _inside(review: NestedReview, context: Any) -> Any:
-    """Return the asking task's context, from which notifiers read the question."""
+    """Return the context with the review as its task, from which notifiers read the question."""
     return {**context, "task": review}

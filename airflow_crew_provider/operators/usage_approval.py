@@ -1,4 +1,4 @@
-"""Lets a person decide whether the output of a costly execution may be used. Needs Airflow 3.1 or newer."""
+"""The operator that asks a person whether a costly execution's output may be used. Needs Airflow 3.1 or newer."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class CrewUsageApprovalOperator(AskingTask):
     :param completed: the record of a completed execution (templated)
     :param max_total_tokens: tokens allowed without asking; this or `max_cost` is required
     :param max_cost: cost allowed without asking, in USD
-    :param on_unknown_usage: if the service does not report the figures for a limit: ``ask`` the person,
-        ``fail``, or ``ignore`` it
+    :param on_unknown_usage: what to do if the service does not report the figures for a limit: ``ask`` the person,
+        ``fail``, or ``ignore`` the limit
     :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no deadline.
         At the deadline, the task fails or ``defaults`` decides
-    :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
+    :param assigned_users: the users who may answer, as ids or as dicts with ``id`` and ``name``; None for everybody
     :param fail_on_reject: fail instead of skipping
     :param crew_conn_id: the connection of type ``crew``, for the Crew tab and the link (templated)
     """
@@ -78,7 +78,7 @@ class CrewUsageApprovalOperator(AskingTask):
         # A retry looks for the answer again; a person's decision ends the task for good.
         given: dict[str, Any] = {**at_least(kwargs.get("default_args"), timedelta(seconds=10)), **kwargs}
         if given.pop("multiple", None):
-            raise ValueError("multiple cannot be given: a person approves or rejects")
+            raise ValueError("multiple is not supported: a person approves or rejects")
         super().__init__(
             subject="",
             options=[APPROVE, REJECT],

@@ -39,7 +39,7 @@ from airflow_crew_provider.wait.watch import Watch, fate_of_stop, waits_for_a_pe
 class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     """Wait until an execution completes or needs a person, and return its record.
 
-    A failed execution fails the task at once and without retries: polling again cannot help.
+    A failed execution fails the task at once and without retries, because polling again would not help.
 
     :param kickoff_id: the id to poll (templated)
     :param execution_id: the id of the first kickoff, if it differs (templated)
@@ -47,11 +47,11 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     :param wait_past_pending: treat an execution that is waiting for a person as in progress
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
-        defers, in seconds or as a timedelta; the end of a short run is then noticed without the delay of a deferral
-    :param cancel_on_timeout: stop the execution, best effort, when the sensor times out
-    :param cancel_on_kill: stop the execution, best effort, when a user ends the waiting task
-    :param poke_interval: the shortest pause between two polls, in seconds or as a timedelta; with
-        ``mode="reschedule"`` no pause is shorter than 8 s
+        defers, in seconds or as a timedelta; short runs then avoid the delay of a deferral
+    :param cancel_on_timeout: stop the execution (best effort) when the sensor times out
+    :param cancel_on_kill: stop the execution (best effort) when a user ends the waiting task
+    :param poke_interval: the minimum pause between polls, in seconds or as a timedelta; with ``mode="reschedule"``,
+        no pause is shorter than 8 s
     """
 
     hook_class = CrewHook
@@ -101,10 +101,10 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             fail_task(error)
         self.note_run(context, self.kickoff_id)
         if self.deferrable:
-            # Through Airflow's own entry point, so that soft_fail and never_fail apply from the first poll.
+            # Use Airflow's own entry point, so that soft_fail and never_fail apply from the first poll.
             return self.resume_execution("begin", None, context)
         self._watch = self._recalled(context)
-        # The watch enforces the deadline, so that its error reports the execution's fate; Airflow's is a fallback.
+        # The watch enforces the deadline, so that the error reports the execution's fate; Airflow's is a fallback.
         own, self.timeout = self.timeout, self.timeout + NET
         try:
             return super().execute(context)
@@ -127,7 +127,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return PokeReturnValue(True, self.end(context, self._watch, outcome))
 
     def open_sources(self, context: Any, kickoff_id: str) -> None:
-        """Make all polls read webhooks too, if the execution was started with the inbox."""
+        """Make all polls also read webhooks if the execution was started with the inbox."""
         if not self.wait_past_pending:
             self.inbox = registered_address(context, self, kickoff_id)
             self.__dict__["_poller"] = Poller(self.hook, InboxSource(self.hook, self.inbox))
@@ -137,7 +137,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill, self.inbox)
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Record that this DAG run is waiting for an execution, if the execution may be a Flow's."""
+        """Record that this DAG run is waiting for an execution, if it may be a Flow's execution."""
         note_run(context, self.hook, execution_id)
 
     def on_kill(self) -> None:
@@ -159,7 +159,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         )
 
     def _limit_of_all_polls(self) -> timedelta | None:
-        """Return `execution_timeout`; None in reschedule mode, where it applies to each poll."""
+        """Return `execution_timeout`, or None in reschedule mode, where it applies to each poll separately."""
         return None if self.reschedule and not self.deferrable else self.execution_timeout
 
     def check(self, context: Any, execution: Execution) -> None:
@@ -177,9 +177,9 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return execution.record(self.execution_id)
 
     def raise_failure(self, watch: Watch, error: str) -> NoReturn:
-        """Fail for good; after a resume, report that the answer was accepted but its continuation failed."""
+        """Fail for good; after a resume, report that it was accepted but the execution then failed."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
-        continuation = f"{self._resumed(watch)}Waiting again cannot help; clear the kickoff to start a new one"
+        continuation = f"{self._resumed(watch)}Waiting again would not help; clear the kickoff to start a new one"
         raise CrewTaskFailed(f"{failure}. {continuation}") from failure
 
     def _resumed(self, watch: Watch) -> str:
@@ -190,7 +190,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return f"The resume of execution {root} was accepted; its continuation failed. "
 
     def raise_timeout(self, context: Any, watch: Watch, message: str) -> NoReturn:
-        """Fail as sensors do at their timeout, and stop the execution if requested."""
+        """Fail as sensors do at their timeout; stop the execution if `cancel_on_timeout` is set."""
         stopped = self.stop_execution(watch.kickoff_id) if self.cancel_on_timeout else None
         now = "" if self.cancel_on_timeout else ". Clear this task to wait again"
         raise AirflowSensorTimeout(f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}{now}")

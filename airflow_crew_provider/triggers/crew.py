@@ -1,7 +1,7 @@
 """The trigger that waits without a worker slot. It only polls; it never starts, resumes or repeats anything.
 
-Its class path and arguments are stored in Airflow's database: arguments may be added with a default, but never
-renamed or removed.
+Its class path and arguments are stored in Airflow's database, so arguments may be added with a default, but must never
+be renamed or removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch, fate_of_stop
 
-SPREAD = 30.0  # seconds over which waits that resume together spread their first polls
+SPREAD = 30.0  # maximum seconds over which waits that resume together spread their first polls
 
 
 class CrewStatusTrigger(BaseTrigger):
@@ -34,17 +34,17 @@ class CrewStatusTrigger(BaseTrigger):
 
     :param kickoff_id: the id to poll
     :param crew_conn_id: the connection; the token stays in it
-    :param poll_interval: the shortest pause between two polls, in seconds
+    :param poll_interval: the minimum pause between polls, in seconds
     :param started: when the wait began, in epoch seconds; kept across triggerer restarts
     :param deadline: when the wait ends, in epoch seconds; None for no deadline
     :param wait_past_pending: whether to treat an execution that is waiting for a person as in progress
     :param known: whether the service has already shown this id
     :param exponential_backoff: double the pause after each poll instead of adapting it
-    :param max_wait: the longest such pause, in seconds
+    :param max_wait: the maximum pause with `exponential_backoff`, in seconds
     :param cancel_on_kill: whether to stop the execution when a user ends the waiting task
     :param inbox: where this execution's webhooks are stored, if they go to the inbox
-    :param not_before: when to poll first, in epoch seconds; None to poll immediately
-    :param report_seen: whether to also fire when the id is first known, so that a restart remembers it
+    :param not_before: the earliest time of the first poll, in epoch seconds; None to poll immediately
+    :param report_seen: whether to also fire when the id becomes known, so that the wait remembers it after a restart
     :param max_total_tokens: fire once the execution has used more tokens; None for no limit
     :param max_cost: fire once the execution has cost more, in USD; None for no limit
     :param ended: the number of finished tasks already logged; None to log none
@@ -96,14 +96,14 @@ class CrewStatusTrigger(BaseTrigger):
 
     @classmethod
     def of(cls, watch: Watch, crew_conn_id: str, cancel_on_kill: bool, inbox: Json | None = None) -> CrewStatusTrigger:
-        """Continue a watch that a worker began."""
+        """Return a trigger that continues a worker's watch."""
         return cls(
             **{name: getattr(watch, name) for name in WATCHED if name != "report_seen"},
             **watch.budget.limits,
             crew_conn_id=crew_conn_id,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
-            # Regardless of the interval, because no trigger noticed a webhook that arrived before the deferral.
+            # Regardless of the interval, because no trigger could notice a webhook that arrived before the deferral.
             not_before=time.time() + deferral.NOTICED_AFTER,
             report_seen=True,
         )
@@ -119,7 +119,7 @@ class CrewStatusTrigger(BaseTrigger):
         return TRIGGER_CLASS_PATH, {n: value for n, value in arguments.items() if NOT_STORED.get(n, ...) != value}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and fire the outcome; an error is an outcome too."""
+        """Wait, then fire an event with the outcome; an error is an outcome, too."""
         try:
             yield TriggerEvent((await self._outcome()).to_event())
         except asyncio.CancelledError:
@@ -128,11 +128,11 @@ class CrewStatusTrigger(BaseTrigger):
             raise
 
     async def on_kill(self) -> None:
-        """Stop the execution, if requested, when a user ends the waiting task (Airflow 3.3)."""
+        """Stop the execution, if requested, when a user ends the waiting task (Airflow 3.3 and newer)."""
         await outcomes.to_its_end(self._stop_if_killed(without_task=True))
 
     async def cleanup(self) -> None:
-        """Release the shared session; since Airflow calls this on every exit, do not stop the execution here."""
+        """Release the shared session; do not stop the execution here, because Airflow calls this on every exit."""
         if self._held:
             self._held = False
             await self._hook.release()
@@ -172,7 +172,7 @@ class CrewStatusTrigger(BaseTrigger):
         now = time.time()
         if self.not_before is None:
             return 0.0
-        # A late resume means a restart: all other waits resume too, and must not all poll at the same moment.
+        # A late resume means a restart: all other waits resume too, and they must not all poll at the same moment.
         spread = min(self.poll_interval, SPREAD) * random.random()  # noqa: S311
         first = self.not_before if self.not_before > now else now + spread
         return max(0.0, min(first, self.deadline or first) - now)
@@ -187,11 +187,11 @@ class CrewStatusTrigger(BaseTrigger):
             self.log.info("A user ended the task. %s", fate)
 
     async def _was_woken(self) -> bool:
-        """Whether the inbox ended this wait; if so, a task that has since succeeded was not marked by a user."""
+        """Return whether the inbox ended this wait; if so, the task may have succeeded without a user's action."""
         return await self._poller.was_asked(self.kickoff_id)
 
     async def _stop(self) -> bool | CrewError:
-        """Stop the execution where the connection points now, or, if the lookup fails, where it pointed before."""
+        """Stop the execution through the current connection or, if the lookup fails, through the last known one."""
         hook = CrewHook(self.crew_conn_id)
         try:
             await hook.hold()

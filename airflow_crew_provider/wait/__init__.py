@@ -7,10 +7,11 @@ A wait begins in a worker, usually continues in a triggerer, and always ends in 
 
 * `watch` decides, without I/O, whether to keep waiting or to end with an `Outcome`. Worker and triggerer perform the
   same steps (`poller`).
-* A poller requests the status, then reads its source of questions. A wait does not know where questions come from.
-* Only an id and figures pass between processes (`Outcome`). A missing or malformed event is a failure.
+* A poller requests the status, then reads its source of questions. The wait itself does not depend on that source.
+* Only ids, figures and a short message are passed between processes (`Outcome`). A missing or malformed event is a
+  failure.
 * A wait never starts, resumes or repeats anything. `outcomes` decides whether an execution is stopped when its task
-  ends: only a user's action or a timeout stops one, never the end of a process.
+  ends: a user's action, a timeout or an exceeded budget may stop it, but the exit of a process never does.
 * Rules for an output (`output`, `schema`) are applied before the task records its end, so that a retry finds the
   execution again.
 """

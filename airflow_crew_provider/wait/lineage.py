@@ -1,6 +1,6 @@
-"""OpenLineage's facet for a crew's execution; imported only when OpenLineage needs it.
+"""The OpenLineage facet for a crew's execution; imported only when OpenLineage needs it.
 
-`docs/crew-run-facet.json` is its schema. The facet never contains values of inputs, outputs or feedback.
+Its schema is in `docs/crew-run-facet.json`. The facet never contains the values of inputs, outputs or feedback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMA = "urn:airflow-crew-provider:crew-run-facet:1"
 
 @define
 class CrewRunFacet(RunFacet):
-    """One execution as its task last saw it; unknown fields are None."""
+    """The state of an execution when its task last saw it; unknown fields are None."""
 
     connId: str
     inputNames: list[str]
@@ -35,7 +35,7 @@ class CrewRunFacet(RunFacet):
 
 @dataclass(frozen=True)
 class Lineage:
-    """The fields that OpenLineage's extractor reads; inputs and outputs are the task's inlets and outlets."""
+    """The fields that OpenLineage's extractor reads; it adds the task's inlets and outlets as inputs and outputs."""
 
     run_facets: dict[str, RunFacet]
     job_facets: dict[str, Any] = field(default_factory=dict)

@@ -1,10 +1,10 @@
-"""How a wait ends in a worker, for all tasks: with an execution, an exception that Airflow understands, or a stop.
+"""The end of a wait in a worker, for all tasks: an execution, an exception that Airflow understands, or a stop.
 
-A wait is cancelled when a user ends its task, and when its process ends and the wait continues elsewhere; only the
-former stops an execution. A task resumed by a webhook is no longer waiting either, but its execution must not be
+A wait is cancelled when a user ends its task, but also when its process exits and the wait continues elsewhere; only
+the former stops an execution. A task resumed by a webhook is no longer waiting either, but its execution must not be
 stopped. The next try of a cleared task decides what happens to its execution.
 
-An expected failure is one sentence: Airflow prints it without our stack frames (`ends_in_a_sentence`).
+An expected failure is reported in one sentence, which Airflow prints without our stack frames (`ends_in_a_sentence`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RETRIES = 2
 def at_least(default_args: Mapping[str, Any] | None, delay: timedelta, retries: int = RETRIES) -> Json:
     """Return arguments for a task: this many retries, or more if its DAG's ``default_args`` set more.
 
-    :param delay: the delay between two tries, if ``default_args`` does not set one
+    :param delay: the delay between tries, if ``default_args`` do not set one
     """
     given = default_args or {}
     return {"retries": max(retries, given.get("retries") or 0), "retry_delay": given.get("retry_delay", delay)}
@@ -61,11 +61,11 @@ NET = 600.0
 
 
 class CrewTaskFailed(AirflowFailException):
-    """A task fails without further tries, since a retry cannot help; the message describes what happened."""
+    """Raised to fail a task without further tries, because a retry would not help; the message gives the reason."""
 
 
 class CrewTryFailed(AirflowException):
-    """A try fails, but a retry may succeed; the message describes what happened."""
+    """Raised to fail a try when a retry may succeed; the message gives the reason."""
 
 
 EXPECTED = (exceptions.CrewError, CrewTaskFailed, CrewTryFailed, AirflowSensorTimeout)
@@ -75,8 +75,8 @@ Entry = TypeVar("Entry", bound=Callable[..., Any])
 def ends_in_a_sentence(entry: Entry) -> Entry:
     """Make a method that Airflow calls report expected errors in one sentence, without causes or our stack frames.
 
-    Airflow prints both with every error. Unexpected errors, which are bugs, keep them. The original error is kept as
-    ``reason``, for callbacks.
+    By default, Airflow prints both with every error. Unexpected errors, which are bugs, keep them. The original error
+    is kept as ``reason``, for callbacks.
     """
 
     @wraps(entry)
@@ -87,27 +87,27 @@ def ends_in_a_sentence(entry: Entry) -> Entry:
             error.reason = error.__cause__ or getattr(error, "reason", None)  # type: ignore[union-attr]
             error.__traceback__ = error.__cause__ = error.__context__ = None
             _name_place(error, task)
-            raise  # without an argument, to add no frame
+            raise  # without an argument, so that it adds no frame
 
     return call  # type: ignore[return-value]
 
 
 def _name_place(error: Exception, task: object) -> None:
-    """End the sentence with the connection and its base URL, if the task has used it."""
+    """Add the connection and its base URL to the end of the sentence, if the task has used the connection."""
     hook = task.__dict__.get("_hook")
     if hook is not None and not isinstance(error, exceptions.CrewError) and hook.place not in str(error):
         error.args = (f"{str(error).removesuffix('.')}. {hook.place}",)
 
 
 def is_final(error: exceptions.CrewError) -> bool:
-    """Whether the same request will be refused again."""
+    """Return whether the same request would be refused again."""
     if isinstance(error, exceptions.CrewConnectionError | exceptions.CrewApiError):
         return not is_transient(error)
     return isinstance(error, exceptions.CrewInvalidInput | exceptions.CrewExecutionFailed | exceptions.CrewWebPage)
 
 
 def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
-    """Raise an error for Airflow: a final one ends the task; for others, the task's retries apply."""
+    """Raise an error as an Airflow exception: a final one fails the task; for others, the task's retries apply."""
     message = f"{error}. {what_now}".removesuffix(". ") if what_now else str(error)
     raise (CrewTaskFailed if is_final(error) else CrewTryFailed)(message) from error
 
@@ -116,9 +116,9 @@ def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
 
 
 def seconds(value: Any, name: str = "a time") -> float | None:
-    """Convert a time from a user to seconds: a number, a number as a string or a timedelta; None stays None.
+    """Convert a user's time to seconds; it may be a number, a numeric string, a timedelta, or None, which stays None.
 
-    :param name: name of the argument, for the message
+    :param name: the name of the argument, for the message
     :raises CrewInvalidInput: the value is not a valid time
     """
     if value is None:
@@ -135,7 +135,7 @@ def seconds(value: Any, name: str = "a time") -> float | None:
 
 
 def deadline_of(context: Any, timeout: Any, execution_timeout: timedelta | None) -> float | None:
-    """Return the point in time (epoch seconds) at which a wait must end: its own timeout, or the task's.
+    """Return when a wait must end, in epoch seconds: at its own timeout or the task's, whichever is first.
 
     Airflow 3 does not apply `execution_timeout` to a deferred task, so the wait does.
     """
@@ -154,7 +154,7 @@ def began(context: Any) -> float:
 
 
 def fallback_timeout(deadline: float | None) -> timedelta | None:
-    """Return Airflow's own timeout for a deferral, a fallback well after the deadline in case no triggerer runs."""
+    """Return Airflow's own timeout for a deferral, well after the deadline: a fallback in case no triggerer runs."""
     return None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time()) + NET)
 
 
@@ -165,7 +165,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
     """Return an outcome's execution; None if it has since continued.
 
     After a trigger event, the execution is polled again here, where results may be large. The first terminal state
-    is final: if the service withdraws `completed`, the execution is polled until it is completed again.
+    is final: if the service no longer reports `completed`, the execution is polled until it does so again.
     """
     if watch.last is not None and str(watch.last.state) == outcome.kind:
         return watch.last
@@ -191,7 +191,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
 
 
 def is_over(reply: Execution | exceptions.CrewError) -> bool:
-    """Whether an execution has ended; on a live deployment, "not found" may mean that it is waiting for a person."""
+    """Return whether an execution has ended; "not found" may mean that it is waiting for a person (live dialect)."""
     return isinstance(reply, Execution) and reply.state in OVER
 
 
@@ -201,7 +201,7 @@ MOST_AGENTS = 5
 def in_short(execution: Execution, page: str) -> str:
     """Return a log line about a completed execution; omit figures that the service does not report.
 
-    :param page: the URL of the execution's page; empty without one
+    :param page: the URL of the execution's page; empty if it has none
     """
     agents = list(dict.fromkeys(in_few_words(task.agent) for task in execution.tasks if task.agent))
     named = ", ".join(agents[:MOST_AGENTS]) + (" and others" if len(agents) > MOST_AGENTS else "")
@@ -252,7 +252,10 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
     if is_over(reply):
         return f"Execution {kickoff_id} has ended"
     if isinstance(reply, Execution):
-        return f"Execution {kickoff_id} could not be stopped: the service refused or cannot do it, so it keeps running"
+        return (
+            f"Execution {kickoff_id} could not be stopped: the service refused or does not support stopping, so it "
+            "keeps running"
+        )
     return fate_of_stop(kickoff_id, False)
 
 
@@ -261,8 +264,8 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
 
 States = Collection[str | None]
 # The states of a task that still needs its execution: waiting, about to fetch its result, or (None) cleared. A task
-# cleared while it is running is "restarting" instead, and its next try looks like a retry: a kickoff, which must then
-# start anew, has to stop its execution, but a sensor waits for the same one again.
+# cleared while it is running is "restarting" instead, and its next try looks like a retry. A kickoff, which must then
+# start over, has to stop its execution, but a sensor waits for the same one again.
 GOES_ON: States = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
 WAITS_AGAIN: States = (*GOES_ON, "restarting")
 STOPPING = 20.0
@@ -270,7 +273,7 @@ LOOKUP_SECONDS = 3.0
 
 
 def cancels_without_reason() -> bool:
-    """Whether this Airflow cancels triggers without a reason; 3.3 calls `on_kill` only for user actions."""
+    """Return whether Airflow cancels triggers without a reason; since 3.3, it calls `on_kill` for user actions only."""
     return not KILLS_CALL_ON_KILL
 
 
@@ -286,10 +289,10 @@ async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING)
 async def is_by_user(
     trigger: Any, *, without_task: bool, was_woken: Callable[[], Coroutine[Any, Any, bool]] | None = None
 ) -> bool:
-    """Whether a user ended the trigger's task: it is in none of the states in which it continues.
+    """Return whether a user ended the trigger's task, i.e. it is in none of the states in which it continues.
 
     :param without_task: the result for a trigger that runs outside a triggerer, without a task
-    :param was_woken: returns whether something else may have let the task continue and succeed
+    :param was_woken: returns whether something other than this trigger may have resumed the task, which then succeeded
     """
     ti = trigger.task_instance
     if ti is None:
@@ -305,10 +308,10 @@ async def is_by_user(
 
 
 def is_for_good(ti: Any, goes_on: States = GOES_ON) -> bool:
-    """Whether a user or a timeout ends a task in a worker: it is in none of the states in which it continues.
+    """Return whether a user or a timeout ended a task in a worker, i.e. it is in no state in which it continues.
 
-    A worker that shuts down, or whose task could not reach Airflow for a while, kills the task in the same way: the
-    next try then reattaches to the execution. A task that runs outside a worker has no next try.
+    A worker that shuts down, or whose task could not reach Airflow for a while, kills the task in the same way, but
+    the next try then reattaches to the execution. A task that runs outside a worker has no next try.
     """
     with suppress(Exception):  # a task may be killed before its `execute` is called
         ti = ti or get_current_context()["ti"]

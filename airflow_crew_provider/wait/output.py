@@ -37,12 +37,12 @@ def given_path(path: Any) -> Any:
 
 
 def refuse_unusable_path(path: Any) -> None:
-    """Fail before a crew is started or waited for if no storage can be opened at that path.
+    """Fail, before a crew is started or waited for, if the storage for the path cannot be opened.
 
     :raises CrewInvalidInput: it did not render to the path of a file
     """
     if not isinstance(path, str) or not path.strip() or path.endswith("/"):
-        raise CrewInvalidInput(f"{OUTPUT_TO} was rendered to {path!r}, which is not the path of a file or an object")
+        raise CrewInvalidInput(f"{OUTPUT_TO} was rendered as {path!r}, which is not the path of a file or an object")
     try:
         _opened(path)
     except Exception as error:
@@ -50,9 +50,9 @@ def refuse_unusable_path(path: Any) -> None:
 
 
 def stored(path: str, execution: Execution, output: Any) -> Json:
-    """Write the output, a string unchanged and anything else as JSON; return the record fields that this changes.
+    """Write the output (a string unchanged, anything else as JSON); return the record fields that change as a result.
 
-    The outputs of the crew's tasks are removed too: the last of them is usually the same text.
+    The outputs of the crew's tasks are removed from the record too, because the last one is usually the same text.
     """
     try:
         _write(_opened(path), output if isinstance(output, str) else json.dumps(output, ensure_ascii=False))
@@ -84,8 +84,8 @@ def _write(path: Any, text: str) -> None:
 
 
 REPORT_USAGE = (
-    "Let the service report its usage, and, for max_cost, a price for each model; or set on_unknown_usage='ignore' to "
-    "use such an output unchecked"
+    "Make the service report its usage (for max_cost, it needs a price for each model), or set "
+    "on_unknown_usage='ignore' to use the output unchecked"
 )
 
 
@@ -95,7 +95,8 @@ class OutputRules:
 
     :param schema: a JSON Schema, a pydantic model or its import path; None accepts any output
     :param budget: limits on the execution's usage
-    :param on_unknown_usage: if the service does not report the figures for the budget: ``fail``, or ``ignore`` it
+    :param on_unknown_usage: what to do if the service does not report the figures for a limit: ``fail``, or ``ignore``
+        the limit
     :param output_to: the path to write the output to; None leaves it in the record
     :param multiple_outputs: whether each key of the output also becomes an XCom
     """
@@ -113,20 +114,20 @@ class OutputRules:
         refuse_bad_choice(self.on_unknown_usage, (FAIL, IGNORE))
         if self.multiple_outputs and self.output_to is not None:
             raise CrewInvalidInput(
-                "multiple_outputs puts the output into XCom, output_to keeps it out; use one of them"
+                "multiple_outputs puts the output into XCom; output_to keeps it out. Use one of them"
             )
 
     @property
     def names(self) -> list[str]:
-        """The names of the given parameters."""
+        """The names of the parameters that are set."""
         given = {NAME: self.schema, **self.budget.limits, OUTPUT_TO: self.output_to}
         several = ["multiple_outputs"] if self.multiple_outputs else []
         return [name for name, value in given.items() if value is not None] + several
 
     def refuse_unusable(self) -> None:
-        """Fail before a crew is started or waited for if a rule could not be applied to its output.
+        """Fail, before a crew is started or waited for, if a rule could not be applied to its output.
 
-        :raises CrewInvalidInput: the model cannot be imported, or the path did not render to one
+        :raises CrewInvalidInput: the model cannot be imported, or `output_to` did not render to the path of a file
         """
         if self.schema is not None:
             validator_of(self.schema)
@@ -136,8 +137,8 @@ class OutputRules:
     def applied(self, execution: Execution, log: Any) -> Json:
         """Return the fields of the record that the rules change.
 
-        :param log: where to report a rule that could not be applied
-        :raises CrewTaskFailed: the execution breaks a rule; another try would fail in the same way
+        :param log: the logger for rules that could not be applied
+        :raises CrewTaskFailed: the execution breaks a rule; another try would fail the same way
         """
         self._refuse_over_budget(execution, log)
         output = execution.output if execution.output_json is None else execution.output_json
@@ -174,7 +175,7 @@ class OutputRules:
 
 
 def still_there() -> str:
-    """Return the fate of an execution whose output was not accepted, and what to do next."""
+    """Return a message with the fate of an execution whose output was not accepted, and what to do next."""
     return (
         "The execution has completed and its output stays at the service; a retry would fail too. To run the "
         "crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
@@ -184,7 +185,7 @@ def still_there() -> str:
 # --- each key as an XCom ---
 
 
-# The task itself pushes values under these keys, or they are read from every task, e.g. for the audit trail.
+# The task itself pushes values under these keys, or they are read from all tasks, e.g. for the audit trail.
 OWN = (
     stored_names.KICKOFF_ID_KEY,
     stored_names.EXECUTION_ID_KEY,
@@ -194,11 +195,11 @@ OWN = (
     stored_names.REFUSED_KEY,
     stored_names.RESUME_KEY,
 )
-# Airflow's scheduler acts on the second key, before 3.0 for any task, and some values crash it.
+# Airflow's scheduler acts on the second key (before 3.0, for any task), and some values crash it.
 TAKEN = ("return_value", "skipmixin_key", *OWN)
-# Links in Airflow's pages; the inbox looks up a registration by its key alone.
+# The first is for links in Airflow's UI; under the second, the inbox looks up registrations by key alone.
 TAKEN_BEGINNINGS = ("_link_", stored_names.POSTED_KEY)
-# Airflow puts the key into a URL unquoted: the value would be stored under another key, or for another task.
+# Airflow puts the key into a URL unquoted, so the value would be stored under another key, or for another task.
 UNFIT = set("?#/%\\\x7f").union(map(chr, range(32)))
 SHOWN = 60
 LONGEST_KEY = 512  # the limit of Airflow's database
@@ -207,9 +208,9 @@ LONGEST_KEY = 512  # the limit of Airflow's database
 def push_keys(context: Any, kickoff_id: str, output: Any) -> None:
     """Push each key of a completed output, or none if one of them cannot be pushed.
 
-    `airflow dags test` cannot push non-ASCII keys, but a worker can: the log names them.
+    `airflow dags test` cannot push non-ASCII keys, but a worker can, so they are only logged.
 
-    :raises CrewTaskFailed: the output is not an object, or has such a key; another try would fail in the same way
+    :raises CrewTaskFailed: the output is not an object, or has an invalid key; another try would fail the same way
     """
     left_out = []
     for key, value in _checked_keys(kickoff_id, output).items():
@@ -240,5 +241,5 @@ def _problem_with(key: str) -> str:
     if not 0 < len(key) <= LONGEST_KEY:
         return f"does not have 1 to {LONGEST_KEY} characters"
     if key in (".", ".."):
-        return "is part of a path"
+        return "is a relative path"
     return "contains ?, #, /, %, a backslash or a control character" if set(key) & UNFIT else ""

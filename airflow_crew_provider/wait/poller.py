@@ -1,7 +1,7 @@
-"""How a task polls and waits: the same steps, blocking in a worker, awaiting in a triggerer.
+"""The polling and waiting of tasks: the same steps, blocking in a worker and awaiting in a triggerer.
 
-The steps are written once, as coroutines; only sending a request and pausing differ (`Blocking`, `Awaiting`).
-A worker's coroutines never suspend, so it runs them without an event loop (`finished`).
+The steps are written once, as coroutines; only their I/O and pauses differ (`Blocking`, `Awaiting`). A worker's
+coroutines never suspend, so it runs them without an event loop (`finished`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Source(Protocol):
     """A source of questions for a person that the status does not show."""
 
     async def read(self, kickoff_id: str, reply: Reply, *, blocking: bool) -> Reply:
-        """Return the question if the reply does not contain it, else the reply; log errors instead of raising them.
+        """Return the question if the reply does not contain it, or else the reply; log errors instead of raising them.
 
         With ``blocking``, the coroutine never suspends.
         """
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether a question for a person has arrived."""
+        """Return whether a question for a person has arrived."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Blocking:
     blocking: ClassVar = True
 
     async def send(self, call: Call[T], timeout: float | None, suffices: Callable[[T], bool] | None = None) -> T:  # noqa: ASYNC109
-        """Send a call; ``suffices`` is for transports that can combine polls."""
+        """Send a call; ``suffices`` is only used by transports that can combine polls."""
         return self.hook.client.send(call, timeout=timeout)
 
     async def refresh(self, *, at_once: bool) -> bool:
@@ -72,7 +72,7 @@ class Awaiting:
         return self.hook.client.asend(call, timeout=timeout, suffices=suffices)
 
     async def refresh(self, *, at_once: bool) -> bool:
-        """Look up the connection without blocking the event loop."""
+        """Look up the connection again without blocking the event loop; return whether it has changed."""
         return await self.hook.arefresh(at_once=at_once)
 
     def pause(self, seconds: float) -> Coroutine[Any, Any, None]:
@@ -95,10 +95,10 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Poller:
-    """Polls the status of executions, then reads a further source of questions.
+    """Polls the status of executions, then reads another source of questions.
 
-    :param hook: the hook of the deployment
-    :param source: where questions may arrive that the status does not show
+    :param hook: the hook for the deployment
+    :param source: a source of questions that the status does not show
     """
 
     def __init__(self, hook: ConnectedCrew, source: Source | None = None) -> None:
@@ -107,7 +107,7 @@ class Poller:
         self._polled: tuple[str, Call[Execution]] | None = None
 
     def poll(self, kickoff_id: str, timeout: float | None = None) -> Reply:
-        """Poll an execution; return an error instead of raising it, so that a `Watch` can judge it."""
+        """Poll an execution; return an error instead of raising it, so that a `Watch` can evaluate it."""
         return finished(self._poll(self._blocking, kickoff_id, timeout))
 
     def open_round(self, seen: Execution) -> int | None:
@@ -117,10 +117,10 @@ class Poller:
     def poll_patiently(self, kickoff_id: str) -> Execution:
         """Poll until a response shows the state, tolerating the same failures as a wait.
 
-        An unknown state is not enough, since a decision depends on this poll. On a live deployment, any state is
-        enough, since nothing about an answer depends on it.
+        An unknown state is not enough, because a decision depends on this poll. On a live deployment, any state is
+        enough, because nothing about an answer depends on it.
 
-        :raises CrewNotFound: if the service does not know the id
+        :raises CrewNotFound: the service does not know the id
         """
         watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
         while True:
@@ -150,16 +150,16 @@ class Poller:
         return outcome
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether the source has received a question for a person."""
+        """Return whether the source has received a question for a person."""
         return self._source is not None and await self._source.was_asked(kickoff_id)
 
     async def _drive(
         self, watch: Watch, transport: Transport, clock: Callable[[], float], *, once: bool = False
     ) -> Outcome | None:
-        """Take the steps of a wait until it ends; with ``once``, until the first pause, and return None there."""
+        """Take the steps of a wait until it ends; with ``once``, stop at the first pause and return None."""
 
         def say(line: str) -> None:
-            # At WARNING if a person is needed but nobody asks one.
+            # Log at WARNING if a person is needed but nobody is asked.
             log = self.hook.log.warning if watch.passes_question else self.hook.log.info
             log("%s", self.hook.mask_for_log(line))
 
@@ -180,7 +180,7 @@ class Poller:
         if isinstance(step, Pause):
             return transport.pause(step.seconds)
         if isinstance(step, Poll):
-            # A combined response may only show that the wait continues.
+            # A combined response is used only if it shows that the wait continues.
             return self._poll(
                 transport, watch.kickoff_id, step.timeout, lambda seen: watch.goes_on_after(seen, now=time.time())
             )

@@ -1,4 +1,4 @@
-"""The schema of a crew's output: a JSON Schema or a pydantic model. Libraries are imported only when needed."""
+"""The schema of a crew's output: a JSON Schema or a pydantic model. The libraries are imported only when needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 REFERENCES = ("$ref", "$dynamicRef")
 # Limits on the description of a mismatch, so that an output of megabytes does not become a message of megabytes.
 MOST_VIOLATIONS, LONGEST_VIOLATION = 20, 300
-MOST_FOUND = 1_000  # violations that are collected
+MOST_FOUND = 1_000  # violations collected at most
 # Without a type, a schema with these keywords accepts any string, which nobody intends.
 STRUCTURE = {"properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems", "contains"}
 SAY_TYPE = {"type", "enum", "const", "anyOf", "oneOf", "allOf", *REFERENCES}
@@ -27,13 +27,13 @@ SAY_TYPE = {"type", "enum", "const", "anyOf", "oneOf", "allOf", *REFERENCES}
 def refuse_bad_schema(schema: Any) -> None:
     """Refuse an invalid schema when the DAG file is parsed; a model given by its path is imported later.
 
-    :raises CrewInvalidInput: it is invalid, or has an unresolvable reference
+    :raises CrewInvalidInput: the schema is invalid, or has an unresolvable reference
     """
     if isinstance(schema, dict):
         _refuse_bad_json_schema(schema)
     elif isinstance(schema, str):
         if not IMPORT_PATH.fullmatch(schema):
-            raise CrewInvalidInput(f"{NAME} must be like 'package.module:Model', not {schema!r}")
+            raise CrewInvalidInput(f"{NAME} must look like 'package.module:Model', not {schema!r}")
     elif not _is_model(schema):
         kinds = "a JSON Schema (a dict), a pydantic model or its import path"
         raise CrewInvalidInput(f"{NAME} must be {kinds}, not {type(schema).__name__}")
@@ -107,7 +107,7 @@ def _refuse_bad_json_schema(schema: Json) -> None:
 
 
 def _resolve_references(schema: Json) -> None:
-    """Look up every reference within the schema; otherwise, a missing target would be found only after the crew ran.
+    """Look up every reference in the schema, so that a missing target is found before the crew runs.
 
     The target of a reference is a schema too, wherever it is.
     """
@@ -142,7 +142,7 @@ def _json_schema_violations(schema: Json, value: Any) -> list[str]:
 
 
 def _cannot_be_applied(error: Exception) -> str:
-    """Explain any error that the library raises for a schema that it cannot apply."""
+    """Return an explanation of any error that the library raises for a schema that it cannot apply."""
     endless = isinstance(error, RecursionError)
     why = "it refers to itself endlessly or is nested too deeply" if endless else f"{type(error).__name__}: {error}"
     return f"{NAME} cannot be applied: {_capped(why)}"
@@ -178,7 +178,7 @@ def _imported(path: str) -> Any:
 
 
 def _model_violations(model: Any, value: Any) -> list[str]:
-    """Validate as JSON, so that a strict model accepts JSON's form of its types, such as a string for a date."""
+    """Validate the value as JSON, so that a strict model accepts its types' JSON form, such as a string for a date."""
     try:
         model.model_validate_json(json.dumps(value))
     except Exception as error:  # a model's own validators may raise anything

@@ -32,18 +32,18 @@ from airflow_crew_provider.wait.watch import (
 )
 
 UNKNOWN = "unknown"
-PAUSE_IN_WORKER = 1.0  # seconds between two polls before a deferral, or a shorter poll interval
+PAUSE_IN_WORKER = 1.0  # seconds between polls before a deferral, unless the poll interval is shorter
 
 
 class CrewTask(BaseOperator):
-    """The base class of all tasks: the hook of their connection, and the execution's links, events and lineage."""
+    """The base class of all tasks; it provides the connection's hook and the execution's link, events and lineage."""
 
     crew_conn_id: str
     hook_class: type[ConnectedCrew] = ConnectedCrew
 
     @property
     def hook(self) -> ConnectedCrew:
-        """The hook of the connection, created on first use, once the connection id has been rendered."""
+        """The hook of the connection, created on first use, when the connection id has been rendered."""
         made: ConnectedCrew | None = self.__dict__.get("_hook")
         if made is None:
             made = self.__dict__["_hook"] = self.hook_class(self.crew_conn_id)
@@ -63,7 +63,7 @@ class CrewTask(BaseOperator):
         execution_id: str | None = None,
         usage: Json | None = None,
     ) -> None:
-        """Record the state of the execution, including in the task's outlet events."""
+        """Record the state of the execution, and add it to the task's outlet events."""
         root = execution_id or getattr(self, "execution_id", None) or kickoff_id
         seen = {"crew_conn_id": self.crew_conn_id, "kickoff_id": kickoff_id, "execution_id": root, "state": str(state)}
         self.__dict__["_report"] = {**seen, "usage": usage}
@@ -77,7 +77,7 @@ class CrewTask(BaseOperator):
         self.__dict__["_report"] = {**self._report, "state": UNKNOWN}
 
     def get_openlineage_facets_on_start(self) -> Any:
-        """Return the lineage at the start. Only OpenLineage calls this and the next two, so it is installed."""
+        """Return the lineage at the start; only OpenLineage calls this and the next two, so it must be installed."""
         from airflow_crew_provider.wait.lineage import lineage_of
 
         inputs = getattr(self, "inputs", None)
@@ -116,7 +116,7 @@ def push_execution(
 
 
 def push_execution_of(context: Any, crew_conn_id: str, record: Json, log: Any) -> None:
-    """Push the execution of a record, which is another task's XCom and so proves nothing on its own."""
+    """Push the execution of a record; the record is another task's XCom, so it proves nothing on its own."""
     execution_id = record["execution_id"]
     about = _about(crew_conn_id, record.get("kickoff_id") or execution_id, execution_id, record.get("view"))
     try:
@@ -131,10 +131,10 @@ def _about(crew_conn_id: str, kickoff_id: str, execution_id: str | None, view: s
 
 
 def _announce(context: Any, hook: ConnectedCrew, about: Json) -> None:
-    """Push the execution and its link's URL, which is empty without a page.
+    """Push the execution and the URL of its link, which is empty if there is no page.
 
-    Airflow logs an error for a link whose XCom is missing. If the connection cannot be looked up now, only the link is
-    missing.
+    An empty URL is pushed too, because Airflow logs an error for a link whose XCom is missing. If the connection cannot
+    be looked up now, the execution is pushed without a link.
     """
     try:
         url = hook.connection.link(about["kickoff_id"], about["execution_id"], about["view"])
@@ -146,14 +146,14 @@ def _announce(context: Any, hook: ConnectedCrew, about: Json) -> None:
 
 
 class WaitingTask(CrewTask):
-    """The base class of operators and sensors that wait; they define what to poll and how to handle the end.
+    """The base class of operators and sensors that wait; subclasses define what to poll and how to handle the end.
 
-    :param output_schema: the schema of the completed output: a JSON Schema (a dict), or a pydantic model or its import
-        path, ``package.module:Model``
+    :param output_schema: the schema of the completed output: a JSON Schema (a dict), a pydantic model, or the model's
+        import path, ``package.module:Model``
     :param max_total_tokens: fail the task if the execution uses more tokens; None for no limit
     :param max_cost: fail the task if the execution costs more, in USD; None for no limit
-    :param on_unknown_usage: if a limit is set and the service does not report the figures for a completed execution:
-        ``fail``, or ``ignore`` it
+    :param on_unknown_usage: what to do if the service does not report a completed execution's figures for a limit:
+        ``fail``, or ``ignore`` the limit
     :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person;
         False lets it finish
     :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
@@ -205,25 +205,25 @@ class WaitingTask(CrewTask):
         return self.budget if self.stop_over_budget else NO_BUDGET
 
     def record_over_budget(self, context: Any, passed: str) -> None:
-        """Record, before the execution is stopped, that a retry must start nothing."""
+        """Record, before the execution is stopped, that a retry must not start another one."""
 
     @property
     def poller(self) -> Poller:
-        """This task's poller; it has no further sources of questions until `open_sources` finds them."""
+        """This task's poller; it reads only the status until `open_sources` adds other sources of questions."""
         made: Poller | None = self.__dict__.get("_poller")
         if made is None or made.hook is not self.hook:
             made = self.__dict__["_poller"] = Poller(self.hook)
         return made
 
     def open_sources(self, context: Any, kickoff_id: str) -> None:
-        """Make all polls also check the places other than its status where this execution may ask questions."""
+        """Make all polls also check places other than the status where this execution may ask questions."""
 
     def trigger_of(self, watch: Watch) -> Any:
         """Return the trigger that continues a watch."""
         raise NotImplementedError
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Record that this DAG run is waiting for an execution, whose questions are removed with the run."""
+        """Record that this DAG run is waiting for an execution, so that its questions are removed with the run."""
         raise NotImplementedError
 
     def watch_again(self, context: Any) -> Watch:
@@ -235,20 +235,20 @@ class WaitingTask(CrewTask):
         raise NotImplementedError
 
     def handle_question(self, context: Any, watch: Watch, execution: Execution) -> Any:
-        """Handle a question that ends a wait past pending, and continue."""
+        """Handle a question that interrupts a wait with `wait_past_pending`, and continue."""
         watch.known = True
         self.go_on(watch)
 
     def raise_failure(self, watch: Watch, error: str) -> NoReturn:
-        """Raise for an execution that failed."""
+        """Raise the error for a failed execution."""
         raise NotImplementedError
 
     def raise_timeout(self, context: Any, watch: Watch, message: str) -> NoReturn:
-        """Raise for a wait that reached its deadline."""
+        """Raise the error for a wait that reached its deadline."""
         raise NotImplementedError
 
     def begin_in_triggerer(self, context: Any, watch: Watch) -> Any:
-        """Poll once, then for `poll_in_worker` seconds; then leave the wait to the triggerer unless it has ended."""
+        """Poll once, and again for `poll_in_worker` seconds, then defer to the triggerer unless the wait has ended."""
         ends = watch.started + self.poll_in_worker
         interval, watch.poll_interval = watch.poll_interval, min(watch.poll_interval, PAUSE_IN_WORKER)
         while True:
@@ -279,7 +279,7 @@ class WaitingTask(CrewTask):
         return super().resume_execution(next_method, next_kwargs, context)
 
     def end_without_trigger(self, context: Any, error: str) -> Any:
-        """Poll once and end: no trigger polled, and the deadline is long past."""
+        """Poll once and end the task: no trigger was running, and the deadline is long past."""
         self.__dict__.update(_ti=context["ti"])
         watch = self.watch_again(context)
         if not watch.kickoff_id:
@@ -291,13 +291,13 @@ class WaitingTask(CrewTask):
         return self.end(context, watch, outcome)
 
     def go_on(self, watch: Watch) -> NoReturn:
-        """Free the worker slot."""
+        """Defer to the triggerer, which frees the worker slot."""
         needed = {"started": watch.started, "deadline": watch.deadline, "ended": watch.ended}
         found_by = {"kickoff_id": watch.kickoff_id, "inbox": (self.inbox or {}).get("registration")}
         raise TaskDeferred(
             trigger=self.trigger_of(watch),
             method_name="execute_complete",
-            # The resumed task needs the former; the latter lets the inbox find the waiting task.
+            # The resumed task needs the first three values; the inbox finds the waiting task by the others.
             kwargs={"waiting": {**needed, **found_by}},
             timeout=outcomes.fallback_timeout(watch.deadline),
         )
@@ -310,7 +310,7 @@ class WaitingTask(CrewTask):
             outcomes.fail_task(error, "The fate of the execution is unknown; a retry of this task polls again")
         self.__dict__.update(_ti=context["ti"], _kickoff_id=outcome.kickoff_id)
         with suppress(CrewError):
-            self.hook.connection  # noqa: B018  so that a failure names its base URL
+            self.hook.connection  # noqa: B018  so that an error includes its base URL
         self.report(context, ExecutionState.RUNNING, outcome.kickoff_id)
         watch = self.watch_again(context)
         watch.kickoff_id = outcome.kickoff_id
@@ -327,7 +327,7 @@ class WaitingTask(CrewTask):
 
     def end(self, context: Any, watch: Watch, outcome: Outcome) -> Any:
         """End the task as the outcome requires, or continue waiting."""
-        # The worker applies the DAG's current limits.
+        # The worker applies the limits currently in the DAG.
         limits = {FAILED: self.budget, OVER_BUDGET: self.watched_budget}.get(outcome.kind, NO_BUDGET)
         if passed := limits.passed_by(outcome.usage):
             self._over_budget(context, watch, passed, outcome.usage)
@@ -349,7 +349,7 @@ class WaitingTask(CrewTask):
             outcomes.fail_task(error)
         if execution is None:
             self.log.info(
-                "Execution %s has continued: it was answered elsewhere, or the pause was old; the wait continues",
+                "Execution %s has continued: it was answered elsewhere, or its status was outdated. The wait continues",
                 watch.kickoff_id,
             )
             watch.known = True
@@ -361,7 +361,7 @@ class WaitingTask(CrewTask):
         if execution.flow_id and execution.flow_id != execution.kickoff_id:
             self.note_run(context, execution.flow_id)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
-        self.multiple_outputs = False  # for Airflow, which would push the record's keys, even a pending one's
+        self.multiple_outputs = False  # or Airflow would push the record's own keys, even for a pending record
         if execution.state is ExecutionState.COMPLETED:
             metrics.completed(self.crew_conn_id, execution)
             page = self.hook.connection.link(execution.kickoff_id, getattr(self, "execution_id", None), execution.view)
@@ -369,7 +369,7 @@ class WaitingTask(CrewTask):
         self.check(context, execution)
         if execution.state is not ExecutionState.COMPLETED:
             return self.make_result(context, execution)
-        # Before the task records its end, so that a retry finds the execution again.
+        # Apply the rules before the task records its end, so that a retry finds the execution again.
         changed = self.output_rules.applied(execution, self.log)
         if self._pushes_keys:
             push_keys(context, execution.kickoff_id, changed["output"])
@@ -385,7 +385,7 @@ class WaitingTask(CrewTask):
         """Fail if the execution must not be passed downstream."""
 
     def stop_execution(self, kickoff_id: str) -> bool | CrewError:
-        """Stop an execution, best effort; return whether it was stopped, or the error."""
+        """Try to stop an execution; return whether it was stopped, or the error."""
         try:
             return self.hook.stop(kickoff_id)
         except CrewError as error:

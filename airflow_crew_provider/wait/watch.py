@@ -1,5 +1,5 @@
-"""Decides after each poll whether to keep waiting or to end with an outcome. Pure: `now` is an argument, in epoch
-seconds.
+"""The decision after each poll: keep waiting, or end with an outcome. No I/O is done and no clock is read; `now` is an
+argument, in epoch seconds.
 
 A wait moves through these states::
 
@@ -12,14 +12,14 @@ A wait moves through these states::
 * A failed poll is not a failed crew: transient failures are tolerated for `FORGIVEN` seconds; a permanent one ends the
   wait at once.
 * An outdated connection cannot end a wait: the wait looks up its connection again right before a response or the
-  deadline ends it, and before it gives up. It also does so from time to time while it continues or polls fail, at most
-  once a minute for all waits in a process. If the lookup fails, the response from the last known connection is used.
+  deadline would end it, and before it gives up. It also does so from time to time while it continues or polls fail, at
+  most once a minute for all waits in a process. If the lookup fails, the last known connection's response is used.
 * A deadline is a point in time, so a restart of the triggerer neither shortens nor extends a wait.
-* The draft that a resume just answered is not treated as a new question while the status may lag behind.
+* A draft that a resume has just answered is not treated as a new question while the status may lag behind.
 * The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about how a wait ends.
-* A finished crew task is reported when a poll shows it. Its agent and duration are then requested once, if the
-  service supports that; if the request fails, less is reported.
-* Only ids, states and figures are passed to another process. The result is fetched where it is used.
+* A finished crew task is logged when a poll shows it. Its agent and duration are then requested once, if the service
+  supports that; if the request fails, they are not logged.
+* Only ids, figures and a short message are passed to another process. The result is fetched where it is used.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 class Outcome:
     """The end of a wait, small enough to pass from the triggerer to a worker, which fetches the result.
 
-    ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or reached its
-    deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the execution
-    exceeded its limits. ``usage`` has the figures for a failed or over-budget execution, if known.
+    ``kind`` is one of `KINDS`: the execution has completed, is pending or has failed; the wait gave up polling or
+    reached its deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the
+    execution has exceeded its limits. ``usage`` has the figures for a failed or over-budget execution, if known.
     """
 
     kind: str
@@ -87,14 +87,17 @@ def shortened(text: str) -> str:
 
 
 def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:
-    """Return the fate of an execution: stopped or not, a failed stop, or (None) no stop requested."""
+    """Return the fate of an execution as a sentence, given the result of a stop (None if none was requested)."""
     if stopped is None:
-        return f"Execution {kickoff_id} is not stopped and may continue at the service"
+        return f"Execution {kickoff_id} was not stopped and may continue at the service"
     if isinstance(stopped, exceptions.CrewError):
         return f"Execution {kickoff_id} could not be stopped ({stopped}) and may continue at the service"
     if stopped:
         return f"Execution {kickoff_id} was stopped"
-    return f"Execution {kickoff_id} could not be stopped: the service refused or cannot do it, or it has already ended"
+    return (
+        f"Execution {kickoff_id} could not be stopped: the service refused or does not support stopping, or it has "
+        "already ended"
+    )
 
 
 # --- the watch ---
@@ -119,14 +122,14 @@ def is_transient(error: exceptions.CrewError) -> bool:
 class AnsweredDraft:
     """An answered draft, which the service may still show as waiting for a while.
 
-    :param until: when that ends, in epoch seconds
+    :param until: the end of this period, in epoch seconds
     """
 
     draft: Draft
     until: float
 
     def is_shown_by(self, seen: Execution, *, now: float) -> bool:
-        """Whether this is the old pause rather than a new question."""
+        """Return whether an execution still shows the answered draft rather than a new question."""
         return now < self.until and self.draft.waits_in(seen)
 
 
@@ -134,7 +137,7 @@ FORGIVEN = 300.0
 LEAST_FAILURES = 5
 GRACE_FOR_UNKNOWN_ID = 300.0
 LONGEST_RETRY_AFTER = 300.0
-NOW_AND_THEN = 600.0  # seconds between two lookups of the connection during a wait
+NOW_AND_THEN = 600.0  # seconds between lookups of the connection during a wait
 HEARTBEAT = 300.0
 SHORTEST = 0.05
 SHORTEST_POLL = 5.0
@@ -146,7 +149,7 @@ RESULTS_WITHIN = 5.0  # seconds; the next poll waits for the results
 MOST_TOLD = 20  # finished tasks logged per poll
 LEARNED = ("started", "deadline", "known", "failing_since", "failures", "polls")
 LEARNED_SINCE = ("ended",)  # stored only if it has a value
-EARLIER_NAMES = {"looks": "polls"}  # as release 0.1 stored them
+EARLIER_NAMES = {"looks": "polls"}  # names that release 0.1 stored
 
 
 @dataclass(kw_only=True)
@@ -155,14 +158,15 @@ class Watch:
 
     :param started: when the wait began, in epoch seconds; kept across restarts
     :param deadline: when the wait ends, in epoch seconds; None for no deadline
-    :param poll_interval: the shortest pause between two polls, in seconds
+    :param poll_interval: the minimum pause between polls, in seconds
     :param wait_past_pending: whether to treat an execution that is waiting for a person as in progress
-    :param ends_at_unknown: whether a question about a tool call's unknown outcome still ends such a wait
+    :param ends_at_unknown: with `wait_past_pending`, whether a question about a tool call's unknown outcome still ends
+        the wait
     :param known: whether the service has shown this id in a state other than not found
-    :param report_seen: whether to also end the wait when the id becomes known, which a restart must remember
-    :param answered: the draft that a resume just answered, which is not a new question
+    :param report_seen: whether to also end the wait when the id becomes known, which a continued wait must remember
+    :param answered: the draft that a resume has just answered, which is not a new question
     :param exponential_backoff: double the pause after each poll instead of adapting it
-    :param max_wait: the longest such pause, in seconds
+    :param max_wait: the maximum pause with `exponential_backoff`, in seconds
     :param budget: the limits at which the wait ends
     :param ended: the number of finished tasks already logged; None to log none
     :param looked_up: when the connection was last looked up, in epoch seconds
@@ -195,7 +199,7 @@ class Watch:
     _task_since: float = 0.0
 
     def __post_init__(self) -> None:
-        # Not max(): NaN would win.
+        # Not max(), which could return NaN.
         self.poll_interval = self.poll_interval if self.poll_interval >= SHORTEST else SHORTEST
 
     def learned(self) -> Json:
@@ -204,7 +208,7 @@ class Watch:
         return {**{name: getattr(self, name) for name in LEARNED}, **since}
 
     def recall(self, kept: Json) -> None:
-        """Restore what `learned` returned, in this release or an earlier one."""
+        """Restore the state that `learned` returned, in this release or an earlier one."""
         for name, value in kept.items():
             name = EARLIER_NAMES.get(name, name)
             if name in (*LEARNED, *LEARNED_SINCE):
@@ -228,7 +232,7 @@ class Watch:
         return self._past_deadline(now)
 
     def repeats(self, execution: Execution | exceptions.CrewError, *, now: float) -> bool:
-        """Whether a poll shows the same as the last logged one, and nothing is due."""
+        """Return whether a poll shows the same as the last logged one, and nothing else is due."""
         return (
             execution is self._told_of
             and self.answered is None
@@ -238,7 +242,7 @@ class Watch:
         )
 
     def goes_on_after(self, execution: Execution, *, now: float) -> bool:
-        """Whether a poll shows nothing that could end the wait."""
+        """Return whether a poll shows nothing that could end the wait."""
         if execution is self.last and self.answered is None:
             return True
         state = execution.state
@@ -248,11 +252,11 @@ class Watch:
         return is_open and self._over_budget(execution) is None
 
     def could_end_after(self, execution: Execution, *, now: float) -> bool:
-        """Whether the wait could end with this poll."""
+        """Return whether the wait could end with this poll."""
         return not self.goes_on_after(execution, now=now) or self._past_deadline(now) is not None
 
     def is_look_up_due(self, *, now: float) -> bool:
-        """Whether to look up the connection of a continuing wait."""
+        """Return whether to look up the connection of a continuing wait."""
         return now - max(self.looked_up, self.started) >= NOW_AND_THEN
 
     def _over_budget(self, execution: Execution) -> Outcome | None:
@@ -260,7 +264,7 @@ class Watch:
         return self._outcome(OVER_BUDGET, usage=figures(execution.usage)) if passed else None
 
     def _asks(self, execution: Execution, now: float) -> bool:
-        """Whether an execution is waiting for a person who has not answered yet."""
+        """Return whether an execution has a question that ends the wait and has not been answered yet."""
         if execution.state is not ExecutionState.PENDING:
             return False
         if self.wait_past_pending and not (self.ends_at_unknown and asks.is_unknown_outcome(execution.ask)):
@@ -268,7 +272,7 @@ class Watch:
         return self.answered is None or not self.answered.is_shown_by(execution, now=now)
 
     def failed(self, error: exceptions.CrewError, *, now: float) -> Outcome | None:
-        """Record a poll that failed."""
+        """Record a failed poll."""
         self.polls += 1
         if isinstance(error, exceptions.CrewNotFound):
             self._forgive()
@@ -284,7 +288,7 @@ class Watch:
         return self._past_deadline(now, error)
 
     def forgives_one_more(self, *, now: float) -> bool:
-        """Whether the wait continues after this poll failed for a transient reason."""
+        """Return whether the wait tolerates one more transient failure."""
         since = now if self.failing_since is None else self.failing_since
         return now - since <= FORGIVEN or self.failures + 1 < LEAST_FAILURES
 
@@ -305,22 +309,22 @@ class Watch:
         slowest = max(slowest, self.poll_interval)
         wanted = min(max(wanted, self.poll_interval), slowest)
         if self._retry_after is None:
-            # Drawn between the limits, not clipped to them, so that waits that began together drift apart.
+            # Drawn from between the limits instead of clipped to them, so that waits that began together drift apart.
             least, most = max(wanted * (1 - JITTER), self.poll_interval), min(wanted * (1 + JITTER), slowest)
             wanted = least + (most - least) * draw
         return wanted if self.deadline is None else max(0.0, min(wanted, self.deadline - now))
 
     @property
     def passes_question(self) -> bool:
-        """Whether the execution is waiting for a person, but that does not end this wait."""
+        """Whether the execution is waiting for a person and this wait continues anyway."""
         return self.wait_past_pending and self.last is not None and self.last.state is ExecutionState.PENDING
 
     def left(self, *, now: float) -> float | None:
-        """Return the time limit of a poll in seconds: until the deadline, with a minimum for the last one."""
+        """Return the timeout of a poll in seconds: the time until the deadline, with a minimum for the last poll."""
         return None if self.deadline is None else max(SHORTEST_POLL, self.deadline - now)
 
     def news(self, *, now: float) -> str | None:
-        """Return a line for the log if something changed, and occasionally if nothing did."""
+        """Return a log line if something has changed, and occasionally if nothing has."""
         quiet = now - self._told_at < HEARTBEAT
         troubled = self.failures or self._not_found_now
         if quiet and not troubled and self.last is not None and self.last is self._told_of:
@@ -335,14 +339,14 @@ class Watch:
         return line if self.failures else f"{line}, {_duration(now - self.started)} so far"
 
     def has_ended_tasks(self, execution: Execution) -> bool:
-        """Whether the crew has finished tasks that have not been logged yet."""
+        """Return whether the crew has finished tasks that have not been logged yet."""
         return self.ended is not None and _ended(execution) > self.ended
 
     def ended_tasks(self, execution: Execution, results: Sequence[TaskResult], *, now: float) -> list[str]:
         """Return the log lines for tasks that have finished since the last poll.
 
-        :param results: all finished tasks in order, if the service reports them; otherwise the task that was current
-            before is logged, with the time since it was first seen
+        :param results: all finished tasks in order, if the service reports them; otherwise, the previous current task
+            is logged, with the time since it was first seen
         """
         if self.ended is None or execution.state not in AT_WORK:
             return []
@@ -355,7 +359,7 @@ class Watch:
         new = results[told : self.ended]
         if not new and has_changed and (has_ended or execution.completed_tasks is None):
             took = f"after about {_duration(now - since)}"
-            return [f"Execution {self.kickoff_id}: task {in_few_words(before or '')} has ended, {took}"]
+            return [f"Execution {self.kickoff_id}: task {in_few_words(before or '')} has ended {took}"]
         lines = [f"Execution {self.kickoff_id}: {_told_of_task(each)}" for each in new[:MOST_TOLD]]
         return [*lines, f"... and {len(new) - MOST_TOLD} more tasks"] if len(new) > MOST_TOLD else lines
 
@@ -377,12 +381,12 @@ class Watch:
 
     def _line(self, now: float) -> str:
         if self.failures:
-            return f"{self._failing(now)}; execution {self.kickoff_id} is not affected; polling continues"
+            return f"{self._failing(now)}; execution {self.kickoff_id} is not affected, and polling continues"
         last = self.last
         if self._not_found_now and self.known:
             return (
-                f"The service no longer shows execution {self.kickoff_id}: it may be waiting for a person, "
-                "whose task id only the human-input webhook contains; the wait continues"
+                f"The service no longer shows execution {self.kickoff_id}: it may be waiting for a person, but only "
+                "the human-input webhook contains its task id. The wait continues"
             )
         if last is None:
             return f"The service does not know execution {self.kickoff_id} yet"
@@ -397,13 +401,13 @@ class Watch:
         if not self.known and now - self.started > GRACE_FOR_UNKNOWN_ID:
             message = (
                 f"The service does not know this id: {self.kickoff_id}, {GRACE_FOR_UNKNOWN_ID:.0f} s after the wait "
-                "began. Check the id, and that the connection is the one that started the crew"
+                "began. Check the id, and whether the crew was started through the same connection"
             )
             return self._outcome(GAVE_UP, message)
         return self._past_deadline(now)
 
     def _may_be_renewed(self, error: exceptions.CrewError) -> bool:
-        """Tolerate one failure from a CA file, which may be replaced just before or after the service's certificate."""
+        """Tolerate one failure due to a CA file, which may be replaced just before or after the server certificate."""
         forgiven = isinstance(error, exceptions.CrewConnectionError) and error.renewable and not self._ca_forgiven
         self._ca_forgiven = self._ca_forgiven or forgiven
         return forgiven
@@ -420,7 +424,7 @@ class Watch:
         if self.deadline is None or now < self.deadline:
             return None
         unseen = f"; the last status request failed: {error}" if error else ""
-        seen = f". {self._last_seen}" if self.last else ""  # without its fate, since the caller may stop it
+        seen = f". {self._last_seen}" if self.last else ""  # without its fate, because the caller may stop it
         return self._outcome(TIMEOUT, f"The wait timed out after {_duration(now - self.started)}{unseen}{seen}")
 
     def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
@@ -435,7 +439,7 @@ def waits_for_a_person(execution: Execution) -> str:
 
 
 def in_few_words(text: str) -> str:
-    """Return the beginning of a name chosen elsewhere, on one line."""
+    """Return the beginning of a name that was chosen elsewhere, on one line."""
     return " ".join(text.split())[:60]
 
 
@@ -445,9 +449,9 @@ def _ended(execution: Execution) -> int:
 
 def _told_of_task(task: TaskResult) -> str:
     name = f"task {in_few_words(task.task_id)}" if task.task_id else "a task"
-    by = f", by {in_few_words(task.agent)}" if task.agent else ""
-    took = f", in {task.execution_time:,.1f} s" if task.execution_time is not None else ""
-    return f"{name} has ended{by}{took}"
+    by = f" by {in_few_words(task.agent)}" if task.agent else ""
+    took = f" after {task.execution_time:,.1f} s" if task.execution_time is not None else ""
+    return f"{name}{by} has ended{took}"
 
 
 def _duration(seconds: float) -> str:
@@ -533,7 +537,7 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
 
 
 def _refresh_after(reply: Execution | exceptions.CrewError, watch: Watch, now: float) -> Refresh | None:
-    """Return the lookup that a reply calls for: the connection may have a new token or base URL by now."""
+    """Return the lookup to do after a reply, if any: the connection may have a new token or base URL by now."""
     if isinstance(reply, Execution):
         if watch.could_end_after(reply, now=now):
             return Refresh(at_once=True)

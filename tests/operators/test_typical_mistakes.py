@@ -105,7 +105,7 @@ def test_a_datetime_or_a_table_in_the_inputs(server: FaultServer, value: Any) ->
 def test_an_id_that_the_service_does_not_know(server: FaultServer, impatient: None) -> None:
     server.on("GET /status/k-9", Reply(status=404, body={"detail": "no such execution"}))
     wait = CrewStatusSensor(task_id="wait", kickoff_id="k-9", poke_interval=0.05, deferrable=False)
-    fails_with(lambda: run(wait), "k-9", "Check the id, and that the connection")
+    fails_with(lambda: run(wait), "k-9", "Check the id, and whether the crew")
 
 
 REVIEWS = "airflow_crew_provider.review.airflow_form"

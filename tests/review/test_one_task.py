@@ -327,7 +327,7 @@ def test_two_tasks_of_the_crew_ask_and_a_live_deployment_has_new_ids(
 @needs_parking
 def test_more_questions_than_are_allowed_fail_and_leave_the_execution_paused(crew: Crew, forms: Forms) -> None:
     task = Task(forms, max_questions=1).start()
-    with pytest.raises(CrewTaskFailed, match="asks question 2, and max_questions is 1"):
+    with pytest.raises(CrewTaskFailed, match="asks question 2, but max_questions is 1"):
         task.answer("revise", "Shorter.")
     assert [each["state"] for each in crew.executions] == ["pending"]
 

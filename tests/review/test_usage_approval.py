@@ -272,7 +272,7 @@ def test_a_wrong_time_or_user_is_refused_when_the_dag_is_parsed(wrong: Json) -> 
 
 
 def test_several_choices_at_once_are_refused_when_the_dag_is_parsed() -> None:
-    with pytest.raises(ValueError, match="multiple cannot be given"):
+    with pytest.raises(ValueError, match="multiple is not supported"):
         approval(multiple=True)
 
 

@@ -33,7 +33,7 @@ def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
 def sign_in(page: Page, client: Client, path: str = "/") -> None:
     page.goto(client.url + path)
     page.fill("input[name=token]", client.token)
-    page.get_by_role("button", name="Show the executions").click()
+    page.get_by_role("button", name="Sign in").click()
     page.goto(client.url + path)
 
 
@@ -70,7 +70,7 @@ def test_a_session_that_ends_loses_no_typed_feedback(serve: Serve, page: Page) -
     page.get_by_role("button", name="Revise").click()
     expect(page.locator("textarea")).to_have_value("Shorter, please")
     page.fill("input[name=token]", client.token)
-    page.get_by_role("button", name="Show the executions").click()
+    page.get_by_role("button", name="Sign in").click()
     expect(page.locator("textarea")).to_have_value("Shorter, please")
     page.get_by_role("button", name="Revise").click()
     expect(page.locator(".draft")).to_contain_text("Draft 2 on AI, after: Shorter, please")
@@ -144,7 +144,7 @@ def test_a_front_page_signs_in_at_each_crew(command: Callable[..., Command], pag
     service = command("--crew", "one=demo", "--crew", "two=demo", "--token", "one-token-for-both-of-them")
     page.goto(service.url.partition("/crews")[0])
     page.fill("input[name=token]", "one-token-for-both-of-them")
-    page.get_by_role("button", name="Show the executions").click()
+    page.get_by_role("button", name="Sign in").click()
     page.get_by_role("link", name="two").click()
     expect(page.get_by_role("heading", name="two")).to_be_visible()
     page.get_by_role("link", name="All crews").click()

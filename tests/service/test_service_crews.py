@@ -94,7 +94,7 @@ def test_the_front_page_leads_a_browser_to_each_crew_that_the_token_opens(crews:
     assert browser.post(f"{front}login", data={"token": "wrong"}, timeout=PATIENCE).status_code == 401
     page = browser.post(f"{front}login", data={"token": COMMON}, timeout=PATIENCE)
     assert re.findall('href="(crews/[^"]*)"', page.text) == ["crews/report/"]
-    assert "1 more needs another token" in page.text
+    assert "1 more needs a different token" in page.text
     assert "a secret topic" in browser.get(f"{front}crews/report/", timeout=PATIENCE).text, "signed in there too"
     assert browser.get(f"{front}crews/brief/", timeout=PATIENCE).status_code == 401
     for cookie in browser.cookies:

@@ -410,7 +410,7 @@ def test_the_list_is_filtered_by_dag(serve: Serve) -> None:
     [
         (None, None),
         ({"task_id": "review", "approvals": 2, "named_people": False}, "needs 2 approvals"),
-        ({"task_id": "review", "approvals": 1, "named_people": True}, "from the people named there"),
+        ({"task_id": "review", "approvals": 1, "named_people": True}, "from the people assigned there"),
     ],
 )
 def test_where_airflow_asks_for_the_decision_the_page_says_so_and_hides_its_buttons(

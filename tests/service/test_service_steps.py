@@ -182,7 +182,7 @@ def test_a_limit_or_a_number_that_is_none_is_refused(serve: Serve, query: str, d
     client = serve(PLAIN, dialect=dialect)
     refused = client.get(f"/executions/{client.kickoff()}/steps?{query}")
     assert refused.status_code == 400
-    assert "must be one whole number" in refused.json()["detail"]
+    assert "must be a single whole number" in refused.json()["detail"]
 
 
 def test_whoever_may_read_the_execution_may_read_its_steps_and_nobody_else(serve: Serve) -> None:

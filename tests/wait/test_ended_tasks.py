@@ -25,9 +25,9 @@ from airflow_crew_provider.wait.watch import (
 RESEARCH = TaskResult(task_id="research", agent="Researcher", output="x", execution_time=1234.04)
 WRITE = TaskResult(task_id="write\nforged", agent=None, output="x", execution_time=None)
 CHECK = TaskResult(task_id="check", agent="Checker\nforged", output="x", execution_time=0.0)
-RESEARCHED = "Execution k-1: task research has ended, by Researcher, in 1,234.0 s"
+RESEARCHED = "Execution k-1: task research by Researcher has ended after 1,234.0 s"
 WRITTEN = "Execution k-1: task write forged has ended"
-CHECKED = "Execution k-1: task check has ended, by Checker forged, in 0.0 s"
+CHECKED = "Execution k-1: task check by Checker forged has ended after 0.0 s"
 
 
 def at(task: str | None, ended: int | None = None, **more: Any) -> Execution:
@@ -52,8 +52,8 @@ def test_a_name_is_cut_and_may_be_missing() -> None:
     long = TaskResult(task_id="t" * 61, agent="a" * 61, output="x", execution_time=None)
     nameless = TaskResult(task_id=None, agent="Researcher", output="x", execution_time=2)
     assert told(watch(), at(None, 2), long, nameless) == [
-        f"Execution k-1: task {'t' * 60} has ended, by {'a' * 60}",
-        "Execution k-1: a task has ended, by Researcher, in 2.0 s",
+        f"Execution k-1: task {'t' * 60} by {'a' * 60} has ended",
+        "Execution k-1: a task by Researcher has ended after 2.0 s",
     ]
 
 
@@ -94,11 +94,11 @@ def test_without_results_the_task_that_was_current_is_told_with_the_time_since_i
     assert told(one, at(None, counts[0])) == []
     assert told(one, at("research\nforged", counts[0]), after=10) == []
     assert told(one, at("research\nforged", counts[1]), after=40) == []
-    ended = ["Execution k-1: task research forged has ended, after about 1 min"]
+    ended = ["Execution k-1: task research forged has ended after about 1 min"]
     assert told(one, at("write", counts[2]), after=70) == ended
     assert told(one, at("write", counts[2]), after=80) == []
     assert told(one, at(None, counts[2] and 2, state=S.COMPLETED), after=130) == [
-        "Execution k-1: task write has ended, after about 1 min"
+        "Execution k-1: task write has ended after about 1 min"
     ]
 
 
@@ -170,4 +170,4 @@ def test_without_results_a_wait_tells_what_it_saw_itself(has_details: bool) -> N
         assert not isinstance(step, Refresh)
         now[0] += 5
         next(walk)
-    assert "Execution k-1: task research has ended, after about 5 s" in said
+    assert "Execution k-1: task research has ended after about 5 s" in said

@@ -166,7 +166,7 @@ def test_mapped_tasks_take_it(server: FaultServer) -> None:
     ("given", "message"),
     [
         ({"wait_for_completion": False}, "multiple_outputs needs wait_for_completion=True"),
-        ({"output_to": "file:///tmp/x"}, "multiple_outputs puts the output into XCom, output_to keeps it out"),
+        ({"output_to": "file:///tmp/x"}, "multiple_outputs puts the output into XCom; output_to keeps it out"),
     ],
 )
 def test_what_cannot_be_together_is_refused_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:

@@ -168,7 +168,7 @@ def test_what_is_no_schema_is_refused(schema: Any) -> None:
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ("nothing here", "must be like 'package.module:Model', not 'nothing here'"),
+        ("nothing here", "must look like 'package.module:Model', not 'nothing here'"),
         (5, "must be a JSON Schema (a dict), a pydantic model or its import path, not int"),
         (dict, "must be a JSON Schema (a dict), a pydantic model or its import path, not type"),
         (

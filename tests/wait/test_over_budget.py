@@ -166,7 +166,8 @@ def test_n33_a_clear_starts_another(server: FaultServer) -> None:
 def test_n33_where_the_service_cannot_stop_the_message_says_that_it_runs_on(server: FaultServer, status: int) -> None:
     server.on(POLL, used(1250))
     server.on(STOP, Reply(status=status, body={"detail": "no such path"}))
-    assert "could not be stopped: the service refused or cannot do it, so it keeps running" in failure(kickoff())
+    problem = "the service refused or does not support stopping, so it keeps running"
+    assert f"could not be stopped: {problem}" in failure(kickoff())
 
 
 def test_n33_a_service_that_does_not_answer_is_asked_again(server: FaultServer, log_text: Callable[[], str]) -> None:

@@ -246,9 +246,13 @@ def test_airflows_own_timeout_comes_well_after_the_deadline(noon: float) -> None
 @pytest.mark.parametrize(
     ("stopped", "fate"),
     [
-        (None, "Execution k-1 is not stopped and may continue at the service"),
+        (None, "Execution k-1 was not stopped and may continue at the service"),
         (True, "Execution k-1 was stopped"),
-        (False, "Execution k-1 could not be stopped: the service refused or cannot do it, or it has already ended"),
+        (
+            False,
+            "Execution k-1 could not be stopped: the service refused or does not support stopping, or it has already "
+            "ended",
+        ),
         (CrewProtocolError("odd"), "Execution k-1 could not be stopped (odd) and may continue at the service"),
     ],
 )
@@ -404,12 +408,13 @@ def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any = None) 
         (
             False,
             execution(ExecutionState.RUNNING),
-            "Execution k-1 could not be stopped: the service refused or cannot do it, so it keeps running",
+            "Execution k-1 could not be stopped: the service refused or does not support stopping, so it keeps running",
         ),
         (
             False,
             BUSY,
-            "Execution k-1 could not be stopped: the service refused or cannot do it, or it has already ended",
+            "Execution k-1 could not be stopped: the service refused or does not support stopping, or it has already "
+            "ended",
         ),
         (
             CrewUnauthorized(401, "POST", "/stop/k-1", "no"),

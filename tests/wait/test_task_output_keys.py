@@ -79,7 +79,7 @@ def test_a_key_never_reaches_another_xcom_by_the_url_that_it_becomes_part_of(key
 
 @pytest.mark.parametrize("key", [".", ".."])
 def test_a_key_that_a_url_takes_for_a_folder_is_refused(key: str) -> None:
-    assert f"{key!r} is part of a path. " in refusal_of({key: 1})
+    assert f"{key!r} is a relative path. " in refusal_of({key: 1})
 
 
 class InProcessSupervisorComms:

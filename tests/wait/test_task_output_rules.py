@@ -77,7 +77,7 @@ def test_a_limit_of_costs_is_a_number_above_0(most: Any) -> None:
 def test_an_output_goes_into_one_file_or_into_several_xcoms(path: str) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         OutputRules(output_to=path, multiple_outputs=True)
-    assert str(error.value) == "multiple_outputs puts the output into XCom, output_to keeps it out; use one of them"
+    assert str(error.value) == "multiple_outputs puts the output into XCom; output_to keeps it out. Use one of them"
 
 
 def test_a_bad_schema_is_refused_when_the_file_is_parsed() -> None:
@@ -152,8 +152,8 @@ def test_n30_where_the_service_does_not_count_tokens_the_task_fails(log: Warning
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules(budget=Budget(5)).applied(completed(usage=usage), log)
     assert str(error.value) == (
-        f"{UNKNOWN}. Let the service report its usage, and, for max_cost, a price for each model; or set "
-        f"on_unknown_usage='ignore' to use such an output unchecked. {STAYS}"
+        f"{UNKNOWN}. Make the service report its usage (for max_cost, it needs a price for each model), or set "
+        f"on_unknown_usage='ignore' to use the output unchecked. {STAYS}"
     )
 
 

@@ -21,8 +21,8 @@ TASKS = [
     {"task_id": "write", "agent": f"Writer\n{TOKEN}", "output": "text", "execution_time": None},
 ]
 DONE = {"status": "completed", "result": {"output": "text", "tasks": TASKS}, "execution_time": 20.0}
-RESEARCHED = "Execution k-1: task research has ended, by Researcher, in 12.0 s"
-WRITTEN = "Execution k-1: task write has ended, by Writer ***"
+RESEARCHED = "Execution k-1: task research by Researcher has ended after 12.0 s"
+WRITTEN = "Execution k-1: task write by Writer *** has ended"
 UNREADABLE = [{"state": 5}, {"state": "running"}, {"state": "running", "tasks": [5]}]
 Log = Callable[[], str]
 
@@ -61,10 +61,10 @@ def test_a_deployment_that_reports_the_present_task_only_tells_its_change_and_th
     server.on(POLL, at("research", 0), at("research", 0), at("write", 1), {**DONE, "result": {"output": "text"}})
     assert wait(path).kind == COMPLETED
     lines = told(log_text)
-    assert [line.partition(", ")[0] for line in lines] == [
+    assert [line.partition(" after ")[0] for line in lines] == [
         f"Execution k-1: task {task} has ended" for task in ("research", "write")
     ]
-    assert all(", after about " in line for line in lines)
+    assert all(" after about " in line for line in lines)
     assert server.sent(DETAILS) == []
 
 
@@ -77,7 +77,7 @@ def test_details_that_cannot_be_had_cost_the_details_only(
     server.on(DETAILS, answer)
     assert wait(path).kind == COMPLETED
     first, last = told(log_text)
-    assert first.startswith("Execution k-1: task research has ended, after about ")
+    assert first.startswith("Execution k-1: task research has ended after about ")
     assert last == WRITTEN
     assert len(server.sent(DETAILS)) == 1
     assert "has failed" not in log_text()

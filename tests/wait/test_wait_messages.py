@@ -45,8 +45,8 @@ BUSY = CrewServerError(503, "GET", "/status/k-1", "busy")
 UNKNOWN = CrewNotFound(404, "GET", "/status/k-1", "not found")
 LOST = "Execution k-1 was not seen at the service; if it exists, it continues"
 GONE = (
-    "The service no longer shows execution k-1: it may be waiting for a person, whose task id only the human-input "
-    "webhook contains; the wait continues"
+    "The service no longer shows execution k-1: it may be waiting for a person, but only the human-input webhook "
+    "contains its task id. The wait continues"
 )
 
 
@@ -89,7 +89,7 @@ def test_a_question_in_the_middle_of_a_task_is_said() -> None:
 
 
 def test_a_failure_says_that_the_execution_is_not_affected() -> None:
-    line = f"The status request has failed 1 times since {SINCE}; execution k-1 is not affected; polling continues"
+    line = f"The status request has failed 1 times since {SINCE}; execution k-1 is not affected, and polling continues"
     assert polled(watch(), BUSY, 0) == line
 
 
@@ -181,8 +181,8 @@ def test_five_failures_are_needed_to_give_up() -> None:
 def test_an_id_that_nobody_knows_is_said_to_be_wrong() -> None:
     assert watch().failed(UNKNOWN, now=T0 + 300) is None
     said = (
-        "The service does not know this id: k-1, 300 s after the wait began. Check the id, and that the connection is "
-        "the one that started the crew"
+        "The service does not know this id: k-1, 300 s after the wait began. Check the id, and whether the crew was "
+        "started through the same connection"
     )
     assert watch().failed(UNKNOWN, now=T0 + 300.5) == Outcome(GAVE_UP, "k-1", said)
     assert watch(known=True).failed(UNKNOWN, now=T0 + 300.5) is None

@@ -1,4 +1,4 @@
-"""The code for each endpoint, from request to response. Paths and documentation are in endpoints.py."""
+"""The handler of each endpoint, from request to response. Paths and documentation are in endpoints.py."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LONGEST_KEY = 255
 OFFER, PATH = "Crew-Batch-Status", "/statuses"
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
-VIEW = "Crew-View"  # where a browser finds the execution, below the crew's own base URL
+VIEW = "Crew-View"  # the path of the execution's page, relative to the crew's base URL
 USAGE, USAGE_FIELD = usage.HEADER, "usage"  # in addition to the body, which stays as specified
 MOST_IDS = 200
 LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the specification's words, in both dialects
@@ -60,13 +60,13 @@ GIVEN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NUMBER = re.compile("[1-9][0-9]{0,5}")
 WHOLE = re.compile("0|[1-9][0-9]{0,9}")
 LONGEST_IN_BATCH = 32 * 1024  # characters; a longer status needs its own request
-SMALL_BODY = 16 * 1024  # bytes that are parsed faster than a thread starts
+SMALL_BODY = 16 * 1024  # bytes; parsing a smaller body takes less time than starting a thread
 
 Asked = TypeVar("Asked")
 
 
 class Repeated(Exception):
-    """The request was already answered; that answer is repeated, whatever the crew requires now."""
+    """Raised if the request was already answered; the answer is repeated, whatever the crew requires now."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__("the request was already answered")
@@ -193,7 +193,7 @@ class Api:
     def _logs(self, caller: Principal, some_id: str) -> Response:
         head = self._head(caller, some_id)
         if caller.user is not None:
-            raise HTTPException(403, "A crew may print anything, so its output needs the organization's token.")
+            raise HTTPException(403, "A crew may print anything, so reading its output needs the organization's token.")
         return plain_text(self._executions.printed(head.id))
 
     def _head(self, caller: Principal, some_id: str) -> Row[Any]:
@@ -280,7 +280,7 @@ class Api:
     def _limit(self, request: Request) -> int:
         given = request.query_params.getlist("limit") or [str(USUAL_LIST)]
         if len(given) > 1 or not NUMBER.fullmatch(given[0]) or int(given[0]) > LONGEST_LIST:
-            sentence = f"The limit must be one whole number from 1 to {LONGEST_LIST}."
+            sentence = f"The limit must be a single whole number from 1 to {LONGEST_LIST}."
             raise HTTPException(self._dialect.bad_request, sentence)
         return int(given[0])
 
@@ -295,7 +295,7 @@ class Api:
     ) -> tuple[Asked, IdempotencyKey | None]:
         """Read and parse a request's body; parse a large one in a thread, so that other requests do not wait.
 
-        :raises Repeated: if the request was already answered
+        :raises Repeated: the request was already answered
         """
         settings = self._service.settings
         raw = await bodies.read(request, limit=settings.max_body, seconds=settings.body_seconds)
@@ -341,12 +341,12 @@ def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
 
 
 def _caller(request: Request) -> Any:
-    """Return the holder of the request's token; None at an address that does not need one."""
+    """Return the holder of the request's token; None if the endpoint needs no token."""
     return request.state.caller
 
 
 def _is_known(etag: str, given: list[str]) -> bool:
-    """Whether `If-None-Match` contains the ETag, by weak comparison, as RFC 9110 requires for this header."""
+    """Return whether `If-None-Match` contains the ETag, by weak comparison, as RFC 9110 requires for this header."""
     tags = {tag.strip().removeprefix("W/") for line in given for tag in line.split(",")}
     return etag in tags or "*" in tags
 
@@ -354,13 +354,13 @@ def _is_known(etag: str, given: list[str]) -> bool:
 def _whole(request: Request, name: str, usual: int, *, least: int, most: int) -> int:
     given = request.query_params.getlist(name) or [str(usual)]
     if len(given) > 1 or not WHOLE.fullmatch(given[0]) or not least <= int(given[0]) <= most:
-        raise HTTPException(400, f"{name} must be one whole number from {least} to {most}.")
+        raise HTTPException(400, f"{name} must be a single whole number from {least} to {most}.")
     return int(given[0])
 
 
 def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:
     if (key := request.headers.get("idempotency-key")) is None or _caller(request) is None:
-        return None  # an address with its own token takes only one answer anyway
+        return None  # an address with its own token accepts only one answer anyway
     if not 1 <= len(key) <= LONGEST_KEY:
         raise HTTPException(400, f"The Idempotency-Key must have 1 to {LONGEST_KEY} characters.")
     return IdempotencyKey.of(_caller(request), endpoint, key, body)
@@ -386,5 +386,5 @@ def _iso(moment: float) -> str:
 
 
 def _is_uuid(text: str) -> bool:
-    """Whether a string is a UUID: the service creates no other ids, so others are unknown without a query."""
+    """Return whether a string is a UUID; the service creates no other ids, so it need not look up any others."""
     return GIVEN_ID.fullmatch(text) is not None

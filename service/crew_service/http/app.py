@@ -54,7 +54,7 @@ def create_app(settings: Settings, crews: Mapping[str, Crew], places: Places) ->
 
 
 async def _watch(process: Process) -> None:
-    """Watch the threads from the event loop, which lives as long as the service does."""
+    """Watch the threads from the event loop, which runs as long as the service does."""
     while True:
         await asyncio.sleep(WATCHED)
         process.health.watch()
@@ -89,9 +89,9 @@ def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "
 
 
 def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None:
-    """Add the routes, frequent ones first, since the router tries them in order.
+    """Add the routes, frequent ones first, because the router tries them in order.
 
-    They are plain routes, because each handler reads its own request: FastAPI's routes resolve arguments on every
+    They are plain routes in which each handler reads its own request: FastAPI's routes resolve arguments on every
     request, which makes a poll a third more expensive. documentation.py describes them.
     """
     for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.frequent):
@@ -100,7 +100,7 @@ def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None
 
 
 class _Route(Route):
-    """Puts itself into the scope for the metrics; Starlette's routes do so only in recent releases."""
+    """A route that adds itself to the scope for the metrics; Starlette's routes do so only in recent releases."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, more = super().matches(scope)

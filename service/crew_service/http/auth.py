@@ -1,4 +1,4 @@
-"""Identifies the caller before reading a request's body. HEAD is answered like GET, without the body."""
+"""Identifies the caller before a request's body is read. HEAD is answered like GET, but without a body."""
 
 from __future__ import annotations
 

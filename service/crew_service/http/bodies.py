@@ -13,12 +13,12 @@ from typing import Any
 from fastapi import HTTPException, Request
 
 MAX_DEPTH = 64
-DRAINED = 32  # read a body up to this multiple of its limit, since a peer does not read a response while it is sending
+DRAINED = 32  # read a body up to this multiple of its limit, because a peer reads no response while it is sending
 ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string, this is not JSON, and the decoder stops
 STRING = re.compile(rb'"[^"]*"?')  # or an unterminated one, to avoid retrying from each quote in it
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-SHOWN = 80  # characters of a caller's text that a response repeats
+SHOWN = 80  # characters of a caller's text that a response quotes
 
 
 class BadBody(ValueError):
@@ -39,7 +39,7 @@ async def read(request: Request, *, limit: int, seconds: float) -> bytes:
 
 
 async def _collect(pieces: AsyncIterable[bytes], limit: int) -> bytes:
-    """Return a whole body; raise as soon as further reading is pointless."""
+    """Return the whole body; raise as soon as reading more is pointless."""
     kept, size = bytearray(), 0
     async for piece in pieces:
         size += len(piece)
@@ -66,7 +66,7 @@ def parse(raw: bytes, content_type: str | None) -> dict[str, Any]:
 
 
 def _depth(raw: bytes) -> int:
-    """Count the nesting levels of lists and objects before building anything from them."""
+    """Return the nesting depth of lists and objects, before anything is built from them."""
     brackets = STRING.sub(b"", ESCAPE.sub(b"", raw)).translate(None, NO_BRACKETS)
     return max(accumulate(map(LEVELS.__getitem__, brackets)), default=0)
 
@@ -115,7 +115,7 @@ def _finite(text: str) -> float:
 
 
 def _check_surrogates(value: Any) -> None:
-    """Refuse text that cannot be encoded as UTF-8; only escapes contain it, since the body itself is UTF-8."""
+    """Refuse text that cannot be encoded as UTF-8; only escapes can produce it, because the body itself is UTF-8."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
-"""Limits connections: clients must send and read in time, and at the limit, the one idle longest is dropped.
+"""Limits connections: clients must send and read in time, and at the limit, the longest-idle connection is dropped.
 
-Memory for requests is limited, too: at the limit, a client that is not reading its responses, or has been sending
-longest, is dropped. unsent.py limits the memory for responses.
+Memory for requests is limited, too: at the limit, a client that is not reading its responses is dropped, or else the
+one that has been sending longest. unsent.py limits the memory for responses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HELD_BYTES = 64 * 1024 * 1024  # for all unanswered requests, or more if bodies 
 LARGEST_BODIES = 2  # maximum-size bodies for which there is always room
 GOODBYE_SECONDS = 2.0  # for a client to read the last response before the connection closes
 RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER
-PIPELINED = 32  # requests that may wait for the previous one's response
+PIPELINED = 32  # requests that may wait for an earlier request's response
 PIECE = 32 * 1024  # bytes of a response written at once; the rest stays in the response, which is shared
 TOO_MUCH = "Too much is being sent to this service; try again later."
 REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large", 503: b"Unavailable"}
@@ -47,7 +47,7 @@ class Arriving(Enum):
 class Held:
     """Counts the bytes of unanswered requests held by the process, oldest first.
 
-    A request is identified by its connection while its headers arrive, and by its cycle from then on.
+    A request is identified by its connection while its headers are arriving, and by its cycle from then on.
     """
 
     def __init__(self, largest: int) -> None:
@@ -67,12 +67,12 @@ class Held:
         self.has_room()
 
     def drop_unread(self, cycle: Any) -> None:
-        """Discard the unread rest of a body: the application reads no more once it responds."""
+        """Discard the unread rest of a body; the application reads no more once it responds."""
         self.count(cycle, -min(len(cycle.body), self._sizes.get(cycle, 0)))
         cycle.body = bytearray()
 
     def has_room(self) -> bool:
-        """Whether a request may begin, after dropping others if necessary and possible."""
+        """Return whether a request may begin, after dropping others if necessary and possible."""
         while self._total > self._most and (self._drop_unreading() or self._refuse_oldest()):
             pass
         return self._total <= self._most
@@ -90,7 +90,7 @@ class Held:
             self._total += size
 
     def _drop_unreading(self) -> bool:
-        """End the oldest connection with a full share of the bytes and a client that is not reading its responses."""
+        """Abort the oldest connection that holds at least its share of the bytes and is not reading its responses."""
         share = self._total / len(self._sizes)
         for cycle, each in self._connections.items():
             if self._sizes[cycle] >= share and each.is_unread():
@@ -108,7 +108,7 @@ class Held:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Uses the same parser wherever the service is installed; it sets `cycle` once a request's headers are complete."""
+    """A protocol that uses the same parser on every machine; it sets `cycle` once a request's headers are complete."""
 
     header_seconds = HEADER_SECONDS
     room = 10_000
@@ -120,8 +120,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._arriving = Arriving.NOTHING
         self._header_bytes = 0
-        self._has_chunk_begun = False  # but no byte of it has arrived: the last chunk has none, and trailers follow
-        self._trailer_bytes = 0  # or of anything else since a body's last byte
+        self._has_chunk_begun = False  # but none of its bytes have arrived; the last chunk has none
+        self._trailer_bytes = 0  # all bytes since the body's last one
         self._is_refused = False
         self._answering: Any = None
         self._unread = 0  # bytes of responses not yet read at the last check
@@ -149,7 +149,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.held.add(self if self._arriving is Arriving.HEADERS else self.cycle, len(data))
 
     def _limit_headers(self) -> None:
-        """Limit headers and trailers here, since the application does not get them before they are complete."""
+        """Limit headers and trailers here, because the application does not get them until they are complete."""
         if not self.between_requests() and (self._arriving is Arriving.NOTHING or not self._trailer_bytes):
             self._stop_timer()
         if self._expects_trailers() and self._timer is None:
@@ -162,7 +162,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self._arriving is Arriving.BODY and self._has_chunk_begun
 
     def _expected(self) -> str:
-        """Name the part that must arrive soon; empty if there is none."""
+        """Return the name of the part that must arrive soon; empty if there is none."""
         return "trailers" if self._expects_trailers() else "headers" if self._arriving is Arriving.HEADERS else ""
 
     def on_message_begin(self) -> None:
@@ -196,7 +196,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._has_chunk_begun = True
 
     def on_body(self, body: bytes) -> None:
-        """Handle a body as the server does, but inlined: it may arrive in a million chunks."""
+        """Handle a body as the server does, but with the code inlined: it may arrive in a million chunks."""
         self._has_chunk_begun, self._trailer_bytes = False, 0
         cycle = self.cycle
         if not cycle.response_complete:
@@ -222,14 +222,14 @@ class GuardedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def end_unread(self) -> None:
-        """End the connection if its client has read nothing since the last call; a close would wait for the client."""
+        """Abort the connection if its client has read nothing since the last call; a close would wait for it."""
         left = self.transport.get_write_buffer_size()
         if self._unread and left >= self._unread:
             self.abort()
         self._unread = left
 
     def abort(self) -> None:
-        """Reset the connection, so that the kernel does not keep unread data either."""
+        """Reset the connection, so that the kernel does not keep the unread data either."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
 
@@ -268,23 +268,23 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def silent(self) -> bool:
-        """Whether the client must act: send the rest of a request, or read a response."""
+        """Return whether the client must act: send the rest of a request, or read a response."""
         return self.half_sent() or self.is_unread()
 
     def is_unread(self) -> bool:
-        """Whether the client must read a response."""
+        """Return whether the client must read a response."""
         return self.transport.get_write_buffer_size() > 0
 
     def pipelined(self) -> int:
-        """Return the number of requests that are waiting for the previous one's response."""
+        """Return the number of requests that are waiting for an earlier request's response."""
         return len(self.pipeline)
 
     def half_sent(self) -> bool:
-        """Whether a request has begun to arrive or, on a new connection, none has yet."""
+        """Return whether a request has only partly arrived or, on a new connection, none has arrived yet."""
         return self._timer is not None or (self.cycle is not None and self.cycle.more_body)
 
     def is_incomplete(self, cycle: Any) -> bool:
-        """Whether a request is still arriving: its headers or its body."""
+        """Return whether a request's headers or body are still arriving."""
         is_read = (self._arriving, cycle) in ((Arriving.HEADERS, self), (Arriving.BODY, self.cycle))
         return is_read and not self._is_refused and not self.transport.is_closing()
 
@@ -306,9 +306,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _make_room(self) -> None:
-        """Drop the connection that has been silent longest, preferably one whose client must act.
+        """Drop the longest-idle connection whose client must act.
 
-        Otherwise, drop one whose client has sent several requests at once, then one between requests.
+        If there is none, drop one whose client has sent several requests at once or else one between requests. If there
+        is none either, refuse the new connection.
         """
         others = [each for each in self.connections if each is not self and isinstance(each, GuardedProtocol)]
         candidates = [each for each in others if each.silent()]
@@ -321,7 +322,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def refuse(self, code: int, detail: str) -> None:
-        """Stop reading. Respond instead of the server, or let a response in progress finish."""
+        """Stop reading; respond instead of the server, or let a response in progress finish."""
         if self._is_refused or self.transport.is_closing():
             return
         is_incomplete = self.is_incomplete(self.cycle)
@@ -345,7 +346,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:
-        """Keep reading briefly: closing while the client is sending would discard data it has not read."""
+        """Keep reading briefly: closing while the client is sending would discard the response it has not read yet."""
         if not self.transport.is_closing():
             self.transport.write_eof()
             self._timer = self.loop.call_later(GOODBYE_SECONDS, self.transport.close)
@@ -356,7 +357,7 @@ class Unreadable(Exception):
 
 
 class InPieces:
-    """Sends a response body in pieces: the server waits before each one until the client has read."""
+    """Sends a response body in pieces; before each one, the server waits until the client has caught up."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Marks the removed and added text in a revised draft, by line and, within changed lines, by word."""
+"""Marks removed and added text in a revised draft, line by line and, within changed lines, word by word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 LONGEST = 60_000  # characters of each draft
-# Limits a comparison to well under a second: repetitive text would take cubic time.
+# This limits a comparison to well under a second: repetitive text would take cubic time.
 MOST_STEPS = 3_000_000
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
@@ -50,7 +50,7 @@ class Comparison:
         return sides
 
     def _may(self, old: list[str], new: list[str]) -> bool:
-        """Whether enough steps are left: each match that is found costs at most one pass over all equal pairs."""
+        """Use up a comparison's steps if enough are left; each match costs at most one pass over all equal pairs."""
         counted = Counter(new)
         pairs = sum(counted[part] for part in old)
         steps = (pairs + len(old)) * (min(len(old), len(new)) + 1)

@@ -30,8 +30,9 @@ One crew, served over HTTP and JSON. A typical run:
 3. Poll `GET /status/{kickoff_id}` until the execution ends.
 4. If a task needs a review, the execution waits, and `POST /resume` approves the draft or sends it back with feedback.
 
-Every request needs `Authorization: Bearer <token>`. The organization's token gives access to every execution, a user's
-token only to that user's. Every error is JSON with a `detail`. Unknown fields are ignored, and null means absent.
+Unless noted otherwise, a request needs `Authorization: Bearer <token>`. The organization's token gives access to every
+execution, a user's token only to that user's. Every error is JSON with a `detail`. Unknown fields are ignored, and null
+means absent.
 
 To try a request, enter the token under **Authorize**, open an endpoint and press **Execute**; the page also shows the
 `curl` command. The document itself is [openapi.json](openapi.json).
@@ -71,7 +72,7 @@ def _nothing() -> None:  # no arguments and no docstring: FastAPI would describe
 
 
 def _description(endpoint: Endpoint) -> str:
-    """Return the text above the fields: the body's purpose, and whether a token is needed."""
+    """Return the text above the fields: the purpose of the body, and a note if no token is needed."""
     body = cleandoc(endpoint.body.__doc__ or "") if endpoint.body else ""
     return "\n\n".join(filter(None, (body, "" if endpoint.needs_token else "No token is needed.")))
 
@@ -120,7 +121,7 @@ def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: L
         return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
 
     async def answer(request: Request) -> Response:
-        """Return the document, created once because anybody may request it."""
+        """Return the document, which is created only once because anybody may request it."""
         request.scope["state"][SHARED] = True
         return Response(written(), media_type="application/json")
 
@@ -150,7 +151,7 @@ def _document(endpoints: tuple[Endpoint, ...], crew: Crew) -> dict[str, Any]:
 
 
 def _give_back_nulls(schemas: dict[str, Any]) -> None:
-    """Restore null in examples: FastAPI omits it, but the live dialect's responses contain it."""
+    """Restore the nulls in examples: FastAPI omits them, but the live dialect's responses contain them."""
     models = {**vars(response_models), **vars(live_models)}
     for name, schema in schemas.items():
         if "examples" in schema and name in models:

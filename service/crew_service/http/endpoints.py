@@ -42,13 +42,13 @@ SOME_ID = {
 IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
-    "description": "The `ETag` of a response you have; it changes whenever something happens to the execution.",
+    "description": "The `ETag` of an earlier response; it changes whenever something happens to the execution.",
     "schema": {"type": "string"},
 }
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "Repeating a request with the same key and body returns the same response and does nothing twice.",
+    "description": "A repeated request with the same key and body returns the same response and has no further effect.",
     "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
 }
 STATE = {
@@ -68,7 +68,7 @@ IDS = {
 LIMIT = {
     "name": "limit",
     "in": "query",
-    "description": "Maximum number.",
+    "description": "Maximum number of executions.",
     "schema": {"type": "integer", "minimum": 1, "maximum": LONGEST_LIST, "default": USUAL_LIST},
 }
 AFTER = {
@@ -79,7 +79,7 @@ AFTER = {
 }
 STEPS_LIMIT = {
     **LIMIT,
-    "description": "Maximum number; fewer if the response would exceed 256 KiB, with `next` to continue from.",
+    "description": "Maximum number of steps; fewer are returned if the response would exceed 256 KiB.",
     "schema": {"type": "integer", "minimum": 1, "maximum": MOST_STEPS, "default": USUAL_STEPS},
 }
 REQUEST_ID = {
@@ -121,12 +121,12 @@ class Endpoint:
     has_places: bool = False  # whether it uses an owner's limited places
     parameters: tuple[dict[str, Any], ...] = ()
     body: type[BaseModel] | None = None
-    problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, besides those that many endpoints share
+    problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, except those that many endpoints share
     problem: type[BaseModel] = response_models.Problem  # the model for a 422
 
     @property
     def refusals(self) -> dict[int, str]:
-        """Return the reasons for errors by code."""
+        """The reasons for errors, by code."""
         denied = {401: "The token is missing or not valid."} if self.needs_token else {}
         busy = {429: f"You already have {PLACES} pages, lists or records in progress."} if self.has_places else {}
         unavailable = {503: "The database cannot be used, or too much is being sent to this service."}
@@ -134,7 +134,7 @@ class Endpoint:
 
 
 def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
-    """Return every endpoint of the API, in the order of the documentation; a Flow has more than a crew."""
+    """Return every endpoint of the API, in the order of the documentation; a Flow has more endpoints than a crew."""
     return (
         Endpoint(
             method="GET",
@@ -220,7 +220,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             has_places=True,
             media=PlainTextResponse,
             parameters=(SOME_ID,),
-            problems={403: "A user token.", 404: "The id is unknown."},
+            problems={403: "The token is a user's, not the organization's.", 404: "The id is unknown."},
         ),
         Endpoint(
             method="POST",
@@ -254,24 +254,24 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
         _check(
             "/livez",
             Api.livez,
-            "Check that the process is alive, whatever the state of its database",
+            "Check that the process is alive, regardless of its database",
             "A thread of the service has ended and cannot start again; restart the service.",
         ),
         _check(
             "/readyz",
             Api.readyz,
             "Check that the service is ready for requests",
-            "As for `/healthz`, and during shutdown.",
+            "The same as for `/healthz`, or the service is shutting down.",
         ),
         Endpoint(
             method="GET",
             path="/metrics",
             handler=Api.metrics,
-            summary="Metrics for Prometheus",
+            summary="Get metrics for Prometheus",
             answer=None,
             media=PlainTextResponse,
             tag="Service",
-            problems={403: "A user token; the metrics cover all users."},
+            problems={403: "The token is a user's, but the metrics cover all users."},
         ),
     )
 
@@ -293,7 +293,7 @@ def _check(path: str, handler: Handler, summary: str, problem: str) -> Endpoint:
 def _of_flows(dialect: Dialect) -> tuple[Endpoint, ...]:
     problems = BODY_PROBLEMS | {
         404: "The Flow is unknown.",
-        409: "The question was already answered; the response names who answered it, and when.",
+        409: "The question was already answered; the response states by whom and when.",
         422: "The answer is empty or not one of the outcomes.",
     }
     return (
@@ -311,11 +311,11 @@ def _of_flows(dialect: Dialect) -> tuple[Endpoint, ...]:
             method="POST",
             path="/human_feedback_requests/{request_id}/respond",
             handler=Api.respond,
-            summary="Answer a question at the address in its webhook",
+            summary="Answer a question at the address from its webhook",
             answer=response_models.Accepted,
             parameters=(REQUEST_ID, RESPONSE_TOKEN),
             body=FlowAnswerBody,
-            problems={**problems, 401: "The token does not belong to this question."},
+            problems={**problems, 401: "The token does not match this question."},
             problem=dialect.problem,
             needs_token=False,
         ),

@@ -35,13 +35,13 @@ async def http_error(request: Request, error: Any) -> Response:
 
 
 def _with_head(allowed: str) -> str:
-    """Allow HEAD wherever GET is allowed; not all routes list it, and the order of the methods varies."""
+    """Add HEAD wherever GET is allowed; not all routes list it, and the order of the methods varies."""
     methods = set(allowed.split(", "))
     return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 async def _left(request: Request, error: Exception) -> Response:
-    """Return a code for the metrics, distinct from the service's own errors; nobody reads the response."""
+    """Return a code for the metrics that differs from the service's own errors; nobody will read the response."""
     return Response(status_code=499)
 
 

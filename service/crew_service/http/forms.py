@@ -138,18 +138,18 @@ class Forms(ABC):
 
 
 def keep_cookie(request: Request, answer: Response, name: str, key: str, *, path: str) -> None:
-    """Give the browser a session key that scripts cannot read and other sites' pages cannot send."""
+    """Set a session cookie that scripts cannot read and that browsers do not send with cross-site requests."""
     secure = request.url.scheme == "https"
     answer.set_cookie(name, key, max_age=int(LIFE), path=path, httponly=True, samesite="strict", secure=secure)
 
 
 def _base(request: Request) -> str:
-    """Return the crew's path: one crew's session is not sent to another crew."""
+    """Return the crew's path for the cookie, so that one crew's session is not sent to another crew."""
     return f"{request.scope.get('root_path', '')}/"
 
 
 def _decision(form: dict[str, str]) -> Decision | None:
-    """Parse the form; None if required feedback is missing."""
+    """Return the decision in a form; None if required feedback is missing."""
     outcome = form.get("outcome")
     feedback = form.get("feedback", "").strip()
     approve = {"approve": True, "answer": None}.get(form.get("decision", ""), False)
@@ -176,7 +176,7 @@ def _notice(decision: Decision) -> str:
 async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of one of this service's forms.
 
-    :raises HTTPException: if another site's page sent it, or it cannot be parsed
+    :raises HTTPException: another site's page sent it, or it cannot be parsed
     """
     if _is_cross_site(request):
         raise HTTPException(403, FOREIGN_FORM)
@@ -189,11 +189,11 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def _is_cross_site(request: Request) -> bool:
-    """Whether a browser reports that another site's page sent the request; other clients do not name a site."""
+    """Return whether a browser reports that another site's page sent the request; other clients report no site."""
     headers = request.headers
     if site := headers.get("sec-fetch-site"):
         return site not in ("same-origin", "none")
-    origin = headers.get("origin")  # all that a browser sends over plain HTTP; a proxy may have changed the host
+    origin = headers.get("origin")  # all that a browser reports over plain HTTP; a proxy may have changed the host
     hosts = (headers.get("host"), headers.get("x-forwarded-host"))
     return origin is not None and origin.rpartition("://")[2] not in hosts
 

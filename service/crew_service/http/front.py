@@ -1,7 +1,8 @@
 """The front page for several crews: in a browser, it links to the page of each crew that the token gives access to.
 
-Signing in here signs in to each of these crews. A session's key is derived from this page's one cookie, so the page
-itself needs no session. Clients that do not request HTML get the response of a service without a front page.
+Signing in here signs the browser in to all of these crews. The crews' session keys are derived from this page's only
+cookie, so the page itself needs no session. Clients that do not request HTML get the same response as from a service
+without a front page.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Front:
         return answer
 
     async def _sessions(self, request: Request) -> list[tuple[Container, BrowserSession]]:
-        """Return the crews that this browser is signed in to, or that the request's token gives access to."""
+        """Return the crews that this browser is signed in to or that the request's token gives access to."""
         authorization = request.headers.get("authorization", "")
         key = request.cookies.get(FRONT_COOKIE)
 
@@ -110,7 +111,7 @@ def _session_key(key: str, crew: Container) -> str:
 
 
 def _form_key(request: Request) -> str:
-    """Return the key for this browser's forms, which does not open a crew's session; empty without a cookie."""
+    """Return the key for this browser's forms, which gives no access to a crew's session; empty without a cookie."""
     key = request.cookies.get(FRONT_COOKIE)
     return _derived(key, "form") if key else ""
 

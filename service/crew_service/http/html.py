@@ -23,7 +23,7 @@ from crew_service.http import differences, markdown
 
 LARGEST = 1024 * 1024 - 4096  # bytes of a page, before viewer-specific parts are filled in
 ROOMS = (400_000, 60_000, 5_000)  # bytes for its long texts; markup may enlarge the others unpredictably
-LARGEST_PRETTY = 20_000  # characters of JSON: with indentation, encoding takes many times as long
+LARGEST_PRETTY = 20_000  # characters of JSON; indentation makes encoding many times slower
 BLANK = secrets.token_hex(16)  # random, so that no text contains it
 BLANKS = {name: f"{BLANK}-{name}-" for name in ("nonce", "form_key", "who", "messages")}
 FILLED = re.compile(f"{BLANK}-([a-z_]+)-".encode())
@@ -77,7 +77,7 @@ templates.filters |= {
 
 
 class Room:
-    """The space left on a page for long texts: each is cut to its own limit, and all together to this space.
+    """The space left on a page for long texts; each is cut to its own limit, and all of them together to this space.
 
     :param until: once this thread's CPU time reaches it, texts are rendered as plain text only
     """
@@ -118,7 +118,7 @@ def budget() -> float:
 
 @cache
 def _compile_templates() -> None:
-    """Compile all templates once: this takes as long as a page may, so the first page would be plain text."""
+    """Compile all templates once; this takes as long as a page may, so the first page would otherwise be plain text."""
     for name in templates.list_templates():
         templates.get_template(name)
 
@@ -130,7 +130,7 @@ def render(template: str, until: float, **values: Any) -> bytes:
         page = text.encode("utf-8", "replace")
         if len(page) <= LARGEST:
             return page
-    return b"The page is too large; request the details of the execution."
+    return b"The page is too large; request the execution's details from the API instead."
 
 
 def html_page(template: str, code: int = 200, **values: Any) -> Response:
@@ -147,7 +147,7 @@ def filled(page: bytes, code: int = 200, **own: str) -> Response:
 
 
 def messages(notice: str | None, problem: str | None) -> Markup:
-    """Return the messages above a page for one viewer."""
+    """Return the messages to show one viewer above the page."""
     return Markup(templates.get_template("_parts.html").module.messages(notice, problem))  # type: ignore[attr-defined]  # noqa: S704
 
 

@@ -39,13 +39,13 @@ class LargeAnswer(Response):
 
 
 def _texts(content: Any) -> list[str]:
-    """Return the JSON in parts: those encoded here and, between them, the stored ones."""
+    """Return the JSON in parts: those that are encoded here and, between them, those that were stored."""
     stored: list[str] = []
     mark = uuid4().hex
 
     def keep(value: Any) -> str:
         if not isinstance(value, JsonText):
-            raise TypeError(f"{type(value).__name__} has no JSON")
+            raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
         stored.append(value.text)
         return mark
 

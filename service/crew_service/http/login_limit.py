@@ -24,15 +24,15 @@ class LoginRefused(Exception):
 
 
 class LoginLimit:
-    """Keeps failures in memory: anybody can cause one, so it must not cost a database write."""
+    """Keeps failed attempts in memory: anybody can cause one, so it must not cost a database write."""
 
     def __init__(self) -> None:
         self._failures: dict[str, deque[float]] = {}
 
     def admit(self, address: str, token: str, crews: Iterable[Container]) -> list[tuple[Container, Principal]]:
-        """Return the crews that a token gives access to, each with its caller; the first one is for the log.
+        """Return the crews that a token gives access to, each with its caller; log the first caller.
 
-        :raises LoginRefused: if it gives access to none, or too many attempts from this address have failed
+        :raises LoginRefused: the token gives access to none, or too many attempts from this address have failed
         """
         if wait := self.wait(address):
             log.warning("login refused: too many failures from %s", address)
@@ -47,7 +47,7 @@ class LoginLimit:
         return known
 
     def wait(self, address: str) -> float:
-        """Return the seconds until this address may try again; 0 if it may do so now."""
+        """Return the number of seconds until this address may try again; 0 if it may do so now."""
         failures = self._failures.get(address, deque())
         now = time.monotonic()
         while failures and now - failures[0] > SECONDS:

@@ -1,4 +1,4 @@
-"""Renders a draft's Markdown so that nothing in it loads or runs, and links show their targets."""
+"""Renders a draft's Markdown so that nothing in it is loaded or run, and links show their targets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-# Text that exceeds one of these is shown as plain text, because rendering keeps others waiting.
+# Text that exceeds one of these limits is shown as plain text, because rendering keeps other requests waiting.
 LONGEST = 100_000  # characters
 LARGEST = 300_000  # characters of HTML: a table of 1.5 KB may have 65,000 cells
 SECONDS = 0.1  # of CPU
-STEPS = 32  # steps of the parser and renderer between two clock readings
+STEPS = 32  # steps of the parser and renderer between clock readings
 
 
 class _Renderer(RendererHTML):
@@ -39,13 +39,13 @@ class _Renderer(RendererHTML):
         return f'<a rel="noopener noreferrer nofollow" target="_blank" href="{escape(href)}">' if href else "<span>"
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Show the address next to the text, which may be different."""
+        """Show the address next to the text, which may name a different one."""
         href = env["links"].pop()
         return f'</a> <span class="soft">({_shown(href)})</span>' if href else "</span>"
 
 
 def _shown(address: Any) -> Markup:
-    """Isolate an address, so that marks for text direction do not affect it."""
+    """Isolate an address, so that text-direction marks do not affect it."""
     return Markup('<bdi dir="ltr">{}</bdi>').format(address)
 
 
@@ -54,7 +54,7 @@ class _TooCostly(Exception):
 
 
 class _Limit:
-    """A limit on the thread's CPU time; reading that clock costs as much as a step, so only a few steps read it."""
+    """A limit on the thread's CPU time; reading this clock takes as long as a step, so it is read only now and then."""
 
     def __init__(self, until: float) -> None:
         self._until = until
@@ -66,7 +66,7 @@ class _Limit:
 
 
 def _in_time(state: Any, *_: Any) -> bool:
-    """Check the limit. The parser tries this rule before the others, at every position in the text."""
+    """Check the limit; the parser tries this rule before the others at every position in the text."""
     state.env["limit"].check()
     return False
 

@@ -1,12 +1,12 @@
 "use strict";
 // Updates the page part by part, except for parts that somebody is reading or typing in.
 
-const PAUSE = 3000; // ms between two updates
-const SLOWEST = 30000; // after failures
+const PAUSE = 3000; // ms between updates
+const SLOWEST = 30000; // at most, after failures
 let pause = PAUSE;
-const shown = new Map(); // by part: its HTML in the server's last response
+const shown = new Map(); // each part's HTML in the server's last response
 
-// The server does not know the reader's time zone: it writes UTC, which remains if this script does not run.
+// The server does not know the reader's time zone, so it writes UTC, which remains if this script does not run.
 function localize() {
   for (const time of document.querySelectorAll("time[datetime]:not([title])")) {
     const moment = new Date(time.dateTime);

@@ -1,4 +1,4 @@
-"""The page: executions with their progress, one execution in full, and waiting drafts."""
+"""The browser page: executions with their progress, the details of one execution, and waiting drafts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCRIPT = (Path(__file__).parent / "page.js").read_bytes()
 
 
 class Page(Forms):
-    """Uses plain forms and links, which also work without the script; the script keeps the page up to date."""
+    """The page's handlers; its plain forms and links also work without the script, which keeps the page up to date."""
 
     def __init__(self, service: Container, places: Places, details: Details) -> None:
         super().__init__(service)
@@ -77,7 +77,7 @@ class Page(Forms):
     async def show(
         self, request: Request, session: BrowserSession, execution_id: str, typed: dict[str, str] | None = None
     ) -> Response:
-        """Show one execution, with text typed before the session ended, if any."""
+        """Return the page of one execution, with any text that was typed before the session ended."""
         common = self._common(request, session)
 
         def page() -> Response:
@@ -91,7 +91,7 @@ class Page(Forms):
         return await self._in_place(session, page)
 
     def _shared(self, head: Row[Any], caller: Principal, typed: dict[str, str]) -> bytes | None:
-        """Return the page with blanks for viewer-specific parts; it is created once per execution state."""
+        """Return the page with blanks for the viewer-specific parts; it is created once per state of the execution."""
         is_organization = caller.user is None
         version, letters = self._details.version(self._details.found(head), with_printed=is_organization)
 

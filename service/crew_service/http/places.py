@@ -1,8 +1,8 @@
 """Limits expensive work: pages, lists, searches, records, and checks of edited answers. Nothing else waits for it.
 
-An owner has a few places; further requests wait briefly and are then told to retry. Polls of many executions and
-large statuses wait for their turn, since tasks depend on them. The work has its own threads, fewer than the database
-has connections, and an owner never gets all of them. Identical work for concurrent requests is done once.
+Each owner has a few places; further requests wait briefly and are then told to retry. Polls of many executions and
+large statuses wait for their turn, because tasks depend on them. The work has its own threads, fewer than there are
+database connections, and one owner never gets all of them. Identical work for concurrent requests is done only once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PLACES = 8  # per owner, running or waiting for a thread
 THREADS = 4  # per process: they read the database, which allows ten connections per process
 THREADS_OF_ONE = 2
 PATIENCE = 2.0  # seconds that a further request waits for a place
-KEPT = 16 * 1024 * 1024  # bytes of created pages
+KEPT = 16 * 1024 * 1024  # bytes of cached pages
 PAGE = 1024  # bytes of overhead per page
 EDITS = 8  # edited answers per owner, running or waiting
-BATCHES = 2  # polls of many executions at once per process, and one per owner: others find a free thread
-STATUSES = 2  # large statuses at once per process, and one per owner: reading one takes twice its size in memory
-CHECKS = 2  # per process, and one per owner: each is a process that runs the crew's code for up to a minute
+BATCHES = 2  # concurrent polls of many executions per process, and one per owner, so that others find a free thread
+STATUSES = 2  # concurrent large statuses per process, and one per owner: each takes twice its size in memory
+CHECKS = 2  # per process, and one per owner: each starts a process that runs the crew's code for up to a minute
 PROBES = 2
 RETRY_AFTER = {"Retry-After": "2"}
 
@@ -72,7 +72,7 @@ class Shares:
         """Create the places.
 
         :param is_patient: whether further requests wait indefinitely
-        :param unsent: given if the work creates a response that may be large
+        :param unsent: required if the work creates a response that may be large
         """
         self._is_patient = is_patient
         self._busy = f"You already have {places} {what} in progress; try again later."
@@ -115,7 +115,7 @@ class MadeOnce:
     def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:
         """Return the result of `make`, or its earlier result for the same key.
 
-        :param key: identifies the displayed state and everything that differs between viewers
+        :param key: the displayed state and everything that differs between viewers
         """
         with self._lock:
             page, is_mine = self._pages.get(key), key not in self._pages

@@ -1,4 +1,4 @@
-"""Counts and times every request for the metrics, and traces those that change something."""
+"""Counts and times every request for the metrics, and traces requests that change something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sender of a request: its connection's peer, or the address reported by a proxy that the operator trusts.
+"""The sender of a request: the connection's peer, or the address reported by a proxy that the operator trusts.
 
 Anybody can send `X-Forwarded-For`, and a proxy may pass it on unchanged.
 """

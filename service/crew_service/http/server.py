@@ -15,10 +15,10 @@ from crew_service.http.sender import WithPeer
 from crew_service.settings import Settings
 
 BACKLOG = 2048
-ACCEPTED_AT_ONCE = 64  # before the event loop handles them: enough files must remain for these
+ACCEPTED_AT_ONCE = 64  # before the event loop handles them; enough file descriptors must remain for them
 
 
-SEND_BUFFER = 256 * 1024  # bytes of responses that the kernel holds per client; otherwise, it grows to megabytes
+SEND_BUFFER = 256 * 1024  # bytes of responses that the kernel buffers per client, instead of megabytes
 TICKS = 10  # of the server's main loop per second
 
 
@@ -33,7 +33,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Set how many clients may wait; the event loop also uses its own backlog as the number to accept at once."""
+        """Set how many clients may wait; the event loop's own backlog is also the number that it accepts at once."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
@@ -59,7 +59,7 @@ def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
         access_log=False,
         lifespan="on",
         timeout_graceful_shutdown=10,
-        timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no known outcome
+        timeout_keep_alive=75,  # longer than a poller's pause: the outcome of a POST to a closing connection is unknown
         backlog=ACCEPTED_AT_ONCE,
         http=guarded(settings, places.unsent),
         ws="none",  # there are no WebSockets, and a handshake would be answered before the token is checked

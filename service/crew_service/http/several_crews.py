@@ -1,4 +1,4 @@
-"""Serves the root if there are several crews below `/crews/<name>`: health checks, and a page for browsers."""
+"""Serves the root if there are several crews below `/crews/<name>`: health checks and a page for browsers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def create_app(process: Process) -> FastAPI:
     app.add_api_route("/readyz", readyz)
 
     async def nothing_here(request: Request, error: Any) -> Response:
-        """List the crews for callers with access, because a wrong name is an easy mistake."""
+        """List the crews that the caller has access to, because a wrong name is an easy mistake to make."""
         header = request.headers.get("authorization", "")
         callable_ = [name for name, crew in process.crews.items() if crew.tokens.of_header(header)]
         if error.status_code == 404 and callable_:

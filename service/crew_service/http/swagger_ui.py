@@ -1,4 +1,4 @@
-"""The page at /docs: Swagger UI on the OpenAPI document. Its assets come from an installed package, not the network."""
+"""The page at /docs: Swagger UI for the OpenAPI document. Its assets come from a package, not from the network."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_to(app: FastAPI) -> None:
 
 @cache
 def _asset(path: str) -> bytes:
-    """Read an asset once: otherwise, each client that is not reading would keep a file open."""
+    """Read an asset once; otherwise, each client that is not reading its response would keep a file open."""
     package, name = ASSETS[path]
     return (Path(str(files(package))) / name).read_bytes()
 

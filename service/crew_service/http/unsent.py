@@ -1,6 +1,6 @@
 """Limits the memory used by large responses that clients have not read yet.
 
-At the limit, work that creates another one waits, and the client that has been reading longest loses its connection.
+At the limit, work that would create another one waits, and the client that has been reading longest is disconnected.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 UNSENT_BYTES = 64 * 1024 * 1024
-READ_SECONDS = 10.0  # that a client has to read a response even if others are waiting
+READ_SECONDS = 10.0  # how long a client may take to read a response even if others are waiting
 SMALL = 32 * 1024  # bytes; smaller responses are not counted, because the number of connections limits them
-PAUSE = 0.05  # seconds between two checks for room
+PAUSE = 0.05  # seconds between checks for room
 SHARED = "is_shared"  # set in the state of a request whose response takes no memory of its own
 
 
 class Unsent:
-    """Used only in the event loop."""
+    """The large responses that have not been read yet; used only in the event loop."""
 
     def __init__(self) -> None:
         self._responses: dict[Hashable, _Response] = {}  # oldest first

@@ -1,4 +1,4 @@
-"""The service's two dialects: the specification's and live deployments'."""
+"""The service's two dialects: that of the specification and that of live deployments."""
 
 from __future__ import annotations
 

@@ -20,16 +20,16 @@ from crew_service.storage.states import State
 
 ONCE = {422: "The Idempotency-Key was already used with a different body."}
 
-USED = ("usage", "tokens", "model_usage", "earlier_usage")  # columns for usage that a status reports besides its body
+USED = ("usage", "tokens", "model_usage", "earlier_usage")  # columns for the usage, which a status includes
 WITH_AUTHENTICATION = ("humanInputWebhook", "webhooks")
-LONGEST_REASON = 300  # characters of a reason, which may repeat what the caller sent
+LONGEST_REASON = 300  # characters of a reason, which may quote what the caller sent
 
 Body = TypeVar("Body", bound=Record)
 
 
 class Dialect(ABC):
     name: ClassVar[str]
-    fresh_ids: ClassVar[bool]  # a new task_id for every question to a person, a new kickoff_id for every resume
+    fresh_ids: ClassVar[bool]  # a new task_id for every question to a person, and a new kickoff_id for every resume
     queue_delay: ClassVar[float]  # minimum seconds that an execution stays queued
     bad_request: ClassVar[int]  # the code for a request that cannot be parsed
     resume_body: ClassVar[type[WebhookUrls]]
@@ -76,7 +76,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def refuse(self, error: ValidationError) -> HTTPException:
-        """Return the response to fields that are not valid."""
+        """Return the response to a body with invalid fields."""
 
     @abstractmethod
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision: ...
@@ -97,7 +97,7 @@ class Dialect(ABC):
 
 
 def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
-    """Fold both spellings of each field into the model's own, which wins if both are given; null counts as absent."""
+    """Fold both spellings of each field into the model's own, which takes precedence; null counts as absent."""
     given = {name: value for name, value in body.items() if value is not None}
     known = set(model.model_fields)
     folded = {name: value for name, value in given.items() if name in known}
@@ -117,7 +117,7 @@ def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
 
 
 def problems(error: ValidationError) -> list[dict[str, Any]]:
-    """Return the position and problem of each wrong field."""
+    """Return the position and problem of each invalid field."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [{"loc": list(e["loc"]), "msg": e["msg"][:LONGEST_REASON], "type": e["type"]} for e in found]
 

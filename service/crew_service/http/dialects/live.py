@@ -1,4 +1,4 @@
-"""The response shapes of live deployments (docs/api.md), except that a bad body never gets a 500."""
+"""The response shapes of live deployments (docs/api.md), except that an invalid body never results in a 500."""
 
 from __future__ import annotations
 

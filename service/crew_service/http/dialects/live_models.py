@@ -1,4 +1,4 @@
-"""The response bodies that only live deployments have, with their examples."""
+"""The response bodies that only live deployments use, with examples."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class LiveStatus(BaseModel):
     )
     state: Literal["PENDING", "STARTED", "RUNNING", "SUCCESS", "FAILED", "REVOKED", "PAUSED", "NOT FOUND"]
     flow_id: str | None = Field(None, description="With `PAUSED`: the id for `POST /resume_feedback`.")
-    status: str | None = Field(description="A sentence for people; the error of a failed execution.")
+    status: str | None = Field(description="A human-readable sentence or, for a failed execution, the error.")
     result: str | None
     result_json: dict[str, Any] | None = Field(description="The result, if it is a JSON object.")
     progress: LiveProgress | None
     last_executed_task: LastTask | None
     last_step: LastStep | None
-    usage_metrics: dict[str, Any] | None = Field(None, description="Tokens used; with `SUCCESS` only.")
+    usage_metrics: dict[str, Any] | None = Field(None, description="Tokens used; only with `SUCCESS`.")

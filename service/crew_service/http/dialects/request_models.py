@@ -1,5 +1,4 @@
-"""The request bodies, with their examples. Types are strict: a string is not a boolean, and a number is not a
-string."""
+"""The request bodies, with examples. Types are strict: a string is not a boolean, and a number is not a string."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ HEADER_TEXT = r"^[!-~]([ -~]*[!-~])?$"
 
 
 def _like(pattern: str, reason: str) -> AfterValidator:
-    """Check the pattern, which is also in the schema; an error gives the reason instead of the pattern."""
+    """Return a check of the pattern, which is also in the schema; its error gives the reason, not the pattern."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern.removeprefix("^").removesuffix("$"), value):
@@ -53,7 +52,7 @@ Url = Annotated[
 BearerToken = Annotated[
     str,
     Field(strict=True, max_length=4096, json_schema_extra={"pattern": HEADER_TEXT}),
-    _like(HEADER_TEXT, "must be printable ASCII, since it is sent in a header"),
+    _like(HEADER_TEXT, "must be printable ASCII, because it is sent in a header"),
 ]
 StateId = Annotated[Name, Field(min_length=1, max_length=255)]
 UserName = Annotated[
@@ -100,39 +99,39 @@ def _or_nothing(schema: dict[str, Any]) -> None:
 
 
 class HumanInputWebhookModel(Record):
-    """The address to notify when a person must decide, and its credential."""
+    """The address to notify when a person must decide, and the credential to send to it."""
 
     url: Url
     authentication: BearerAuthentication | BasicAuthentication | None = Field(
         None,
         discriminator="strategy",
-        description="Absent or empty: no Authorization header is sent.",
+        description="If absent or empty, no Authorization header is sent.",
         json_schema_extra=_or_nothing,
     )
 
 
 class EventsWebhookModel(Record):
-    """Where to stream events, as `{"events": [{"id", "execution_id", "timestamp", "type", "data"}]}`."""
+    """The address to stream events to, as `{"events": [{"id", "execution_id", "timestamp", "type", "data"}]}`."""
 
-    events: list[Text] | None = Field(None, description="Types of events; all if none are given.")
+    events: list[Text] | None = Field(None, description="Types of events; by default, all.")
     url: Url
     realtime: Annotated[bool, Field(strict=True)] | None = Field(
-        None, description="`false`: collected until the end of a task instead of being sent one by one."
+        None, description="`false`: events are collected until a task ends instead of being sent one by one."
     )
     authentication: BearerAuthentication | None = Field(
-        None, description="Absent or empty: no Authorization header is sent.", json_schema_extra=_or_nothing
+        None, description="If absent or empty, no Authorization header is sent.", json_schema_extra=_or_nothing
     )
 
 
 class WebhookUrls(Record):
-    """Addresses to notify. Valid until the execution next waits for a person; a resume must send them again."""
+    """Addresses to notify, valid until the execution next waits for a person; a resume must send them again."""
 
     taskWebhookUrl: Url | None = Field(None, description="Notified of every finished task.")
     stepWebhookUrl: Url | None = Field(None, description="Notified of every agent step.")
     crewWebhookUrl: Url | None = Field(None, description="Notified once, when the crew has succeeded.")
     humanInputWebhook: HumanInputWebhookModel | None = Field(None, description="Notified when a person must decide.")
     humanInputWebhookUrl: Url | None = Field(
-        None, description="Like `humanInputWebhook`, which wins, but without authentication."
+        None, description="Like `humanInputWebhook`, which takes precedence, but without authentication."
     )
 
     webhooks: Annotated[EventsWebhookModel | None, BeforeValidator(_asked_for)] = Field(
@@ -153,14 +152,14 @@ class WebhookUrls(Record):
 
 
 class KickoffLimits(Record):
-    """Limits for this execution; if null or absent, the service's apply."""
+    """Limits for this execution; if one is null or absent, the service's limit applies."""
 
     max_seconds: float | None = Field(
         None,
         strict=True,
         gt=0,
         allow_inf_nan=False,
-        description="Run time, excluding waits for a person.",
+        description="Seconds of run time, excluding waits for a person.",
     )
     max_tokens: int | None = Field(None, strict=True, gt=0, description="Language model tokens.")
 
@@ -176,11 +175,11 @@ class KickoffLimits(Record):
 class KickoffBody(WebhookUrls):
     """A crew's inputs, and the addresses to notify."""
 
-    inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the names from `GET /inputs`.")
-    meta: dict[str, Any] | None = Field(None, description="Any object; returned in every webhook.")
+    inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the inputs that `GET /inputs` lists.")
+    meta: dict[str, Any] | None = Field(None, description="Any object; included in every webhook.")
     restoreFromStateId: StateId | None = Field(
         None,
-        description="For a Flow with @persist: the id of the execution or state to start from.",
+        description="For a Flow with `@persist`: the id of the execution or state to start from.",
     )
     continueFrom: Annotated[Name, Field(min_length=1)] | None = Field(
         None,
@@ -231,7 +230,7 @@ class ResumeBody(WebhookUrls):
     task_id: Text = Field(description="The task that is waiting for feedback.")
     human_feedback: Text = Field("", description="Required without `outcome`.")
     is_approve: bool | None = Field(
-        None, strict=True, description="true continues; false runs the task again. Required without `outcome`."
+        None, strict=True, description="true approves; false runs the task again. Required without `outcome`."
     )
     outcome: Text | None = Field(None, description=f"Beyond the specification. {OUTCOME}")
     edited_output: EditedOutputBody | None = EDITED_OUTPUT
@@ -254,7 +253,7 @@ class FlowResumeBody(WebhookUrls):
         "", description="Passed to the Flow unchanged; without an outcome, its model interprets it."
     )
     is_approve: bool | None = Field(
-        None, strict=True, description="Chooses the outcome if only one can be meant; `outcome` wins."
+        None, strict=True, description="Chooses the outcome if that is unambiguous; `outcome` takes precedence."
     )
     edited_output: EditedOutputBody | None = Field(
         None, description="In the middle of a task: as a JSON object, the arguments of the tool to approve."
@@ -266,7 +265,7 @@ class FlowResumeBody(WebhookUrls):
 
 
 class FlowAnswerBody(Record):
-    """The answer to a flow webhook."""
+    """The answer to a Flow webhook."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"feedback": "publish", "source": "airflow"}]})
     feedback: Text = Field("", description="An outcome, or text for the Flow or its model.")
@@ -278,7 +277,7 @@ class ResumeFeedbackBody(FlowAnswerBody):
     """The answer to a Flow's current question."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"flow_id": ID, "feedback": "publish"}]})
-    flow_id: Text = Field(description="From the status or from the flow webhook.")
+    flow_id: Text = Field(description="From the status or from the Flow webhook.")
 
 
 class LiveResumeBody(WebhookUrls):
@@ -289,9 +288,9 @@ class LiveResumeBody(WebhookUrls):
     )
     one_spelling = frozenset({"executionId", "taskId", "humanFeedback"})
 
-    executionId: Text = Field(description="The id that the kickoff returned, never that of a resume.")
+    executionId: Text = Field(description="The id that the kickoff returned, never one that a resume returned.")
     taskId: Text = Field(description="From the human-input webhook; a new one each time a person is asked.")
     humanFeedback: Text | None = Field(
-        None, description="`Approved.` and the like continue; any other text runs the task again."
+        None, description="`Approved.` or similar text continues the execution; any other text runs the task again."
     )
     outcome: Text | None = Field(None, description="For a Flow: the chosen outcome.")

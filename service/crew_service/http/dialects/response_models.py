@@ -1,4 +1,4 @@
-"""The response bodies, with their examples; they describe the dialects' responses for /docs and /openapi.json."""
+"""The response bodies, with examples; they document the dialects' responses in /docs and /openapi.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def shown(*examples: dict[str, Any]) -> ConfigDict:
 
 
 class Problem(BaseModel):
-    """Why the request was refused."""
+    """The reason the request was refused."""
 
     model_config = shown({"detail": "Missing inputs: topic"})
     detail: str
@@ -27,7 +27,7 @@ class FieldProblem(BaseModel):
 
 
 class FieldProblems(BaseModel):
-    """Why the request was refused: a sentence, or a list with an entry for each wrong field."""
+    """The reason the request was refused: a sentence, or a list with an entry for each invalid field."""
 
     model_config = shown(
         {"detail": "Missing inputs: topic"},
@@ -39,7 +39,7 @@ class FieldProblems(BaseModel):
 class Inputs(BaseModel):
     model_config = shown({"inputs": ["topic"], "required": ["topic"], "continues": True})
     inputs: list[str] = Field(description="Names of the inputs that a kickoff may send.")
-    required: list[str] = Field(description="Inputs that it must send; often none for a Flow.")
+    required: list[str] = Field(description="Names of the required inputs; often none for a Flow.")
     continues: bool = Field(description="Whether a kickoff may continue an execution that ended with an error.")
 
 
@@ -114,7 +114,7 @@ class ResultModel(BaseModel):
 
 
 class Running(BaseModel):
-    """In progress or queued; a queued execution reports the first task, with 0 completed."""
+    """In progress or queued; a queued execution reports the first task as current, with 0 completed."""
 
     model_config = shown(
         {
@@ -129,14 +129,14 @@ class Running(BaseModel):
 
 
 class Ask(BaseModel):
-    """A question to a person in the middle of a task. Only `approve` and `run_again` run the tool."""
+    """A question for a person in the middle of a task. Only `approve` and `run_again` run the tool."""
 
     kind: Literal["tool", "question", "unknown_outcome"]
     agent: str
     tool: str | None = Field(description="null for an agent's question.")
     arguments: dict[str, Any] | None = Field(description="Secrets are shown as `***`. null for an agent's question.")
-    number: int = Field(description="Number of the question or draft in the execution, from 1.")
-    cut: bool = Field(False, description="In details: whether long arguments are only in the round's `draft`.")
+    number: int = Field(description="Number of the question or draft in the execution, counting from 1.")
+    cut: bool = Field(False, description="In details: whether long arguments are omitted; see the round's `draft`.")
 
 
 class Pending(BaseModel):
@@ -185,7 +185,7 @@ class CompletedStatus(BaseModel):
 
 
 class Failed(BaseModel):
-    """The crew failed, took too long, or was stopped."""
+    """The crew failed, exceeded a limit, or was stopped."""
 
     model_config = shown({"status": "error", "error": "ValueError: bad input", "execution_time": 1.2})
     status: Literal["error"]
@@ -194,7 +194,7 @@ class Failed(BaseModel):
 
 
 class Listed(BaseModel):
-    """One execution in a list, with the specification's words in both dialects; its status has the result."""
+    """One execution in a list, with the specification's states in both dialects; poll it to get the result."""
 
     kickoff_id: str = Field(description="The id to poll.")
     execution_id: str = Field(
@@ -211,7 +211,7 @@ class Listed(BaseModel):
 
 
 class Listing(BaseModel):
-    """The newest execution first."""
+    """Executions, newest first."""
 
     model_config = shown(
         {
@@ -235,28 +235,28 @@ class Listing(BaseModel):
 
 
 class StepDetails(BaseModel):
-    """A model or tool call; recorded only if there is a journal."""
+    """A model or tool call; recorded only if a journal is kept."""
 
     number: int = Field(description="Counts from 1 in each execution.")
     kind: Literal["model", "tool"]
     name: str = Field(description="Name of the tool, as shown to the model, or of the model.")
     agent: str = Field(description="The agent's role.")
     state: Literal["running", "done", "failed", "unknown"] = Field(
-        description="`unknown`: its process ended before it did, or it may run only once and failed."
+        description="`unknown`: the process exited before the call ended, or the call failed but may run only once."
     )
     started_at: str
-    seconds: float | None = Field(description="null until it ends.")
+    seconds: float | None = Field(description="null until the call ends.")
     usage: dict[str, Any] | None = Field(description="For a model: tokens used, if known.")
     arguments: str | None = Field(
         description="The first 2,048 bytes of JSON text, without secrets; for a model, the newest message."
     )
     result: str | None = Field(description="Likewise; for a failed step, the error.")
-    from_journal: bool = Field(description="Whether its result was reused when its task restarted.")
+    from_journal: bool = Field(description="Whether the result was reused when the task restarted.")
     cut: bool = Field(description="Whether `arguments` or `result` was cut.")
 
 
 class ListedStep(StepDetails):
-    task_id: str = Field(description="Empty outside any task.")
+    task_id: str = Field(description="Empty if the step is not part of a task.")
 
 
 A_STEP = {
@@ -280,7 +280,7 @@ class Steps(BaseModel):
 
     model_config = shown({"steps": [{"task_id": "draft_task", **A_STEP}], "next": 2})
     steps: list[ListedStep]
-    next: int | None = Field(description="`after` of the next page; null if there is none.")
+    next: int | None = Field(description="The `after` for the next page; null if there is none.")
 
 
 class TaskDetails(BaseModel):
@@ -292,25 +292,25 @@ class TaskDetails(BaseModel):
     seconds: float | None = Field(description="Seconds of work, for a finished task.")
     output: str | None
     usage: dict[str, Any] | None = Field(description="null if not counted.")
-    steps: list[StepDetails] = Field(description="The task's steps among the execution's newest 50.")
+    steps: list[StepDetails] = Field(description="The task's steps, from among the execution's newest 50.")
     cut: bool = Field(False, description="Whether any text in this object was cut.")
 
 
 class RoundDetails(BaseModel):
-    """A question to a person, and the decision."""
+    """A question for a person, and the decision."""
 
     number: int = Field(description="Counts from 1 in each execution.")
     task_id: str
     asked_at: str
-    question: str | None = Field(description="For a Flow, or in the middle of a task.")
-    outcomes: list[str] | None = Field(description="For a Flow, or in the middle of a task: the choices.")
+    question: str | None = Field(description="The question of a Flow, or one in the middle of a task.")
+    outcomes: list[str] | None = Field(description="The choices, for a Flow or in the middle of a task.")
     draft: str | None
     output_sha256: str | None = Field(description="Hash of the whole draft.")
     decided_at: str | None
     is_approve: bool | None
     outcome: str | None
     human_feedback: str | None
-    edited: bool | None = Field(description="Whether the approval replaced the text, which is now the task's output.")
+    edited: bool | None = Field(description="Whether the approval replaced the draft; the new text is the output.")
     ask: Ask | None = Field(description="For a question in the middle of a task.")
     by: str | None = Field(description="`organization`, `user:<name>`, or the `source` of an answer to a Flow.")
     cut: bool = Field(False, description="Whether any text in this object was cut.")
@@ -374,8 +374,8 @@ class Details(BaseModel):
         }
     )
     execution_id: str
-    kickoff_ids: list[str] = Field(description="Ids by which it was polled, the current one last.")
-    crew: str = Field(description="Empty if one crew is served at the root.")
+    kickoff_ids: list[str] = Field(description="The ids used to poll it, the current one last.")
+    crew: str = Field(description="Empty if a single crew is served at the root.")
     dialect: Literal["spec", "live"]
     state: Literal["running", "pending", "completed", "error"]
     inputs: dict[str, Any] | None
@@ -385,16 +385,16 @@ class Details(BaseModel):
     ended_at: str | None
     work_seconds: float = Field(description="Run time of finished work, excluding waits for a person.")
     usage: dict[str, Any] | None
-    continued_from: str | None = Field(description="The id of the failed execution that it continues.")
+    continued_from: str | None = Field(description="The id of the failed execution that this one continues.")
     chain_usage: dict[str, Any] | None = Field(
-        description="Usage including the executions that it continues; null if it continues none."
+        description="Usage including the executions that this one continues; null if it continues none."
     )
     error: str | None
     output: str | None
     output_json: dict[str, Any] | None
     tasks: list[TaskDetails]
     rounds: list[RoundDetails]
-    view: str = Field(description="Path of its page, below the crew's base URL.")
+    view: str = Field(description="Path of its page, relative to the crew's base URL.")
     left_out: list[str] = Field(description="Names of the incomplete fields.")
     cut: bool = Field(False, description="Whether `output` or `error` was cut.")
 
@@ -408,7 +408,7 @@ class StatusOfMany(BaseModel):
 
 
 class Statuses(BaseModel):
-    """By id; null if a status is too long for a combined response."""
+    """Statuses by id; null for a status that is too long for a combined response."""
 
     model_config = shown({"statuses": {ID: {"code": 200, "body": {"status": "running", "current_task": "draft_task"}}}})
     statuses: dict[str, StatusOfMany | None]

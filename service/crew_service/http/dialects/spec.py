@@ -26,7 +26,7 @@ from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_
 from crew_service.http.dialects.request_models import FlowResumeBody, ResumeBody
 from crew_service.storage.states import State
 
-WITHOUT_OUTCOME = {"human_feedback", "is_approve"}  # required fields of an answer about a draft
+WITHOUT_OUTCOME = {"human_feedback", "is_approve"}  # fields required in an answer about a draft
 WORDS = {
     State.QUEUED: "running",
     State.RUNNING: "running",
@@ -114,7 +114,7 @@ class SpecDialect(Dialect):
 
 
 def _asked(gate: dict[str, Any]) -> dict[str, Any]:
-    """Return a question's fields besides the text, if any; a crew's task has none."""
+    """Return the fields of a question other than its text; a crew's draft has none."""
     if gate.get("outcomes") is None:
         return {}
     return {name: gate[name] for name in ("question", "outcomes", "ask") if name in gate}
