@@ -1,16 +1,9 @@
 """Runs several services on one PostgreSQL database: `python -m benchmarks.service_machines`.
 
-<<<<<<< /tmp/w/m2
-`kickoffs` measures kickoffs per second with one, two and three services; `latencies` how long 16 clients wait for the
-response to a kickoff, on SQLite and on PostgreSQL; `statuses` how many status requests of 16 clients are answered per
-second, likewise; `polls` what a status costs with few and with many stored executions, likewise. Needs a server on
-which databases may be made.
-=======
 `kickoffs` measures kickoffs per second with one, two and three services; `latencies` measures how long 16 clients wait
-for the response to a kickoff, on SQLite and on PostgreSQL; `polls` measures the cost of reading a status with few and
-with many stored executions, also on both. Prints figures in benchmarks/README.md. Needs a server on which databases
-may be created.
->>>>>>> /tmp/w/m3
+for the response to a kickoff, on SQLite and on PostgreSQL; `statuses` measures how many of their status requests are
+answered per second, and `polls` the cost of reading a status with few and with many stored executions, also on both.
+Prints figures in benchmarks/README.md. Needs a server on which databases may be created.
 """
 
 from __future__ import annotations

@@ -54,18 +54,12 @@ TASKS_OF = select(results.c.task).where(results.c.execution_id == bindparam("id"
 
 
 def status_query(names: tuple[str, ...]) -> Select[Any]:
-<<<<<<< /tmp/w/m2
-    """Select only the columns that a poll reports: decoding the others takes longer than the read."""
+    """Select only the columns that a poll reports: decoding the others takes longer than reading the row."""
     return _statuses(names).where(executions.c.kickoff_id == bindparam("key"))
 
 
 def _statuses(names: tuple[str, ...]) -> Select[Any]:
     return select(*(executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)))
-=======
-    """Select only the columns that a poll reports: decoding the others takes longer than reading the row."""
-    columns = [executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)]
-    return select(*columns).where(executions.c.kickoff_id == bindparam("key"))
->>>>>>> /tmp/w/m3
 
 
 KNOWN = status_query(())
@@ -91,13 +85,12 @@ def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select
 
 
 def small_status_query(names: tuple[str, ...]) -> Select[Any]:
-<<<<<<< /tmp/w/m2
-    """Select a status that can be read and decoded within microseconds; otherwise, no row."""
+    """Select a status only if it can be read and decoded within microseconds."""
     return status_query(names).where(*_are_small(names))
 
 
 def small_statuses_query(names: tuple[str, ...]) -> Select[Any]:
-    """Select the same for several ids, in any order."""
+    """Select the statuses of several ids, in any order, each only if it is small."""
     is_wanted = executions.c.kickoff_id.in_(bindparam("keys", expanding=True))
     return _statuses(names).where(is_wanted, *_are_small(names))
 
@@ -105,13 +98,6 @@ def small_statuses_query(names: tuple[str, ...]) -> Select[Any]:
 def _are_small(names: tuple[str, ...]) -> list[ColumnElement[bool]]:
     columns = [executions.c[name] for name in names if isinstance(executions.c[name].type, JSON)]
     return [func.coalesce(func.length(cast(column, Text)), 0) <= SMALL for column in columns]
-=======
-    """Select a status only if it can be read and decoded within microseconds."""
-    lengths = [
-        func.length(cast(executions.c[name], Text)) for name in names if isinstance(executions.c[name].type, JSON)
-    ]
-    return status_query(names).where(*(func.coalesce(length, 0) <= SMALL for length in lengths))
->>>>>>> /tmp/w/m3
 
 
 def by_id(connection: Connection, execution_id: str) -> Row[Any] | None:
