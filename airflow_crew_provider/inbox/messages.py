@@ -119,7 +119,7 @@ TASK, STEP, CREW = "task", "step", "crew"
 
 @dataclass(frozen=True)
 class HumanInputRequest:
-    """A crew task's request for a person's input (observed dialect, "Waiting for a person")."""
+    """A crew task's request for a person's input (observed dialect, Waiting for a person)."""
 
     task_id: str
     output: str

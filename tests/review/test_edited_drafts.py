@@ -82,7 +82,7 @@ def test_a_form_with_the_draft_of_an_earlier_run_is_not_taken_for_the_new_one(
     fixed = {"body": "Edit the draft below."}
     asked(supervisor, context, review_of(**fixed))
     cleared = {**context, "ti": SimpleNamespace(**{**vars(context["ti"]), "try_number": 2, "max_tries": 1})}
-    with pytest.raises(CrewTaskFailed, match="still holds the draft of an earlier run"):
+    with pytest.raises(CrewTaskFailed, match="still holds the draft from an earlier run"):
         review_of({**OURS, "execution_id": "execution-2", "output": "Draft 2."}, **fixed).execute(cleared)
 
 

@@ -201,5 +201,5 @@ def test_f3_feedback_goes_beside_the_outcome() -> None:
 
 
 def test_an_answer_without_an_outcome_needs_the_flag() -> None:
-    with pytest.raises(CrewInvalidInput, match="lacks is_approve"):
+    with pytest.raises(CrewInvalidInput, match="missing is_approve"):
         ReviewAnswer.of({"execution_id": "flow-1", "crew_task_id": "check", "human_feedback": "fine"})

@@ -204,7 +204,7 @@ def test_a13_a_clear_before_the_answer_keeps_the_question_and_begins_its_time_an
 @pytest.mark.usefixtures("a_form_for_the_task")
 def test_a13_a_retry_with_another_draft_never_shows_the_old_form_for_it(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of().execute(context))
-    with pytest.raises(CrewTaskFailed, match="still holds the draft of an earlier run"):
+    with pytest.raises(CrewTaskFailed, match="still holds the draft from an earlier run"):
         review_of(SECOND).execute(retry(context))
 
 
@@ -291,7 +291,7 @@ def test_a11_the_form_of_a_draft_is_asked_again_although_its_own_body_renders_di
 def test_a11_an_own_body_that_is_of_another_draft_is_not_asked_again(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of(body="Draft 1.").execute(context))
     for again in (clear, retry):
-        with pytest.raises(CrewTaskFailed, match="still holds the draft of an earlier run"):
+        with pytest.raises(CrewTaskFailed, match="still holds the draft from an earlier run"):
             review_of(SECOND, body="Draft 2.").execute(again(context))
 
 
@@ -390,7 +390,7 @@ def test_a11_a_clear_after_the_record_was_removed_never_takes_the_answer_to_an_o
     with pytest.raises(KeyboardInterrupt):
         review_of(SECOND).execute(clear(context))
     supervisor.kills = False
-    with pytest.raises(CrewTaskFailed, match="still holds the draft of an earlier run"):
+    with pytest.raises(CrewTaskFailed, match="still holds the draft from an earlier run"):
         review_of(SECOND).execute(retry(context))
 
 

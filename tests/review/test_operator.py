@@ -423,7 +423,7 @@ def test_a_person_is_never_asked_about_a_draft_that_airflow_does_not_show(
 ) -> None:
     with pytest.raises(TaskParked):
         review_of().execute(context)
-    with pytest.raises(CrewTaskFailed, match="draft of an earlier run"):
+    with pytest.raises(CrewTaskFailed, match="draft from an earlier run"):
         review_of({**PENDING, "output": "Draft 2."}).execute(context)
     with pytest.raises(TaskParked):
         review_of().execute(context)

@@ -324,7 +324,7 @@ def test_n30_behind_a_proxy_that_removes_the_header_the_person_is_asked_or_the_t
 ) -> None:
     record = completed_by("cheap", faults=(Fault("N30", "usage removed", POLL, _without_usage),))
     for limit in ({"max_total_tokens": 10}, {"max_total_tokens": None, "max_cost": 0.5}):
-        with pytest.raises(CrewTaskFailed, match=r"For execution .*, the service did not report .* Let the service"):
+        with pytest.raises(CrewTaskFailed, match=r"For execution .*, the service did not report .* Make the service"):
             approval(record, on_unknown_usage="fail", **limit).execute(context)
     parked(lambda: approval(record, max_total_tokens=10).execute(context))
     said = "A crew's usage is unknown; the limit is 10 tokens"

@@ -154,7 +154,7 @@ def test_n30_behind_a_proxy_that_removes_the_header_a_costly_execution_fails(
     said = failure(kickoff_that_waits(deferrable=deferrable, **budget), task_run)
     [execution] = executions()
     assert said.startswith(
-        f"For execution {execution.kickoff_id}, the service did not report {missing}. Let the service "
+        f"For execution {execution.kickoff_id}, the service did not report {missing}. Make the service "
     )
     assert "or set on_unknown_usage='ignore'" in said
     assert failure(kickoff_that_waits(deferrable=deferrable, **budget), task_run.retry()) == said
@@ -170,7 +170,7 @@ def test_n30_a_model_without_a_price_is_named_and_its_cost_is_not_zero(
     serve([a_task(1), a_task(2, model="new")], dialect=dialect)
     budget: dict[str, Any] = {"deferrable": deferrable, "max_cost": 0.5}
     said = failure(kickoff_that_waits(**budget), TaskRun())
-    assert "what it cost (max_cost is 0.5; cost unknown for 'new'). Let the service" in said
+    assert "what it cost (max_cost is 0.5; cost unknown for 'new'). Make the service" in said
     record = run(kickoff_that_waits(**budget, on_unknown_usage="ignore"))
     assert (record["usage"]["cost_usd"], record["usage"]["by_model"]["new"]["cost_usd"]) == (None, None)
 

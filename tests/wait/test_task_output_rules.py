@@ -182,10 +182,10 @@ def test_n30_without_a_limit_nothing_needs_to_be_known(log: WarningLog, usage: A
             "used 6 tokens, more than max_total_tokens of 5 and cost",
         ),
         (Budget(5, 0.5), {"total_tokens": 6, "cost_usd": None}, "used 6 tokens, more than max_total_tokens of 5. The"),
-        (Budget(5, 0.5), {"total_tokens": 5, "cost_usd": None}, "what it cost (max_cost is 0.5). Let the service"),
+        (Budget(5, 0.5), {"total_tokens": 5, "cost_usd": None}, "what it cost (max_cost is 0.5). Make the service"),
         (Budget(max_cost=0.5), {"cost_usd": 0.75}, "cost 0.75 USD, more than max_cost of 0.5. The execution"),
         (Budget(5, 0.5), None, "how many tokens it used (max_total_tokens is 5) and what it cost (max_cost is 0.5)"),
-        (Budget(5), {"total_tokens": 0, "uncounted_calls": 3}, "is 5; 3 model calls reported no usage). Let the"),
+        (Budget(5), {"total_tokens": 0, "uncounted_calls": 3}, "is 5; 3 model calls reported no usage). Make the"),
         (Budget(5), {"total_tokens": 6, "uncounted_calls": 3}, "used 6 tokens, more than max_total_tokens of 5. The"),
         (
             Budget(max_cost=0.5),

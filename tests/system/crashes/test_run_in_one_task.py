@@ -215,7 +215,7 @@ def test_an_answer_after_the_deadline_has_decided_leaves_the_wait_waiting(
     wait_until(lambda: decided_at_the_service_of(service, task.run), "the deadline to revise")
     task.run.wait_for_task("crew", {"deferred"})
     task.answer(first, "approve")
-    wait_until(lambda: "after its question was decided" in task.run.log("crew"), "the late answer in the log")
+    wait_until(lambda: "after its question had been decided" in task.run.log("crew"), "the late answer in the log")
     task.run.wait_for_task("crew", {"deferred"})
     crew.may_begin.set()
     task.answer(task.asked("Draft 2 on tea, after: Nobody answered.", 2), "approve")
