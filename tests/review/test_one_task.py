@@ -531,7 +531,7 @@ def test_a6_a_crew_that_a_timeout_stopped_is_not_started_again_by_a_retry(
 ) -> None:
     for crew in serving(connect, tmp_path, DRAFT, {**LAST, "seconds": 60.0}):
         task = Task(forms, timeout=2).start()
-        with pytest.raises(CrewTaskFailed, match=r"^The wait timed out .* was stopped\. .* clear the task to start one"):
+        with pytest.raises(CrewTaskFailed, match=r"^The wait timed out .* was stopped\. .* and clear the task"):
             task.answer("approve")
         assert [(each["state"], each["error"]) for each in crew.executions] == [("error", "Stopped on request")]
 

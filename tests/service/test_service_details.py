@@ -285,7 +285,7 @@ def test_many_rounds_with_long_drafts_are_not_all_read(serve: Serve, tmp_path: P
     try:
         assert len(details(client, kickoff_id)["rounds"]) == 300
         assert client.get(f"/view?id={kickoff_id}").status_code == 200
-        assert tracemalloc.get_traced_memory()[1] < 30 * 2**20
+        assert tracemalloc.get_traced_memory()[1] < 45 * 2**20  # all drafts take more than 60 MB
     finally:
         tracemalloc.stop()
 

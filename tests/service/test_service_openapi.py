@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 import requests
-from crew_client import GATED, Client, Command, Serve
+from crew_client import GATED, SLOW, Client, Command, Serve
 
 from scripts.stack.waiting import PATIENCE
 
@@ -105,7 +105,7 @@ def test_the_document_asks_for_the_inputs_of_this_crew(serve: Serve) -> None:
     assert body["properties"]["inputs"]["required"] == ["topic", "audience"]
 
 
-def test_every_answer_of_a_whole_run_has_the_documented_shape(serve: Serve) -> None:
+def test_every_answer_of_a_whole_run_has_the_documented_shape(serve: Serve, tmp_path: Path) -> None:
     client = serve()
     document = client.get("/openapi.json").json()
 
@@ -121,7 +121,8 @@ def test_every_answer_of_a_whole_run_has_the_documented_shape(serve: Serve) -> N
     fits("get", "/inputs", client.get("/inputs"))
     fits("post", "/kickoff", client.post("/kickoff", {}))
     kickoff_id = fits("post", "/kickoff", client.post("/kickoff", {"inputs": {"topic": "AI"}}))["kickoff_id"]
-    seen = {status_row(kickoff_id)}
+    slow = serve(SLOW, db=tmp_path / "slow.db")
+    seen = {fits("get", "/status/{kickoff_id}", slow.get(f"/status/{slow.kickoff()}"))["status"]}
     for approve, word in ((False, "pending"), (True, "completed")):
         client.until(kickoff_id, "pending")
         seen.add(status_row(kickoff_id))

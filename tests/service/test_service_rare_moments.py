@@ -333,13 +333,15 @@ def test_many_queued_executions_of_one_owner_do_not_hold_up_anothers(tmp_path: P
     assert "bob" in claim(database, "process of bob")
 
 
-DEEP = '{"a":' + "[" * 600 + "]" * 600 + "}"
-
-
-def test_s11_deep_json_in_a_draft_or_in_changed_arguments_is_read_or_refused() -> None:
-    assert hashes_of(DEEP)["object_sha256"] is None
-    with pytest.raises(BadArguments):
-        changed_arguments(DEEP, {"ask": {"arguments": {}}, "arguments": {}})
+@pytest.mark.parametrize("depth", [600, 5_000])  # Python 3.11 reads 600 and cannot write them, 3.13 can do both
+def test_s11_deep_json_in_a_draft_or_in_changed_arguments_is_read_or_refused(depth: int) -> None:
+    deep = '{"a":' + "[" * depth + "]" * depth + "}"
+    is_hashed = hashes_of(deep)["object_sha256"] is not None
+    try:
+        is_read = "a" in changed_arguments(deep, {"ask": {"arguments": {}}, "arguments": {}})
+    except BadArguments:
+        is_read = False
+    assert (is_hashed, is_read) in {600: [(False, False), (True, True)], 5_000: [(False, False)]}[depth]
 
 
 def test_what_a_killed_service_did_not_erase_from_the_log_is_erased_at_the_next_start(tmp_path: Path) -> None:

@@ -167,23 +167,53 @@ def test_the_standard_settings_decide(
     assert tracing.is_wanted.__wrapped__() is expected
 
 
-def test_with_traces_off_opentelemetry_is_not_imported(tmp_path: Path) -> None:
-    script = tmp_path / "off.py"
-    script.write_text(
-        "import sys, time, requests\n"
-        "from crew_service.local import running_service\n"
-        "scenario = {'tasks': [{'id': 'one', 'output': 'done'}]}\n"
-        "with running_service(scenario=scenario) as service:\n"
-        "    headers = {'Authorization': f'Bearer {service.token}', 'traceparent': sys.argv[1]}\n"
-        "    key = requests.post(service.url + '/kickoff', json={}, headers=headers).json()['kickoff_id']\n"
-        "    while requests.get(f'{service.url}/status/{key}', headers=headers).json()['status'] != 'completed':\n"
-        "        time.sleep(0.05)\n"
-        "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
-    )
+RUN = """
+import sys, time, requests
+{before}
+from crew_service.local import running_service
+scenario = {{'tasks': [{{'id': 'one', 'output': 'done'}}]}}
+with running_service(scenario=scenario) as service:
+    headers = {{'Authorization': f'Bearer {{service.token}}', 'traceparent': sys.argv[1]}}
+    assert requests.post(service.url + '/kickoff', data='not JSON', headers=headers).status_code == 400
+    key = requests.post(service.url + '/kickoff', json={{}}, headers=headers).json()['kickoff_id']
+    while requests.get(f'{{service.url}}/status/{{key}}', headers=headers).json()['status'] != 'completed':
+        time.sleep(0.05)
+print({found})
+"""
+
+
+def printed_after_a_run(folder: Path, *, before: str, found: str) -> str:
+    script = folder / "run.py"
+    script.write_text(RUN.format(before=before, found=found))
     done = subprocess.run(
         [sys.executable, str(script), TRACEPARENT], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_with_traces_off_opentelemetry_is_not_imported(tmp_path: Path) -> None:
+    imported = "{name for name in sys.modules if name.startswith('opentelemetry')}"
+    before = f"import fastapi\nby_fastapi = {imported}"  # newer versions import OpenTelemetry's API
+    assert printed_after_a_run(tmp_path, before=before, found=f"{imported} - by_fastapi") == "set()"
+
+
+def test_fastapi_records_neither_requests_nor_errors_in_the_traces_and_logs_of_the_process(tmp_path: Path) -> None:
+    before = """
+from opentelemetry import _logs, trace
+from opentelemetry.sdk import _logs as sdk_logs
+from opentelemetry.sdk._logs import export as log_export
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+spans, logs = InMemorySpanExporter(), log_export.InMemoryLogRecordExporter()
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(spans))
+_logs.set_logger_provider(sdk_logs.LoggerProvider())
+_logs.get_logger_provider().add_log_record_processor(log_export.SimpleLogRecordProcessor(logs))
+"""
+    found = "[each.name for each in spans.get_finished_spans()], list(logs.get_finished_logs())"
+    assert printed_after_a_run(tmp_path, before=before, found=found) == "[] []"
 
 
 def test_a_collector_that_is_away_delays_neither_an_execution_nor_the_end_of_the_service(

@@ -62,7 +62,7 @@ async def _watch(process: Process) -> None:
 
 def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "") -> FastAPI:
     """Return one crew's whole API, with its page and documentation."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = several_crews.bare_app()
     endpoints = table(dialect, flow=service.crew.kind == "flow")
     open_paths = frozenset(endpoint.path for endpoint in endpoints if not endpoint.needs_token)
     app.add_middleware(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
@@ -10,6 +9,7 @@ from collections.abc import AsyncIterable
 from itertools import accumulate
 from typing import Any
 
+import anyio
 from fastapi import HTTPException, Request
 
 MAX_DEPTH = 64
@@ -31,8 +31,9 @@ class _TooLarge(Exception):
 
 async def read(request: Request, *, limit: int, seconds: float) -> bytes:
     try:
-        return await asyncio.wait_for(_collect(request.stream(), limit), seconds)
-    except asyncio.TimeoutError:
+        with anyio.fail_after(seconds):  # `asyncio.wait_for` creates a task, which keeps failed bodies for longer
+            return await _collect(request.stream(), limit)
+    except TimeoutError:
         raise HTTPException(408, f"The body did not arrive within {seconds:g} seconds.") from None
     except _TooLarge:
         raise HTTPException(413, f"The body is larger than {limit} bytes.") from None

@@ -16,10 +16,18 @@ from crew_service.http.front import Front
 from crew_service.http.places import PROBES, Threads
 
 MOST_NAMED = 10
+# Newer versions of FastAPI record requests and errors with OpenTelemetry; earlier ones ignore the argument.
+RECORDED = ("tracing", "metrics", "logs", "operation_spans", "auto_configure")
+NO_TELEMETRY: dict[str, Any] = {"telemetry": dict.fromkeys(RECORDED, False)}
+
+
+def bare_app() -> FastAPI:
+    """Return an application without FastAPI's own pages, redirects and telemetry."""
+    return FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, **NO_TELEMETRY)
 
 
 def create_app(process: Process) -> FastAPI:
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = bare_app()
     probes = Threads(PROBES)
 
     async def healthz() -> JSONResponse:
