@@ -21,7 +21,7 @@ class Database:
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()
-        self.began = threading.Semaphore(0)
+        self.began, self.ended = threading.Semaphore(0), threading.Semaphore(0)
         self.read: list[list[str]] = []
 
     def __call__(self, keys: list[str]) -> dict[str, str]:
@@ -29,6 +29,7 @@ class Database:
         self.began.release()
         if keys[0] in BUSY:
             assert self.may_answer.wait(10)
+            self.ended.release()
         if "broken" in keys:
             raise OSError("the database is gone")
         return {key: f"row of {key}" for key in keys if key != "unknown"}
@@ -96,6 +97,38 @@ def test_a_request_that_is_cancelled_takes_nothing_from_another_for_the_same_key
     gone, stays = while_busy(database, ask)
     assert isinstance(gone, asyncio.CancelledError)
     assert stays == "row of a"
+
+
+@pytest.mark.parametrize("iterations", range(8))
+def test_a_request_that_arrives_as_all_reads_end_is_read(iterations: int) -> None:
+    database = Database()
+
+    async def run() -> str | None:
+        reads, loop = SharedReads(database), asyncio.get_running_loop()
+        busy = []
+        for each in BUSY:
+            busy.append(asyncio.create_task(reads.get(each)))
+            assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        arrived = loop.create_future()
+
+        def end_all_at_once() -> None:
+            database.may_answer.set()
+            assert database.ended.acquire(timeout=10)
+            assert database.ended.acquire(timeout=10)
+            arrive(iterations)
+
+        def arrive(later: int) -> None:
+            if later:
+                loop.call_soon(arrive, later - 1)
+            else:
+                arrived.set_result(asyncio.create_task(reads.get("late")))
+
+        loop.call_soon(end_all_at_once)
+        await asyncio.gather(*busy)
+        return await asyncio.wait_for(await arrived, 10)
+
+    assert READS == 2
+    assert asyncio.run(run()) == "row of late"
 
 
 def test_on_postgresql_each_of_many_concurrent_requests_gets_its_own_status(serve: Serve, postgresql: str) -> None:

@@ -144,7 +144,7 @@ class Executions:
     def small_status_rows(self, kickoff_ids: list[str]) -> dict[str, Row[Any]]:
         """Return the statuses, by id, that are small and readable; the caller checks who may see them."""
         rows: Iterable[Row[Any] | None]
-        if self._database.is_sqlite:
+        if self._database.is_sqlite or not kickoff_ids:
             rows = [self._database.peek(self._small_status_query, each) for each in kickoff_ids]
         else:
             with self._database.reading() as connection:

@@ -40,7 +40,7 @@ from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.html import plain_text
 from crew_service.http.large_answers import LargeAnswer
 from crew_service.http.places import PROBES, Places, Threads
-from crew_service.http.shared_reads import SharedReads
+from crew_service.http.shared_reads import MOST_KEYS, SharedReads
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
@@ -118,8 +118,12 @@ class Api:
         return await self._places.batches.run(owner, self._statuses, _caller(request), self._ids(request))
 
     def _statuses(self, caller: Principal, ids: list[str]) -> JSONResponse:
-        rows = self._executions.small_status_rows([each for each in ids if _is_uuid(each)])
-        return JSONResponse({"statuses": {each: self._in_batch(caller, each, rows.get(each)) for each in ids}})
+        found: dict[str, Any] = {}
+        for start in range(0, len(ids), MOST_KEYS):  # holding all rows at once would take too much memory
+            some = ids[start : start + MOST_KEYS]
+            rows = self._executions.small_status_rows([each for each in some if _is_uuid(each)])
+            found |= {each: self._in_batch(caller, each, rows.get(each)) for each in some}
+        return JSONResponse({"statuses": found})
 
     def _in_batch(self, caller: Principal, kickoff_id: str, row: Row[Any] | None) -> dict[str, Any] | None:
         if not self._executions.sees(caller, row):

@@ -128,7 +128,7 @@ def test_the_task_at_work_is_reported_with_its_agent_and_inputs_filled_in(play: 
 def test_a_crew_that_changed_under_its_executions_is_a_clear_failure(play: Player) -> None:
     crew = play("two_gates")
     crew.done = [{"task_id": "prologue", "agent": "Writer", "output": "once", "execution_time": 1.0}]
-    with pytest.raises(CrewFailed, match=r"The crew has changed: .* prologue; .* outline"):
+    with pytest.raises(CrewFailed, match=r"The crew has changed: .* prologue, but .* outline"):
         crew.segment()
 
 
