@@ -31,7 +31,7 @@ STATES = sa.text("SELECT map_index, state FROM task_instance WHERE task_id = 'wa
 
 
 class HeldCrew:
-    """A crew whose task asks a person as soon as it is released."""
+    """A crew whose task asks for a review as soon as it is released."""
 
     isolation = "inline"
     inputs = ("number",)

@@ -78,7 +78,7 @@ class SensorArguments(WaitArguments, total=False):
 
 
 class QuestionArguments(TaskArguments, total=False):
-    """Arguments of tasks that ask a person."""
+    """Arguments of tasks that ask a person a question."""
 
     notifiers: Any
     defaults: str | list[str] | None

@@ -22,8 +22,8 @@ from airflow_crew_provider.models import (
 
 FAIL, IGNORE, ASK = "fail", "ignore", "ask"
 UNCOUNTED = "uncounted_calls"  # model calls without a reported number of tokens
-UNREADABLE = "unreadable"  # in figures: limits whose reported figures could not be read
-# The figures behind each limit: if one of them cannot be read, usage against that limit is unknown.
+UNREADABLE = "unreadable"  # a key in the result of `figures`: limits whose reported usage could not be read
+# The usage fields that count towards each limit: if one of them cannot be read, usage against that limit is unknown.
 BASES = {
     "max_total_tokens": ("total_tokens", "prompt_tokens", "completion_tokens", UNCOUNTED, *REQUESTS),
     "max_cost": ("cost_usd", UNCOUNTED, *REQUESTS),
@@ -56,7 +56,7 @@ class Budget:
         return {name: value for name, value in given.items() if value is not None}
 
     def passed_by(self, usage: Json | None) -> str:
-        """Return the limits that the reported usage exceeds, with the figures; empty if none."""
+        """Describe the limits that the reported usage exceeds; empty if it exceeds none."""
         if self.max_total_tokens is None and self.max_cost is None:
             return ""
         return self._passed_by(judged(usage)) or self._passed_by(usage)
@@ -71,7 +71,7 @@ class Budget:
         return " and ".join(said)
 
     def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
-        """Describe the missing figures that are needed to check the limits; empty if none are missing.
+        """Describe the missing usage that is needed to check the limits; empty if none is missing.
 
         :param quoted: how to quote a model's name, which comes from the service
         """
@@ -92,7 +92,7 @@ NO_BUDGET = Budget()
 
 
 def figures(usage: Json | None) -> Json | None:
-    """Return the figures to compare with limits; None if nothing is known.
+    """Return the numbers to compare with limits; None if nothing is known.
 
     The result is valid usage itself. If the cost is unknown, the result contains the known minimum, and some of the
     models whose cost is unknown.

@@ -57,7 +57,9 @@ def path_segment(identifier: str) -> str:
     except UnicodeEncodeError:
         raise exceptions.CrewInvalidInput("An id with an unpaired surrogate cannot be sent; nothing was sent") from None
     if size > LONGEST_ID:
-        raise exceptions.CrewInvalidInput(f"An id of {size} bytes is longer than {LONGEST_ID}; nothing was sent")
+        raise exceptions.CrewInvalidInput(
+            f"An id of {size} bytes is too long (the limit is {LONGEST_ID}); nothing was sent"
+        )
     return quote(identifier, safe="")
 
 
@@ -329,7 +331,8 @@ def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
     found = _read_details(answer, mask).found or {}
     listed = found.get("tasks")
     left_out = found.get("left_out")
-    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first are missing
+    # If `tasks` is in `left_out`, the earliest ones are missing.
+    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):
         return []
     ended = [each for each in listed if isinstance(each, dict) and each.get("state") == ExecutionState.COMPLETED]
     return [_ended_task(each, mask) for each in ended]
@@ -411,7 +414,7 @@ def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed
 
 
 def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
-    """Return True only if the service reports a word for "stopped": a reported failure may be that of the request."""
+    """Return True only if the service reports a word for "stopped": a failure may refer to the stop request itself."""
     try:
         body = responses.json_of(answer, "POST /stop", mask)
     except exceptions.CrewProtocolError:

@@ -67,7 +67,7 @@ async def acollect(pieces: AsyncIterable[bytes], limit: int, drained: int = 0) -
 Mask = Callable[[str], str]
 
 LONGEST_DETAIL = 500
-# The search for the end of a script stops at the next script: with many unclosed ones, it would otherwise take seconds.
+# The search for the end of a script stops at the next script; otherwise, many unclosed ones would take seconds.
 # `unescape` raises an error for a character reference with thousands of digits, so long ones are removed first.
 _MARKUP = re.compile(r"<(style|script)(?:(?!<\1).)*?</\1>|<[^<>]+>|&#[0-9]{9,};?", flags=re.DOTALL | re.IGNORECASE)
 _MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")

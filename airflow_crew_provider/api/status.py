@@ -146,7 +146,7 @@ def _usage_beside(given: Any) -> Json | None:
 
 
 def _usage(found: Any) -> Json | None:
-    """Return the usage; if it is too large, only the figures that budgets use."""
+    """Return the usage; if it is too large, only the numbers that budgets use."""
     if not isinstance(found, dict) or not is_kept(found):
         return None
     return found if len(json.dumps(found)) <= LARGEST_USAGE else figures(found)

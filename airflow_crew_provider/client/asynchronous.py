@@ -1,4 +1,4 @@
-"""Asynchronous requests with aiohttp, in a session that an event loop's waits for a deployment share.
+"""Asynchronous requests with aiohttp; all waits for one deployment in one event loop share a session.
 
 If the service supports it, polls from several waits that are due at almost the same time are sent as one request.
 Invariant: a wait ends, or counts a failure, only because of the response to its own poll. If anything goes wrong with a

@@ -13,7 +13,7 @@ def has_inbox() -> bool:
 
 
 def has_human_in_the_loop() -> bool:
-    """Whether a task can ask a person (Airflow 3.1 and newer)."""
+    """Whether a task can ask a person a question (Airflow 3.1 and newer)."""
     return RELEASE >= (3, 1)
 
 

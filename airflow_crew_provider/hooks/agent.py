@@ -1,15 +1,15 @@
 """A crew as a common-ai agent: one prompt, one execution, one answer.
 
-The interface is `BaseManagedAgentHook` of ``apache-airflow-providers-common-ai``, which the extra ``common-ai``
+The interface is `BaseManagedAgentHook` of ``apache-airflow-providers-common-ai``, which the ``common-ai`` extra
 installs. Airflow retries a task after any error, so each error also shows whether a crew may have been started::
 
-    ManagedAgentRejected         nothing was started: the service refused the prompt; the model may try another
+    ManagedAgentRejected         nothing was started: the service refused the prompt; the model may try another one
     our own error, unchanged     nothing was started, and a later try may succeed
     ManagedAgentInvocationError  nothing was started, and a later try would fail in the same way
     CrewAgentFailed              a crew may have been started: the task fails without further tries
 
-The task that asks records the execution that it started for each question, so that a retry reattaches to it: the
-failure may have been caused by a different question or tool. After a clear, the task asks again.
+For each question, the asking task records the execution that it started, so that a retry reattaches to it: the previous
+try may have failed because of a different question or tool. After a clear, the task asks again.
 """
 
 from __future__ import annotations
@@ -211,11 +211,11 @@ class Consultation:
         others = [each for each in required if each not in candidates[:1]]
         if len(candidates) == 1 and candidates[0] in asked.names and not others:
             return candidates[0]
-        wanted = f"{self._prompt_input!r} with" if self._prompt_input else "one input for"
+        wanted = repr(self._prompt_input) if self._prompt_input else "one input"
         asks = f"the crew asks for {', '.join(asked.names) or 'none'}, and requires {', '.join(required) or 'none'}"
-        said = f"An agent passes a crew {wanted} its prompt and nothing else, but {asks}"
+        said = f"An agent can pass a crew only its prompt, as {wanted}, but {asks}"
         advice = (
-            "Name the input with CrewHook(prompt_input=...), and make all other inputs optional. Nothing was started"
+            "Specify the input with CrewHook(prompt_input=...), and make all other inputs optional. Nothing was started"
         )
         raise ManagedAgentInvocationError(f"{self._crew.mask(said)}. {advice}")
 

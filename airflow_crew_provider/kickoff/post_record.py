@@ -158,7 +158,7 @@ class StoredPost:
     :param view: the path of the execution's page, if the response contains it
     :param cleared: whether a user cleared the task afterwards
     :param finished: whether the execution is known to have ended
-    :param over_budget: the limits that the execution exceeded, with the figures
+    :param over_budget: a description of the limits that the execution exceeded
     :param timed_out: the message for the timeout after which it was to be stopped, unless it was certainly not stopped
     :param unknown_since: when the execution became unknown to the service, in epoch seconds
     :param more: fields from the package that sent it, and from other releases; stored in the same way

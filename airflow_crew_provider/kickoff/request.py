@@ -1,8 +1,9 @@
 """The user's kickoff request, validated before it starts anything or costs money.
 
 Literal webhook credentials are refused, because rendered fields would show them. The word ``inbox`` requests new
-addresses in this Airflow's own inbox for each POST. A Flow also lists optional inputs, so the preflight fails only if a
-missing input is certainly required. Otherwise, the service decides, and its refusal is reported in the same words.
+addresses in this Airflow's own inbox for each POST. A Flow also lists optional inputs, so the preflight check fails
+only if a missing input is known to be required. Otherwise, the service decides, and its refusal is reported in the
+same words.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class KickoffArguments(Protocol):
 
 
 class KickoffTask(RelatedTask, Protocol):
-    """The parts of the operator that one of its tries uses."""
+    """The parts of the operator that a single try uses."""
 
     check_inputs: bool
     cancel_on_kill: bool
@@ -107,7 +108,7 @@ def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
 
 
 def seen_from_outside(task: RelatedTask) -> Json:
-    """Return the fields with which the service's page links to this Airflow and leaves a decision to its review."""
+    """Return the fields that the service's page needs to link to this Airflow and to leave decisions to its review."""
     url, review = airflow_url(), binding_review(task)
     return {**({"base_url": url} if url else {}), **({"review": review} if review else {})}
 

@@ -350,7 +350,7 @@ class CrewRunOperator(CrewKickoffOperator):
         if number > self.max_questions:
             raise CrewTaskFailed(
                 f"Execution {self.execution_id} asks question {number}, but max_questions is {self.max_questions}. "
-                "Nobody was asked; the execution stays paused at the service. Answer it with CrewResumeOperator; if "
+                "Nobody was asked; the execution stays paused. Answer it with CrewResumeOperator; if "
                 "you clear this task, it stops the execution and starts another"
             )
         if number != self._run.kept.number:

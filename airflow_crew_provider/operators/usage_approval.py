@@ -34,7 +34,7 @@ from airflow_crew_provider.wait.task import push_execution_of
 
 
 class CrewUsageApprovalOperator(AskingTask):
-    """Return a completed record; ask a person first if its execution has used more than the DAG allows.
+    """Return a completed record, but first get a person's approval if its execution used more than the DAG allows.
 
     On approval, the task passes the record on unchanged. On rejection, the task and those downstream are skipped, or
     the task fails. It sends nothing to the crew service. It also accepts the arguments ``notifiers`` and ``defaults``
@@ -43,8 +43,8 @@ class CrewUsageApprovalOperator(AskingTask):
     :param completed: the record of a completed execution (templated)
     :param max_total_tokens: tokens allowed without asking; this or `max_cost` is required
     :param max_cost: cost allowed without asking, in USD
-    :param on_unknown_usage: what to do if the service does not report the figures for a limit: ``ask`` the person,
-        ``fail``, or ``ignore`` the limit
+    :param on_unknown_usage: what to do if the service does not report the usage needed to check a limit: ``ask`` the
+        person, ``fail``, or ``ignore`` the limit
     :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no deadline.
         At the deadline, the task fails or ``defaults`` decides
     :param assigned_users: the users who may answer, as ids or as dicts with ``id`` and ``name``; None for everybody
@@ -132,7 +132,7 @@ class CrewUsageApprovalOperator(AskingTask):
             question.record.close()
             raise CrewTaskFailed(
                 f"Nobody decided within {self.response_timeout} whether the output of execution "
-                f"{shown['execution_id']} may be used, so it is not passed on; it stays at the service"
+                f"{shown['execution_id']} may be used, so it is not passed on; the service still has it"
             )
         if event.get("error_type") == "unknown":
             self.process_trigger_event_error(event)

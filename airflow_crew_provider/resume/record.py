@@ -210,5 +210,5 @@ def lost_edit(context: Any, task: RelatedTask, execution: Execution) -> str | No
     return (
         f"The edited draft of task {resume.crew_task_id} was not applied: somebody else approved the task without "
         f"it, and execution {resume.execution_id} {where}. The edited text is in the XCom crew_decision of its "
-        "review. The crew's text stays at the service"
+        "review. The crew's text is still available from the service"
     )

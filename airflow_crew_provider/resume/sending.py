@@ -32,7 +32,7 @@ SETTLING = 30.0
 
 
 class ResumeTask(Protocol):
-    """The parts of the operator that one of its tries uses."""
+    """The parts of the operator that a single try uses."""
 
     has_next_round: bool
 

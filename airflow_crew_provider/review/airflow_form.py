@@ -23,7 +23,7 @@ from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 
 if not version.has_human_in_the_loop():
     raise ImportError(
-        "A task that asks a person needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
+        "Asking a person a question needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
         "on older versions, let a person answer elsewhere and pass the four fields to CrewResumeOperator"
     )
 

@@ -92,13 +92,13 @@ def pending_record(given: Any) -> Json:
     if ask is not None and ask["kind"] == asks.UNREADABLE:
         raise CrewInvalidInput(
             "This release cannot read the crew's mid-task question. Nobody was asked, and execution "
-            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer the question "
-            "there"
+            f"{pending['execution_id']} stays paused. Upgrade this provider, or answer through "
+            "the service"
         )
     if not has_its_draft(pending):
         raise CrewInvalidInput(
-            f"{_changed(pending)}. Nobody was asked, and execution {pending['execution_id']} stays paused at the "
-            "service. Clear the wait and this task to review the crew's text"
+            f"{_changed(pending)}. Nobody was asked, and execution {pending['execution_id']} stays paused. "
+            "Clear the wait and this task to review the crew's text"
         )
     return pending
 
@@ -117,8 +117,8 @@ def refuse_changed(given: Any, shown: Json) -> None:
     pending = record_or_none(given)
     if pending is not None and not has_its_draft(pending):
         raise CrewInvalidInput(
-            f"{_changed(pending)}. The answer was not sent, and execution {shown['execution_id']} stays paused at the "
-            "service. Clear the wait and this task to continue"
+            f"{_changed(pending)}. The answer was not sent, and execution {shown['execution_id']} stays paused. "
+            "Clear the wait and this task to continue"
         )
 
 
@@ -226,8 +226,8 @@ ASK_AGAIN = "Clear this task to ask again"
 def no_answer(shown: Json, response_timeout: timedelta | None, again: str = ASK_AGAIN) -> str:
     """Return the message for a question that nobody answered in time."""
     return (
-        f"Nobody answered within {response_timeout}. Nothing was sent: execution {shown['execution_id']} stays paused "
-        f"at the service. {again}. You can also answer with CrewResumeOperator"
+        f"Nobody answered within {response_timeout}. Nothing was sent: execution {shown['execution_id']} stays paused. "
+        f"{again}. You can also answer with CrewResumeOperator"
     )
 
 
@@ -235,7 +235,7 @@ def no_round_left(review: Json, max_rounds: int | None) -> str:
     """Return the message for a revision requested in the last round."""
     return (
         f"A revision was requested in the last of {max_rounds} rounds. It was not sent: execution "
-        f"{review['execution_id']} stays paused at the service, at task {review['crew_task_id']}. Answer it with "
+        f"{review['execution_id']} stays paused at task {review['crew_task_id']}. Answer it with "
         "CrewResumeOperator, or raise max_rounds and start a new run"
     )
 

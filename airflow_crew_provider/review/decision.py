@@ -79,7 +79,7 @@ class ReviewRules:
 
     holds_another: ClassVar[str] = (
         "Airflow still holds the draft from an earlier run of this task and cannot show the new one, so nobody was "
-        "asked and nothing was sent. The execution stays paused at the service; start a new DAG run instead of "
+        "asked and nothing was sent. The execution stays paused; start a new DAG run instead of "
         "clearing this one, or answer with CrewResumeOperator"
     )
 
@@ -311,7 +311,7 @@ class Decision:
         self._record.close()
         raise CrewTaskFailed(
             "Somebody has rejected this draft, so the deadline does not approve it. Nothing was sent: execution "
-            f"{self._shown['execution_id']} stays paused at the service. {self._rules.again}. You can also "
+            f"{self._shown['execution_id']} stays paused. {self._rules.again}. You can also "
             "answer with CrewResumeOperator"
         )
 

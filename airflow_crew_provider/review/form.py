@@ -108,10 +108,10 @@ class ReviewForm:
         if is_of_flow(self.pending):
             who = f"The method {_code(task)} of the Flow" if task else "A method of the Flow"
             name = f" {_code(agent)}" if agent else ""
-            return f"{place}{who}{name} returned this draft and awaits your answer."
-        who = f"The task {_code(task)}" if task else "A task of the crew"
-        by = f" of the agent {_code(agent)}" if agent else ""
-        return f"{place}{who}{by} produced this draft and awaits your answer."
+            return f"{place}{who}{name} returned this draft and is waiting for your answer."
+        who = f"Task {_code(task)}" if task else "One of the crew's tasks"
+        by = f", run by agent {_code(agent)}," if agent else ""
+        return f"{place}{who}{by} produced this draft and is waiting for your answer."
 
     def _asked(self) -> str:
         question = self.pending.get("question")

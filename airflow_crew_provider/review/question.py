@@ -1,4 +1,4 @@
-"""Asks a person and waits for an answer, without losing it to retries or clears. Needs Airflow 3.1 or newer.
+"""Asks a person a question and waits; retries and clears do not lose the answer. Needs Airflow 3.1 or newer.
 
 A worker runs the task several times: the task asks and frees its slot, and resumes with an answer, at an escalation
 step, at the deadline, or after a lost try. Each time, it creates one `Question` from the stored record. It asks only if
@@ -202,7 +202,7 @@ def _place_of(ti: Any) -> str:
 
 
 class AskingTask(HITLOperator):
-    """The base class of operators that ask a person."""
+    """The base class of operators that ask a person a question."""
 
     def rules(self) -> Any:
         """Return the rules for the question, from the task's rendered arguments."""

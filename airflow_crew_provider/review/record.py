@@ -171,7 +171,7 @@ class QuestionRecord:
         return self._about(draft).until
 
     def terms(self, draft: Draft) -> Json | None:
-        """Return the terms with which an earlier try asked about this draft."""
+        """Return the terms under which an earlier try asked about this draft."""
         return self._about(draft).terms
 
     def terms_before_clear(self, draft: Draft) -> Json:

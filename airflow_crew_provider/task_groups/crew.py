@@ -106,7 +106,7 @@ def _each(given: Any) -> Iterable[Any]:
 def _no_round_left(record: Json) -> str:
     return (
         f"Execution {record.get('execution_id')} is waiting for a person again, at task {record.get('crew_task_id')}, "
-        "but no review rounds remain. It stays paused at the service; raise max_rounds, or answer it by hand"
+        "but no review rounds remain. It stays paused; raise max_rounds, or answer it by hand"
     )
 
 
@@ -158,14 +158,15 @@ def crew_with_review(
     :param deferrable: wait for the crew in the triggerer, without a worker slot
     :param poll_interval: the shortest pause between two polls, in seconds
     :param timeout: how long one wait for the crew may take, in seconds
-    :param cancel_on_kill: stop the execution, best effort, when a user stops the kickoff or a wait
+    :param cancel_on_kill: stop the execution (best effort) when a user stops the kickoff or a wait
     :param review: arguments for `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
     :param on_tool_timeout: as in `CrewReviewOperator`
     :param auto_approve: as in `CrewReviewOperator`
     :param output_schema: schema for the completed output, as in `CrewStatusSensor`
     :param max_total_tokens: fail if the execution uses more tokens
     :param max_cost: fail if the execution costs more, in USD
-    :param on_unknown_usage: what to do if the service does not report the figures for a limit: ``fail`` or ``ignore``
+    :param on_unknown_usage: what to do if the service does not report the usage needed to check a limit: ``fail``, or
+        ``ignore`` the limit
     :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person
     :param output_to: where to write the completed output instead of XCom (templated)
     :param on_schema_mismatch: for a draft that does not match: ``fail`` only shows its violations; ``revise`` sends it
@@ -229,7 +230,8 @@ class Rounds:
 
     def one_after_another(self) -> list[CrewStatusSensor]:
         """Create the tasks for each round; return the waits."""
-        from airflow_crew_provider.operators.review import CrewReviewOperator  # on old Airflow, only a call fails
+        # Imported here, so that on older versions of Airflow this module still imports and only the call fails.
+        from airflow_crew_provider.operators.review import CrewReviewOperator
 
         waits, previous = [self.first], None
         for number in range(1, self.most + 1):

@@ -178,7 +178,7 @@ class CrewStatusTrigger(BaseTrigger):
         return max(0.0, min(first, self.deadline or first) - now)
 
     def _gave_up(self, problem: str) -> Outcome:
-        fate = f"Execution {self.kickoff_id} is not affected and may continue at the service"
+        fate = f"Execution {self.kickoff_id} is not affected and may still be active"
         return Outcome(GAVE_UP, self.kickoff_id, f"{problem}. {fate}")
 
     async def _stop_if_killed(self, *, without_task: bool) -> None:

@@ -4,7 +4,7 @@ The shape is that of ``GET /executions/{id}``. For a deployment with only the sp
 execution's status, and the data that reviews in Airflow have stored about its drafts.
 
 All data from a deployment or an XCom is put into this shape once, before anything is rendered: each field gets the type
-that the page expects, or None. A draft is compared with its hash, then secrets are masked, then texts are cut.
+that the page expects, or None. A draft is compared with its hash, then secrets are masked, then texts are truncated.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def _person(given: Json, mask: Mask) -> str:
 
 
 def _shaped(given: Json, texts: dict[str, int], mask: Mask) -> Json:
-    """Return an object's strings, masked and cut, with None for missing ones, and whether any was cut."""
+    """Return an object's strings, masked and truncated, with None for missing ones, and whether any was truncated."""
     found = {name: None if (text := text_or_none(given.get(name))) is None else mask(text) for name in texts}
     is_cut = any(text is not None and len(text) > texts[name] for name, text in found.items())
     return {
@@ -402,7 +402,7 @@ def _cut(text: Any, most: int) -> Any:
 
 
 def _bounded(value: Any, mask: Mask) -> Any:
-    """Return a JSON value with its strings masked and cut; only part of a large or deep one."""
+    """Return a JSON value with its strings masked and truncated; only part of a large or deep one."""
     left = LONGEST_VALUE
 
     def text(value: str) -> str:

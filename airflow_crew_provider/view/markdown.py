@@ -104,7 +104,7 @@ def difference(before: str, after: str, names: tuple[str, str], most: int) -> Ma
 
 
 def fitted(value: Any, most: int) -> Markup:
-    """Return text as HTML, cut to at most this many bytes."""
+    """Return text as HTML, truncated to at most this many bytes."""
     text = "" if value is None else str(value)
     begun = text[:most]
     while (size := size_of(shown := escape(begun))) > most:

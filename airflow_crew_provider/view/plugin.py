@@ -3,7 +3,7 @@
 Every Airflow process loads it, so it imports very little.
 
 Airflow 3.4 shows a view only for the operators that the view names. Older versions would show it for every task in
-every DAG, so there the tab is off until a setting turns it on.
+every DAG, so on those versions the tab is off until a setting turns it on.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
 
 
 def seconds(value: Any, name: str = "a time") -> float | None:
-    """Convert a user's time to seconds; it may be a number, a numeric string, a timedelta, or None, which stays None.
+    """Convert a time given by the user (a number, a numeric string or a timedelta) to seconds; None stays None.
 
     :param name: the name of the argument, for the message
     :raises CrewInvalidInput: the value is not a valid time
@@ -199,7 +199,7 @@ MOST_AGENTS = 5
 
 
 def in_short(execution: Execution, page: str) -> str:
-    """Return a log line about a completed execution; omit figures that the service does not report.
+    """Return a log line about a completed execution; omit anything that the service does not report.
 
     :param page: the URL of the execution's page; empty if it has none
     """
@@ -225,7 +225,7 @@ WHAT_NOW = "A retry would fail too; raise the limit, or make the crew use less, 
 def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> NoReturn:
     """Stop an execution that exceeded its budget, and fail for good.
 
-    :param passed: the limits it exceeded, with the figures
+    :param passed: a description of the limits that it exceeded
     """
     raise CrewTaskFailed(f"Execution {kickoff_id} {passed}. {_stop(poller, kickoff_id, log)}. {WHAT_NOW}")
 

@@ -59,8 +59,8 @@ def stored(path: str, execution: Execution, output: Any) -> Json:
     except Exception as error:  # each storage raises its own errors
         raise AirflowException(
             f"The output of execution {execution.kickoff_id} could not be written to {path}: {type(error).__name__}: "
-            f"{error}. The execution has completed and its output stays at the service; a retry of this task fetches "
-            "and writes it again"
+            f"{error}. The execution has completed, and its output is still available from the service; a retry of "
+            "this task fetches and writes it again"
         ) from error
     tasks = [asdict(replace(task, output=None)) for task in execution.tasks]
     return {"output": None, "output_path": path, "tasks": tasks}
@@ -95,8 +95,8 @@ class OutputRules:
 
     :param schema: a JSON Schema, a pydantic model or its import path; None accepts any output
     :param budget: limits on the execution's usage
-    :param on_unknown_usage: what to do if the service does not report the figures for a limit: ``fail``, or ``ignore``
-        the limit
+    :param on_unknown_usage: what to do if the service does not report the usage needed to check a limit: ``fail``, or
+        ``ignore`` the limit
     :param output_to: the path to write the output to; None leaves it in the record
     :param multiple_outputs: whether each key of the output also becomes an XCom
     """
@@ -177,8 +177,8 @@ class OutputRules:
 def still_there() -> str:
     """Return a message with the fate of an execution whose output was not accepted, and what to do next."""
     return (
-        "The execution has completed and its output stays at the service; a retry would fail too. To run the "
-        "crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
+        "The execution has completed, and its output is still available from the service; a retry would fail too. To "
+        "run the crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
     )
 
 

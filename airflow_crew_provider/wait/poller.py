@@ -1,4 +1,4 @@
-"""The polling and waiting of tasks: the same steps, blocking in a worker and awaiting in a triggerer.
+"""How tasks poll and wait: the same steps block in a worker and are awaited in a triggerer.
 
 The steps are written once, as coroutines; only their I/O and pauses differ (`Blocking`, `Awaiting`). A worker's
 coroutines never suspend, so it runs them without an event loop (`finished`).

@@ -152,8 +152,8 @@ class WaitingTask(CrewTask):
         import path, ``package.module:Model``
     :param max_total_tokens: fail the task if the execution uses more tokens; None for no limit
     :param max_cost: fail the task if the execution costs more, in USD; None for no limit
-    :param on_unknown_usage: what to do if the service does not report a completed execution's figures for a limit:
-        ``fail``, or ``ignore`` the limit
+    :param on_unknown_usage: what to do if the service does not report the usage needed to check a completed execution
+        against a limit: ``fail``, or ``ignore`` the limit
     :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person;
         False lets it finish
     :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has

@@ -50,7 +50,7 @@ class Outcome:
 
     ``kind`` is one of `KINDS`: the execution has completed, is pending or has failed; the wait gave up polling or
     reached its deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the
-    execution has exceeded its limits. ``usage`` has the figures for a failed or over-budget execution, if known.
+    execution has exceeded its limits. ``usage`` is that of a failed or over-budget execution, if known.
     """
 
     kind: str
@@ -89,9 +89,9 @@ def shortened(text: str) -> str:
 def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:
     """Return the fate of an execution as a sentence, given the result of a stop (None if none was requested)."""
     if stopped is None:
-        return f"Execution {kickoff_id} was not stopped and may continue at the service"
+        return f"Execution {kickoff_id} was not stopped and may still be active"
     if isinstance(stopped, exceptions.CrewError):
-        return f"Execution {kickoff_id} could not be stopped ({stopped}) and may continue at the service"
+        return f"Execution {kickoff_id} could not be stopped ({stopped}) and may still be active"
     if stopped:
         return f"Execution {kickoff_id} was stopped"
     return (
@@ -367,10 +367,10 @@ class Watch:
     def fate(self) -> str:
         """A sentence about the execution's current state."""
         if self.last is None and self.known:
-            return f"Execution {self.kickoff_id} is not affected and may continue at the service"
+            return f"Execution {self.kickoff_id} is not affected and may still be active"
         if self.last is None:
-            return f"Execution {self.kickoff_id} was not seen at the service; if it exists, it continues"
-        return f"{self._last_seen} and may continue at the service"
+            return f"Execution {self.kickoff_id} was never seen; if it exists, it may still be active"
+        return f"{self._last_seen} and may still be active"
 
     @property
     def _last_seen(self) -> str:

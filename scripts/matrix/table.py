@@ -25,12 +25,12 @@ HELD_BACK = {
     LOWEST: ("universal-pathlib<0.3",),
 }
 FAILS = {
-    "3.0": "its login, its task processes and its object storage fail",
-    "3.2": "its API server does not start: `TITerminalStatePayload needs a discriminator field`",
+    "3.0": "login, task processes and object storage fail",
+    "3.2": "the API server does not start: `TITerminalStatePayload needs a discriminator field`",
     LOWEST: "the object storage of Airflow 2.11.0 fails",
 }
 DIFFERS = {
-    "2.11": "neither reviews nor the inbox; tasks keep their records in Variables",
+    "2.11": "no reviews, no inbox; tasks keep their records in Variables",
     "3.0": "no reviews; records in Variables",
     "3.1": "a review waits in the triggerer; records in Variables",
     "3.2": "a review waits in the triggerer; records in Variables",
@@ -41,7 +41,7 @@ DIFFERS = {
 }
 COLUMNS = ("tests", "dag", "processes", "service", "tried")
 HEAD = (
-    "| Airflow | tests | one DAG in real processes | inbox and reviews in real processes | with the extra `service` "
+    "| Airflow | tests | one DAG in real processes | inbox and reviews in real processes | with the `service` extra "
     "| tested on | what differs |\n|---|---|---|---|---|---|---|"
 )
 
@@ -116,7 +116,7 @@ def _differs(place: str) -> str:
     if place != next(each for each in CELLS if each.startswith(f"{version}, ")):
         return ""
     held = ", ".join(f"`{pin}`" for pin in HELD_BACK.get(version, ()))
-    return DIFFERS[version] + (f"; held back: {held}, because with newer versions {FAILS[version]}" if held else "")
+    return DIFFERS[version] + (f"; held back: {held}, because with newer versions, {FAILS[version]}" if held else "")
 
 
 def main() -> int:

@@ -53,7 +53,7 @@ class Collector:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables with which a process sends its spans here, without much delay."""
+        """The environment variables that make a process send its spans here, without much delay."""
         exporter = {"OTEL_TRACES_EXPORTER": "otlp_proto_http"}  # for Airflow, `otlp` is gRPC
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "100", **exporter}
 

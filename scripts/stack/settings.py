@@ -81,7 +81,7 @@ QUICK = {
 
 
 def cluster() -> dict[str, str]:
-    """Return the settings with which a cluster detects dead processes; docker-compose.yaml reads the same file."""
+    """Return the settings that a cluster uses to detect dead processes; docker-compose.yaml reads the same file."""
     lines = CLUSTER_FILE.read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 

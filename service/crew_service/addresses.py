@@ -14,7 +14,7 @@ def parsed(address: str) -> str:
     """
     url = URL(address)
     if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError("must begin with http:// or https:// and name a host")
+        raise ValueError("must begin with http:// or https:// and contain a host")
     if ":" in url.host:
         IPv6Address(url.host)
     else:

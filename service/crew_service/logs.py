@@ -1,7 +1,7 @@
 """Logs JSON lines or text, with the execution's id if there is one. Tokens and bodies are never logged.
 
-Only the fields below are taken from a log record: the JSON formatters of libraries write every field, even those
-that other packages attach.
+Only the fields below are taken from a log record: JSON formatters from libraries write every field, even those that
+other packages attach.
 """
 
 from __future__ import annotations

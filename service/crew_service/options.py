@@ -137,8 +137,8 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
     asking = next((crew.asks for crew in crews.values() if crew.asks), None)
     if asking and DIALECTS[arguments.dialect].fresh_ids:  # its answers can only contain text
         raise BadTarget(
-            f"A crew cannot be served in the live dialect: {asking} asks people in the middle of a task, which needs "
-            "--dialect spec."
+            f"A crew cannot be served in the live dialect: {asking} asks people questions in the middle of a task, "
+            "which needs --dialect spec."
         )
     return crews
 
@@ -242,7 +242,7 @@ def web_address(text: str) -> str:
     try:
         addresses.parsed(text)
     except ValueError:
-        raise argparse.ArgumentTypeError("must begin with http:// or https:// and name a host") from None
+        raise argparse.ArgumentTypeError("must begin with http:// or https:// and contain a host") from None
     return text
 
 

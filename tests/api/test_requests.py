@@ -161,7 +161,9 @@ def test_only_webhooks_that_are_set_are_sent(webhooks: Webhooks | None, fields: 
 
 def test_an_id_of_the_longest_size_is_sent_and_one_byte_more_is_not() -> None:
     assert path_segment("x" * LONGEST_ID) == "x" * LONGEST_ID
-    with pytest.raises(CrewInvalidInput, match=r"^An id of 2049 bytes is longer than 2048; nothing was sent$"):
+    with pytest.raises(
+        CrewInvalidInput, match=r"^An id of 2049 bytes is too long \(the limit is 2048\); nothing was sent$"
+    ):
         path_segment("x" * (LONGEST_ID + 1))
     with pytest.raises(CrewInvalidInput, match="An id of 2050 bytes"):
         path_segment("ü" * 1025)

@@ -119,10 +119,10 @@ def test_the_prompt_goes_to_the_input_that_is_named_or_the_only_one_that_can_be_
             "topic",
             "the crew asks for topic, tone, and requires",
         ),
-        ({"inputs": ["topic", "tone"], "required": ["topic", "tone"]}, None, "passes a crew one input for its prompt"),
+        ({"inputs": ["topic", "tone"], "required": ["topic", "tone"]}, None, "only its prompt, as one input,"),
         ({"inputs": ["topic", "tone"]}, "topic", "requires topic, tone"),
-        ({"inputs": ["topic", "tone"], "required": ["tone"]}, "topic", "'topic' with its prompt and nothing else"),
-        ({"inputs": ["topic"], "required": []}, "subject", "'subject' with its prompt"),
+        ({"inputs": ["topic", "tone"], "required": ["tone"]}, "topic", "only its prompt, as 'topic',"),
+        ({"inputs": ["topic"], "required": []}, "subject", "only its prompt, as 'subject'"),
         ({"inputs": []}, None, "the crew asks for none, and requires none"),
     ],
 )

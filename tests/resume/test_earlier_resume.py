@@ -142,8 +142,8 @@ class Told:
 def test_an_edit_that_was_left_to_a_round_that_does_not_come_is_told(now: Execution, where: str) -> None:
     assert lost_edit({"ti": Told(resume_1=LEFT)}, Round(), now) == (
         "The edited draft of task draft_task was not applied: somebody else approved the task without it, and "
-        f"execution e-1 {where}. The edited text is in the XCom crew_decision of its review. The crew's text stays "
-        "at the service"
+        f"execution e-1 {where}. The edited text is in the XCom crew_decision of its review. The crew's text is still "
+        "available from the service"
     )
 
 

@@ -549,7 +549,7 @@ def test_an_error_has_no_part_of_a_secret_where_its_arguments_are_cut(serve: Ser
 @pytest.mark.parametrize(
     ("steps", "options", "reason"),
     [
-        ([MAIL], ["--dialect", "live"], "'ask' in its task send asks people in the middle of a task"),
+        ([MAIL], ["--dialect", "live"], "'ask' in its task send asks people questions in the middle of a task"),
         ([{"tool": "x"}], ["--dialect", "live", "--tool", "x=approve"], "its rule x=approve asks people"),
         ([MAIL], ["--no-journal"], "'ask' in its task send needs the journal"),
         ([{"tool": "x"}], ["--no-journal", "--tool", "x=approve"], "its rule x=approve needs the journal"),

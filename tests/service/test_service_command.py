@@ -111,8 +111,8 @@ def test_a_bad_target_ends_the_start_with_one_sentence_that_names_it(
     [
         (("--port", "99999"), "argument --port: must be from 0 to 65535"),
         (("--port", "-1"), "argument --port: must be from 0 to 65535"),
-        (("--db", ":memory:"), "The database ':memory:' is in memory and does not persist; name a file."),
-        (("--db", "sqlite://"), "The database 'sqlite://' is in memory and does not persist; name a file."),
+        (("--db", ":memory:"), "The database ':memory:' is in memory and would not persist; specify a file."),
+        (("--db", "sqlite://"), "The database 'sqlite://' is in memory and would not persist; specify a file."),
         (("--db", "mysql+nothing://h/x"), "'mysql+nothing://h/x'"),
         (("--db", "oracle+cx_oracle://h/x"), "its driver cx_Oracle is not installed"),
     ],

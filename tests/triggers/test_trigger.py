@@ -106,7 +106,7 @@ def test_n18_a_connection_that_stays_missing_ends_the_wait_as_a_failure(impatien
     event = fire(trigger(crew_conn_id="crew_nowhere"))
     assert event["kind"] == GAVE_UP
     assert "crew_nowhere" in event["message"]
-    assert "may continue at the service" in event["message"]
+    assert "may still be active" in event["message"]
 
 
 def test_a_trigger_sends_only_status_requests(server: FaultServer, dialect: Dialect) -> None:

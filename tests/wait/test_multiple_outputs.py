@@ -105,7 +105,7 @@ def test_an_output_whose_keys_cannot_be_xcoms_fails_the_task_and_pushes_none(
     with pytest.raises(CrewTaskFailed) as failure:
         run(kickoff(deferrable=False), task_run)
     assert problem in str(failure.value)
-    assert "its output stays at the service" in str(failure.value)
+    assert "its output is still available from the service" in str(failure.value)
     assert "total" not in task_run.xcom
 
 

@@ -53,7 +53,7 @@ def test_an_output_that_does_not_match_fails_the_task_for_good(
     message = str(failure.value)
     assert "The output of execution k-1 does not match output_schema" in message
     assert "$.total: 'three' is not of type 'number'" in message
-    assert "its output stays at the service" in message
+    assert "its output is still available from the service" in message
 
 
 def test_after_a_resume_the_output_of_the_second_wait_is_compared(server: FaultServer) -> None:

@@ -103,7 +103,7 @@ def test_n33_what_is_not_known_to_be_over_is_not_stopped(server: FaultServer, de
 @pytest.mark.parametrize("made", [kickoff, sensor])
 def test_n33_an_execution_may_be_let_to_its_end(server: FaultServer, made: Any) -> None:
     server.on(POLL, used(1250), used(1250, completed("done")))
-    assert "its output stays at the service" in failure(made(deferrable=True, stop_over_budget=False))
+    assert "its output is still available from the service" in failure(made(deferrable=True, stop_over_budget=False))
     assert sent(server, STOP) == 0
 
 

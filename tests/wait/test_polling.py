@@ -94,7 +94,7 @@ def test_n1_failures_are_forgiven_for_five_minutes_and_not_longer() -> None:
     assert outcome.kind == GAVE_UP
     assert "failed 7 times since 2027-01-15T08:00:00+00:00" in outcome.message
     assert "503" in outcome.message
-    assert "Execution k-1 was not seen at the service; if it exists, it continues" in outcome.message
+    assert "Execution k-1 was never seen; if it exists, it may still be active" in outcome.message
 
 
 @pytest.mark.row("N1")

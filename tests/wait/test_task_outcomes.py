@@ -246,14 +246,14 @@ def test_airflows_own_timeout_comes_well_after_the_deadline(noon: float) -> None
 @pytest.mark.parametrize(
     ("stopped", "fate"),
     [
-        (None, "Execution k-1 was not stopped and may continue at the service"),
+        (None, "Execution k-1 was not stopped and may still be active"),
         (True, "Execution k-1 was stopped"),
         (
             False,
             "Execution k-1 could not be stopped: the service refused or does not support stopping, or it has already "
             "ended",
         ),
-        (CrewProtocolError("odd"), "Execution k-1 could not be stopped (odd) and may continue at the service"),
+        (CrewProtocolError("odd"), "Execution k-1 could not be stopped (odd) and may still be active"),
     ],
 )
 def test_the_fate_of_an_execution_is_reported(stopped: Any, fate: str) -> None:
@@ -419,8 +419,8 @@ def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any = None) 
         (
             CrewUnauthorized(401, "POST", "/stop/k-1", "no"),
             None,
-            f"Execution k-1 could not be stopped ({CrewUnauthorized(401, 'POST', '/stop/k-1', 'no')}) and may continue "
-            "at the service",
+            f"Execution k-1 could not be stopped ({CrewUnauthorized(401, 'POST', '/stop/k-1', 'no')}) and may still be "
+            "active",
         ),
     ],
     ids=["stopped", "completed", "failed", "runs on", "not known", "refused"],
@@ -445,6 +445,6 @@ def test_n33_a_stop_is_tried_again_while_the_service_is_busy(monkeypatch: pytest
 @pytest.mark.row("N33")
 def test_n33_a_stop_is_given_up_as_a_wait_is(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(BUSY)
-    fate = f"Execution k-1 could not be stopped ({BUSY}) and may continue at the service"
+    fate = f"Execution k-1 could not be stopped ({BUSY}) and may still be active"
     assert over_budget(service, monkeypatch, WarningLog()) == fate
     assert FORGIVEN < service.now - 1000.0 < FORGIVEN + 10

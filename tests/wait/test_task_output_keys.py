@@ -12,8 +12,8 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.output import push_keys
 
 FATE = (
-    "The execution has completed and its output stays at the service; a retry would fail too. To run the crew "
-    "again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
+    "The execution has completed, and its output is still available from the service; a retry would fail too. To run "
+    "the crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
 )
 
 RESERVED = "is an XCom key used by Airflow or this provider"

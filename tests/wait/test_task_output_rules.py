@@ -20,8 +20,8 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.output import OutputRules
 
 STAYS = (
-    "The execution has completed and its output stays at the service; a retry would fail too. To run the crew "
-    "again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
+    "The execution has completed, and its output is still available from the service; a retry would fail too. To run "
+    "the crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
 )
 TASK = TaskResult(task_id="t", agent="a", output="long", execution_time=1.5)
 OBJECT = {"type": "object", "required": ["total"]}
@@ -347,7 +347,8 @@ def test_an_output_that_cannot_be_written_is_left_to_a_retry(log: WarningLog, tm
     assert not isinstance(error.value, CrewTaskFailed)
     assert str(error.value) == (
         f"The output of execution k-1 could not be written to {tmp_path}: {type(cause).__name__}: {cause}. The "
-        "execution has completed and its output stays at the service; a retry of this task fetches and writes it again"
+        "execution has completed, and its output is still available from the service; a retry of this task "
+        "fetches and writes it again"
     )
 
 

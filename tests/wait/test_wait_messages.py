@@ -43,7 +43,7 @@ from airflow_crew_provider.wait.watch import (
 SINCE = "2027-01-15T08:00:00+00:00"
 BUSY = CrewServerError(503, "GET", "/status/k-1", "busy")
 UNKNOWN = CrewNotFound(404, "GET", "/status/k-1", "not found")
-LOST = "Execution k-1 was not seen at the service; if it exists, it continues"
+LOST = "Execution k-1 was never seen; if it exists, it may still be active"
 GONE = (
     "The service no longer shows execution k-1: it may be waiting for a person, but only the human-input webhook "
     "contains its task id. The wait continues"
@@ -152,9 +152,9 @@ def test_a_wait_that_saw_nothing_ends_by_saying_so() -> None:
     ("known", "last", "fate"),
     [
         (False, None, LOST),
-        (True, None, "Execution k-1 is not affected and may continue at the service"),
-        (True, seen(), "Execution k-1 was last seen running and may continue at the service"),
-        (True, STEP, "Execution k-1 was last seen running (1 of 2 tasks, now draft) and may continue at the service"),
+        (True, None, "Execution k-1 is not affected and may still be active"),
+        (True, seen(), "Execution k-1 was last seen running and may still be active"),
+        (True, STEP, "Execution k-1 was last seen running (1 of 2 tasks, now draft) and may still be active"),
     ],
 )
 def test_whoever_gives_up_says_what_became_of_the_execution(known: bool, last: Any, fate: str) -> None:

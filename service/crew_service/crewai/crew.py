@@ -153,7 +153,7 @@ def _not_loaded(job: Job, message: Message) -> CrewFailed:
 
 
 def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], bool]:
-    """Return the tool rules, those from the command line first, and whether agents get the tool for asking people."""
+    """Return the tool rules, those from the command line first, and whether agents get the `AskPerson` tool."""
     try:
         return (*options.rules, *project.tool_rules(target)), project.has_ask_person(target)
     except BadRule as problem:

@@ -13,10 +13,10 @@ from crew_service.crewai import internals
 from crew_service.crewai.errors import Fatal
 from crew_service.engine.crew import Round
 
-NOT_STOPPED = "A task that asks a person was not stopped; the crew must not clear CrewAI's hooks."
+NOT_STOPPED = "A task that asks a person for feedback was not stopped; the crew must not clear CrewAI's hooks."
 AT_A_TERMINAL = "The crew requests terminal input, but has no terminal; use a task with human_input to ask a person."
 ASKED = "The Flow requests terminal input, but has no terminal; use a method with @human_feedback to ask a person."
-OF_A_TASK = "A crew started by a task asks a person, but only the served crew's own tasks can do so."
+OF_A_TASK = "A crew started by a task asks a person for feedback, but only the served crew's own tasks can do so."
 
 
 def refuse(*args: object, **values: object) -> NoReturn:

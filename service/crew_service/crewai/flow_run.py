@@ -1,4 +1,4 @@
-"""Runs a Flow from its last question to its end, or to the next method that asks a person.
+"""Runs a Flow from its last question to its end, or to the next method that asks a person a question.
 
 A gate ends only its own branch: parallel branches continue to their own end or gate. Then all of the Flow's data is
 stored as plain JSON in the gate's state. If several gates are waiting, their questions are asked one after another.
@@ -250,5 +250,7 @@ class _Asking:
 
     def request_feedback(self, context: PendingFeedbackContext, flow: Any) -> str:
         if flow is not self._flow:
-            raise Fatal("A Flow started by a method asks a person, but only the served Flow itself can do so.")
+            raise Fatal(
+                "A Flow started by a method asks a person for feedback, but only the served Flow itself can do so."
+            )
         raise HumanFeedbackPending(context=context)

@@ -80,7 +80,7 @@ def _only(module: ModuleType, kind: str) -> Any:
     names = ", ".join(sorted(getattr(value, "__name__", "a Crew") for value in found)) or "none"
     raise UnsupportedCrew(
         f"{module.__name__} should have one {what}, but has {len(found)} ({names}); "
-        f"name the one to serve, as in {module.__name__}:NAME."
+        f"specify which one to serve, as in {module.__name__}:NAME."
     )
 
 

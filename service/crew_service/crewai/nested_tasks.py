@@ -1,4 +1,4 @@
-"""Handles tasks of crews that a Flow's methods start: each may ask a person, and no finished task runs again.
+"""Handles tasks of crews that a Flow's methods start: each may ask a question, and no finished task runs again.
 
 A question stops the method, whatever the method catches or returns. After the answer, the method restarts, and finished
 tasks of its crews return their stored outputs. A task is identified by its method, the texts of its crew, how often the
@@ -99,7 +99,7 @@ class NestedTasks:
         self._running: dict[int, str] = {}
 
     def watch(self) -> None:
-        """From now on, let nested tasks in this process ask people, and replay the finished ones."""
+        """From now on, let nested tasks in this process ask people questions, and replay the finished ones."""
         internals.wrap_crews(_of_crew)
         internals.wrap_tasks(journal.going_back, self._settled, self._done)
         register_hook(InterceptionPoint.POST_STEP, self._answered)
@@ -107,7 +107,7 @@ class NestedTasks:
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        """Wrap a method call; if it asks a person, raise `TaskAsks` or `Asked`, even if the method catches them."""
+        """Wrap a method call; if it asks a question, raise `TaskAsks` or `Asked`, even if the method catches them."""
         run = MethodRun(name)
         token = METHOD.set(run)
         journal.enter(name)

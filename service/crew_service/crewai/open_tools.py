@@ -25,7 +25,8 @@ class NoSuchTool(Fatal):
     def __init__(self, rule: ToolRule, names: Iterable[str]) -> None:
         super().__init__(
             f"The rule {rule} matches none of the crew's tools, some of which were unknown until now "
-            f"({', '.join(names) or 'there are none'}). No tool of this task was run; correct the name in the rule."
+            f"({', '.join(names) or 'there are none'}). "
+            "None of this task's tools were run; correct the name in the rule."
         )
 
 

@@ -58,7 +58,7 @@ class CrewProcess:
         return message
 
     def dismiss(self) -> None:
-        """Let a process that has sent its outcome exit on its own, which may take seconds."""
+        """Let a process that has sent its outcome exit on its own, which may take several seconds."""
         self._pid = None
 
     def end(self) -> None:

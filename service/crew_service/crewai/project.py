@@ -45,7 +45,7 @@ class Project:
             path = (self.root / self.definition).resolve()
             if not path.is_relative_to(self.root) or not path.is_file():
                 raise UnsupportedCrew(
-                    f"[tool.crewai] names the definition {self.definition!r}, which is not a file in the project."
+                    f"[tool.crewai] specifies the definition {self.definition!r}, which is not a file in the project."
                 )
             return path
         names = {"crew": DECLARATIVE_CREWS, "flow": DECLARATIVE_FLOWS, None: DECLARATIVE_CREWS + DECLARATIVE_FLOWS}
@@ -109,7 +109,7 @@ def tool_rules(target: str) -> list[ToolRule]:
 
 
 def has_ask_person(target: str) -> bool:
-    """Whether `[tool.airflow-crew-service]` gives every agent of the target the tool for asking a person."""
+    """Whether `[tool.airflow-crew-service]` gives every agent of the target the `AskPerson` tool."""
     given = _declared(target).get("ask_person", False)
     if not isinstance(given, bool):
         raise UnsupportedCrew("[tool.airflow-crew-service] ask_person must be true or false.")

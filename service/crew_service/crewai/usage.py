@@ -2,7 +2,7 @@
 
 Most models count their own tokens. The counts are read immediately, in the thread that runs the task. If a model relies
 on CrewAI's events instead, its tokens are taken from them; an event within a call that has already been counted merely
-repeats the call's tokens. A call without token counts is recorded as uncounted, so that the total is not mistaken for
+repeats the call's tokens. A call without token counts is recorded as uncounted, so that the total is not taken to be
 complete: this applies to models that only define their own `call`, and to calls that may have failed after an answer.
 Only a model that passes its messages to another model, or returns another model's answer, needs no counts of its own.
 """

@@ -161,14 +161,14 @@ class Step(JournalEntry):
     agent: str = ""  # the agent's role
     seconds: float | None = None  # duration
     usage: dict[str, int] | None = None  # for a model call
-    arguments: str | None = None  # JSON, reported at the start, cut to `LONGEST_TOLD` + 1 characters
+    arguments: str | None = None  # JSON, reported at the start, truncated to `LONGEST_TOLD` + 1 characters
     result: str | None = None  # likewise, reported at the end
     is_kept: bool = True  # by the journal
     is_awaited: bool = False  # whether the crew waits until this is stored
     is_approved: bool = False  # by a decision in the journal, which this start carries out
 
 
-LONGEST_TOLD = 16 * 1024  # characters: more than people see, because secrets are masked before the text is cut
+LONGEST_TOLD = 16 * 1024  # characters: more than people see, because secrets are masked before the text is truncated
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class Crew(Protocol):
 
     @property
     def asks(self) -> str | None:
-        """Return why it asks people in the middle of a task, as the beginning of a sentence; None if it does not."""
+        """Return why it asks questions in the middle of a task, as the beginning of a sentence; None if it does not."""
         ...
 
     def has_tool(self, rule: ToolRule) -> bool:

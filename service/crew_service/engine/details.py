@@ -1,8 +1,8 @@
 """All details of one execution, in at most 1 MiB of JSON, which is also the basis of its page.
 
-If the details are too large, long texts are cut first, all to the same length. Next, the output's object, meta and
-inputs are omitted, each as a whole. Finally, the oldest steps, tasks and rounds are omitted. Data beyond the limits is
-not read from the database.
+If the details are too large, long texts are truncated first, all to the same length. Next, the output's object, meta
+and inputs are omitted, each as a whole. Finally, the oldest steps, tasks and rounds are omitted. Data beyond the limits
+is not read from the database.
 """
 
 from __future__ import annotations
@@ -415,7 +415,7 @@ def _room(sizes: list[int]) -> int:
 
 
 def fitted(record: Record) -> bytes:
-    """Return a record as JSON, cut until it fits."""
+    """Return a record as JSON, truncated until it fits."""
     for holder, name, most in _names(record):
         _cut(holder, name, most)
     text = _json(record)
@@ -454,7 +454,7 @@ def _texts(record: Record) -> list[tuple[Record, str]]:
 
 
 def _names(record: Record) -> list[tuple[Record, str, int]]:
-    """Return the places and maximum lengths of strings that are usually short; cut long outcomes right away."""
+    """Return the places and maximum lengths of strings that are usually short; truncate long outcomes right away."""
     for each in record["rounds"]:
         outcomes = _listed(each["outcomes"])
         if len(outcomes) > MOST_OUTCOMES or any(len(str(one)) > LONGEST_NAME for one in outcomes):

@@ -484,7 +484,7 @@ class OpenTasks:
         return {model: usage.of_model(dict(more)) for model, more in changed.items()}
 
     def end(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the figures for a finished task."""
+        """Return a finished task's times and usage."""
         known = self._open.pop(task["task_id"], {})
         return {
             "started_at": known.get("started_at"),

@@ -41,7 +41,7 @@ def stored(step: Step, printed: Printed) -> dict[str, Any]:
 def told_at_once(step: StepDone, printed: Printed) -> dict[str, str]:
     """Return a finished step for its receivers; mask the same secrets as in printed output, except in an answer.
 
-    Text that was cut at the limit may end with the beginning of a secret.
+    Text that was truncated at the limit may end with the beginning of a secret.
     """
     texts: dict[str, str] = tidy(vars(step))
     answer = {} if step.tool else {"result": texts.pop("result")}

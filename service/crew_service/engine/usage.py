@@ -1,6 +1,6 @@
 """An execution's language model usage so far, across all its segments, however they ended.
 
-The column `tokens` contains the total in every release; `usage` contains its parts, and `model_usage` the parts whose
+The `tokens` column contains the total in every release; `usage` contains its parts, and `model_usage` the parts whose
 model is known. The three may disagree, because earlier releases of the service count only totals. Usage without a model
 name has no price.
 """

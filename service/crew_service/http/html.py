@@ -77,7 +77,7 @@ templates.filters |= {
 
 
 class Room:
-    """The space left on a page for long texts; each is cut to its own limit, and all of them together to this space.
+    """The space left on a page for long texts; each is truncated to its own limit, and all together to this space.
 
     :param until: once this thread's CPU time reaches it, texts are rendered as plain text only
     """

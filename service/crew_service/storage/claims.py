@@ -76,7 +76,7 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
 def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[str]:
     """Lock each owner's oldest queued executions; owners take turns, those with the fewest running executions first.
 
-    These queries sort like the indexes that SQLite should use; other indexes also contain finished executions.
+    These queries sort in the order of the indexes that SQLite should use; others also contain finished executions.
     """
     owner = executions.c.owner
     running = select(owner).where(executions.c.crew == crew, executions.c.state == State.RUNNING)

@@ -43,7 +43,7 @@ class Database:
         except schema.OtherVersion:
             self._held.close()
             raise DatabaseUnusable(
-                f"The database {named} is from a different version; move it, or name another one."
+                f"The database {named} is from a different version; move it, or specify another one."
             ) from None
         except schema.EarlierInUse:
             raise DatabaseUnusable(
@@ -51,7 +51,9 @@ class Database:
                 "Use the command of the service's release, or upgrade the service first."
             ) from None
         except location.InMemory:
-            raise DatabaseUnusable(f"The database {named} is in memory and does not persist; name a file.") from None
+            raise DatabaseUnusable(
+                f"The database {named} is in memory and would not persist; specify a file."
+            ) from None
         except (ArgumentError, DatabaseError, ImportError, OSError, location.NoLocation) as error:
             self._held.close()
             reason = getattr(error, "orig", None) or getattr(error, "strerror", None) or _told(error)
@@ -81,7 +83,10 @@ class Database:
             schema.bring_up_to_date(connection, self._is_served_by_another)
 
     def _is_served_by_another(self) -> bool:
-        """Return whether a service uses the SQLite file; on PostgreSQL, earlier releases can use a migrated one."""
+        """Return whether another service is using the SQLite file.
+
+        On PostgreSQL, this does not matter: earlier releases can use a migrated database.
+        """
         return self._file is not None and not self._serves and file_lock.is_held(self._file)
 
     @contextlib.contextmanager

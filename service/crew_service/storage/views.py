@@ -20,7 +20,7 @@ from crew_service.storage.tables import earlier_kickoff_ids, executions, results
 
 SHORT = 300  # characters of text in a list
 SEARCHED = 10_000  # newest executions whose inputs are searched
-SAME_START = 100  # most executions found by the beginning of an id
+SAME_START = 100  # maximum number of executions found by the beginning of an id
 ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to search all executions for it
 DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 WHOLE_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')  # of a JSON string, up to a truncated one

@@ -289,7 +289,7 @@ def test_a_rule_for_a_tool_that_nobody_has_fails_the_task_that_brings_tools(
     if state == "error":
         assert ended["error"] == (
             "The rule take_notes=once matches none of the crew's tools, some of which were unknown until now (sign, "
-            "take_note). No tool of this task was run; correct the name in the rule."
+            "take_note). None of this task's tools were run; correct the name in the rule."
         )
         assert (case.models(server), case.logged("tool")) == (0, [])
 

@@ -77,7 +77,7 @@ def test_a_scenario_and_a_crew_are_distinguished_by_their_content(tmp_path: Path
         (
             '[tool.crewai]\ntype = "flow"\n',
             {"src__two__main_dot_py": FLOW + FLOW.replace("TellFlow", "OtherFlow")},
-            "has 2 (OtherFlow, TellFlow); name the one to serve, as in two.main:NAME",
+            "has 2 (OtherFlow, TellFlow); specify which one to serve, as in two.main:NAME",
         ),
         ("tool = [", {}, "not valid TOML"),
     ],

@@ -72,7 +72,7 @@ def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configu
         assert each.stopped(execution)
         assert each.says(f"Execution {execution} was stopped")
     [execution] = kept.executions()
-    assert kept.says(f"Execution {execution} was not stopped and may continue at the service")
+    assert kept.says(f"Execution {execution} was not stopped and may still be active")
     assert not kept.deployment.is_stopped(execution)
 
 
@@ -119,7 +119,7 @@ def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwis
     for each in (failed, run_stopped, cleared):
         assert each.stopped(each.executions()[0])
         assert each.says(f"Execution {each.executions()[0]} was stopped")
-    assert kept.says(f"Execution {kept.executions()[0]} was not stopped and may continue at the service")
+    assert kept.says(f"Execution {kept.executions()[0]} was not stopped and may still be active")
     assert not kept.deployment.is_stopped(kept.executions()[0])
     wait_until(lambda: len(cleared.executions()) == 2, "a new execution")
     cleared.deployment.crew.let_go(cleared.topic)
@@ -134,7 +134,7 @@ def test_a5_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begi
     _, supervisor = worker(airflow, each.run.task("crew"))
     supervisor.terminate()
     [execution] = each.executions()
-    assert each.says(f"Execution {execution} was not stopped and may continue at the service")
+    assert each.says(f"Execution {execution} was not stopped and may still be active")
     each.deployment.crew.let_go(each.topic)
     each.run.wait_for("success")
     assert each.run.xcom("crew")["execution_id"] == execution

@@ -77,7 +77,7 @@ def test_a6_an_execution_timeout_ends_the_wait_and_reports_the_fate_of_the_execu
     each = late[dag_id]
     each.run.wait_for("failed")
     kept = dag_id.endswith("_kept")
-    each.says("may continue at the service" if kept else f"Execution {each.execution} was stopped")
+    each.says("may still be active" if kept else f"Execution {each.execution} was stopped")
     assert each.deployment.is_stopped(each.execution) != kept
 
 
@@ -87,6 +87,6 @@ def test_a6_a_timeout_of_the_run_reports_the_fate_of_the_execution(late: dict[st
     each = late[dag_id]
     each.run.wait_for("failed")
     kept = dag_id.endswith("_kept")
-    fate = "was not stopped and may continue at the service" if kept else "was stopped"
+    fate = "was not stopped and may still be active" if kept else "was stopped"
     each.says(f"Execution {each.execution} {fate}")
     assert each.deployment.is_stopped(each.execution) != kept

@@ -139,7 +139,7 @@ def test_the_tab_of_a_running_crew_moves_without_a_reload_and_leads_to_the_servi
         expect(tab.get_by_role("heading", name="Output")).to_be_visible()
         assert loads == []
         with page.context.expect_page() as opened:
-            tab.get_by_role("link", name="Open at the service").click()
+            tab.get_by_role("link", name="Open in the service").click()
         there = opened.value
         there.get_by_label("Token").fill(service.token)
         there.get_by_role("button").click()
@@ -229,7 +229,7 @@ def check_for_keyboard_and_screen_reader(page: Page, airflow: AirflowStack) -> N
     for _ in range(5):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim()"))
-    assert seen == ["Open at the service", "Everything in this run", "Output", "Draft", "Changes since round 1"]
+    assert seen == ["Open in the service", "Everything in this run", "Output", "Draft", "Changes since round 1"]
     for summary in page.locator("summary").all():
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

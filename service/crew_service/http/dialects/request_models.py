@@ -291,6 +291,7 @@ class LiveResumeBody(WebhookUrls):
     executionId: Text = Field(description="The id that the kickoff returned, never one that a resume returned.")
     taskId: Text = Field(description="From the human-input webhook; a new one each time a person is asked.")
     humanFeedback: Text | None = Field(
-        None, description="`Approved.` or similar text continues the execution; any other text runs the task again."
+        None,
+        description="`Approved.` or similar text lets the crew continue; with any other text, the task runs again.",
     )
     outcome: Text | None = Field(None, description="For a Flow: the chosen outcome.")

@@ -252,7 +252,7 @@ class StepDetails(BaseModel):
     )
     result: str | None = Field(description="Likewise; for a failed step, the error.")
     from_journal: bool = Field(description="Whether the result was reused when the task restarted.")
-    cut: bool = Field(description="Whether `arguments` or `result` was cut.")
+    cut: bool = Field(description="Whether `arguments` or `result` was truncated.")
 
 
 class ListedStep(StepDetails):
@@ -293,7 +293,7 @@ class TaskDetails(BaseModel):
     output: str | None
     usage: dict[str, Any] | None = Field(description="null if not counted.")
     steps: list[StepDetails] = Field(description="The task's steps, from among the execution's newest 50.")
-    cut: bool = Field(False, description="Whether any text in this object was cut.")
+    cut: bool = Field(False, description="Whether any text in this object was truncated.")
 
 
 class RoundDetails(BaseModel):
@@ -313,11 +313,11 @@ class RoundDetails(BaseModel):
     edited: bool | None = Field(description="Whether the approval replaced the draft; the new text is the output.")
     ask: Ask | None = Field(description="For a question in the middle of a task.")
     by: str | None = Field(description="`organization`, `user:<name>`, or the `source` of an answer to a Flow.")
-    cut: bool = Field(False, description="Whether any text in this object was cut.")
+    cut: bool = Field(False, description="Whether any text in this object was truncated.")
 
 
 class Details(BaseModel):
-    """At most 1 MiB: texts are cut, and data that does not fit is omitted, oldest first."""
+    """At most 1 MiB: long texts are truncated, and data that does not fit is omitted, oldest first."""
 
     model_config = shown(
         {
@@ -396,7 +396,7 @@ class Details(BaseModel):
     rounds: list[RoundDetails]
     view: str = Field(description="Path of its page, relative to the crew's base URL.")
     left_out: list[str] = Field(description="Names of the incomplete fields.")
-    cut: bool = Field(False, description="Whether `output` or `error` was cut.")
+    cut: bool = Field(False, description="Whether `output` or `error` was truncated.")
 
 
 class StatusOfMany(BaseModel):
