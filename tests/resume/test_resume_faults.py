@@ -325,8 +325,9 @@ def test_an_answer_to_a_flow_goes_by_its_id_although_one_poll_failed(
     ids=["404", "over"],
 )
 def test_an_answer_to_a_flow_that_does_not_wait_is_not_sent_as_that_of_a_crew(
-    server: FaultServer, connect: Connect, seen: Any, said: str
+    server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, seen: Any, said: str
 ) -> None:
+    monkeypatch.setattr(sending, "SETTLING", 1.0)
     connect(server.url, kind="flow")
     server.on(POLL, seen).on(POST, SPEC.resumed)
     with pytest.raises(AirflowException, match=f"{said}. Nothing was sent; a retry of this task checks again"):

@@ -24,12 +24,12 @@ def app(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a" * 64)
     from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
 
-    from airflow_crew_provider.view.app import view_app
+    from airflow_crew_provider.view.app import Knowledge, view_app
     from airflow_crew_provider.view.plugin import URL_PREFIX
 
     create_auth_manager()
     app = FastAPI()
-    app.mount(URL_PREFIX, view_app())
+    app.mount(URL_PREFIX, view_app(Knowledge(pause=0.3)))
     yield app
     purge_cached_app()
 

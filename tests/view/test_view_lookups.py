@@ -178,7 +178,7 @@ def test_200_people_who_open_a_page_make_one_request(
     dag_run.task("kickoff", about())
     began = time.monotonic()
     pages = [client.get(dag_run.page("kickoff")) for _ in range(VIEWERS)]
-    allowed = 1 + int((time.monotonic() - began) / 2.0)
+    allowed = 1 + int((time.monotonic() - began) / 0.3)  # the pause of `app`
     assert {each.status_code for each in pages} == {200}
     assert len(server.sent("GET /status/k-1")) <= allowed
 
