@@ -215,7 +215,7 @@ def test_a28_where_airflow_has_no_loops_they_are_refused_when_the_dag_is_parsed(
         "a mapped group": lambda: outer.expand(topic=["tea", "coffee"]),
         "another loop": lambda: outer.loop(max_iterations=2),
     }[around]
-    refused = "no Task Loops inside a mapped task group, or inside another"
+    refused = "Airflow does not support Task Loops inside a mapped task group, or inside another loop"
     with DAG("outer", schedule=None), pytest.raises(ValueError, match=refused):
         parse()
 
