@@ -142,10 +142,11 @@ def test_a_limit_of_requests_holds_in_each_round_of_a_review(play: Player) -> No
     assert [entry["waits"] for entry in crew.entries() if "waits" in entry] == [True, True]
 
 
-HEARD = ("plain", "parallel", "awaited", "cached", "limited", "delegating", "remembering", "reasoning")
+HEARD = ("plain", "parallel", "limited", "delegating")
+HEARD_ALIKE = ("awaited", "cached", "remembering", "reasoning", "Nested")
 
 
-@pytest.mark.parametrize("kind", [*HEARD, pytest.param("Nested", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", [*HEARD, *(pytest.param(each, marks=pytest.mark.long) for each in HEARD_ALIKE)])
 def test_nobody_hears_of_a_step_a_second_time(play: Player, kind: str) -> None:
     """What a process has not told before it was killed may be lost."""
 
