@@ -9,7 +9,6 @@ Prints figures in benchmarks/README.md. Needs a server on which databases may be
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
@@ -17,13 +16,13 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
 from sqlalchemy import func, select, text
 
 from benchmarks.harness import turns
 from benchmarks.harness.turns import Figures
-from benchmarks.service_load import TOKEN, Side, ask, burst, free_port, request, settled, started
+from benchmarks.service_load import Side, ask, burst, request, settled
+from benchmarks.traces import serving
 from crew_service.http.dialects.spec import SpecDialect
 from crew_service.storage import queries
 from crew_service.storage.database import Database
@@ -82,37 +81,30 @@ def completed(database: Database, number: int) -> None:
         time.sleep(0.05)
 
 
-def rates(server: str, scenario: Path, number: int) -> Figures:
+def rates(server: str, folder: Path, number: int) -> Figures:
     """Return the kickoffs answered per second, and the executions completed per second."""
     database = ThrowAwayDatabase(server)
     with ExitStack() as stack:
         stack.callback(database.drop)
-        ports = [free_port() for _ in range(number)]
-        for port in ports:
-            command = ["-m", "crew_service", "serve", "--port", str(port), "--token", TOKEN]
-            stack.enter_context(started(*command, "--db", database.url, "--crew", str(scenario), port=port))
+        services = [stack.enter_context(serving(folder, SCENARIO, "--db", database.url)) for _ in range(number)]
         stored = Database(database.url)
         stack.callback(stored.close)
         began = time.perf_counter()
-        answered = len(asyncio.run(kicked_off(ports)))
+        answered = len(asyncio.run(kicked_off([port for _, port in services])))
         completed(stored, answered)
         return {"answered": answered / SECONDS, "completed": answered / (time.perf_counter() - began)}
 
 
 def kickoffs(server: str, folder: Path) -> str:
-    scenario = folder / "crew.json"
-    scenario.write_text(json.dumps(SCENARIO))
-    found = turns.in_turn({str(n): partial(rates, server, scenario, n) for n in (1, 2, 3)}, ROUNDS)
+    found = turns.in_turn({str(n): partial(rates, server, folder, n) for n in (1, 2, 3)}, ROUNDS)
     turns.keep("service_kickoffs", found.of)
     rows = [[case, found.shown(case, "answered"), found.shown(case, "completed")] for case in found.of]
     return turns.table(["services on one PostgreSQL", "kickoffs/s", "completed/s"], rows)
 
 
-def waited(url: str, scenario: Path) -> Figures:
+def waited(folder: Path, *options: str) -> Figures:
     """Return the milliseconds that clients wait for the response to a kickoff while the service runs the executions."""
-    port = free_port()
-    command = ["-m", "crew_service", "serve", "--port", str(port), "--token", TOKEN]
-    with started(*command, "--db", url, "--crew", str(scenario), port=port):
+    with serving(folder, SCENARIO, *options) as (_, port):
         asyncio.run(kicked_off([port], 1))  # its first requests are slower
         times = sorted(asyncio.run(kicked_off([port], FEW_CLIENTS)))
     shares = {"p50": 0.5, "p99": 0.99}
@@ -120,16 +112,13 @@ def waited(url: str, scenario: Path) -> Figures:
 
 
 def latencies(server: str, folder: Path) -> str:
-    scenario = folder / "crew.json"
-    scenario.write_text(json.dumps(SCENARIO))
-
     def on_sqlite() -> Figures:
-        return waited(str(folder / f"{uuid4()}.db"), scenario)
+        return waited(folder)
 
     def on_postgresql() -> Figures:
         database = ThrowAwayDatabase(server)
         try:
-            return waited(database.url, scenario)
+            return waited(folder, "--db", database.url)
         finally:
             database.drop()
 
@@ -141,16 +130,12 @@ def latencies(server: str, folder: Path) -> str:
 
 def statuses(server: str, folder: Path) -> str:
     """Both services run at once and are asked in turn; each turn is half a second."""
-    scenario = folder / "crew.json"
-    scenario.write_text(json.dumps(SCENARIO))
     database = ThrowAwayDatabase(server)
     with ExitStack() as stack:
         stack.callback(database.drop)
         cases = {}
-        for case, url in {"SQLite": str(folder / "statuses.db"), "PostgreSQL": database.url}.items():
-            port = free_port()
-            command = ["-m", "crew_service", "serve", "--port", str(port), "--token", TOKEN]
-            process = stack.enter_context(started(*command, "--db", url, "--crew", str(scenario), port=port))
+        for case, options in {"SQLite": (), "PostgreSQL": ("--db", database.url)}.items():
+            process, port = stack.enter_context(serving(folder, SCENARIO, *options))
             ids = asyncio.run(burst(port, FEW_CLIENTS))[0]
             asyncio.run(settled(port, ids, "completed"))
             side = Side(process, port, [request("GET", f"/status/{each}") for each in ids])

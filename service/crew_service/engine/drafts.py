@@ -77,9 +77,7 @@ def json_object_in(text: str | None) -> dict[str, Any] | None:
 def _without_fence(text: str) -> str:
     plain = text.strip()
     begins = _FENCE_BEGINS.match(plain) if plain.endswith(_FENCE) else None
-    if begins is None or begins.end() > len(plain) - len(_FENCE):
-        return plain
-    return plain[begins.end() : -len(_FENCE)].strip()
+    return plain if begins is None else plain[begins.end() : -len(_FENCE)].strip()
 
 
 def _refuse_constant(name: str) -> None:
