@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,25 @@ def test_a_request_that_is_cancelled_takes_nothing_from_another_for_the_same_key
     gone, stays = while_busy(database, ask)
     assert isinstance(gone, asyncio.CancelledError)
     assert stays == "row of a"
+
+
+def test_a_read_that_fails_after_its_requests_were_cancelled_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    database = Database()
+
+    async def run() -> None:
+        reads = SharedReads(database)
+        requests = [asyncio.create_task(reads.get(each)) for each in (BUSY[0], "broken")]
+        assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        for each in requests:
+            each.cancel()
+        await asyncio.wait(requests)
+        database.may_answer.set()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
+
+    asyncio.run(run())
+    gc.collect()
+    assert database.read == [[BUSY[0], "broken"]]
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("iterations", range(8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -30,6 +30,7 @@ class SharedReads(Generic[Value]):
         if self._next is None or len(self._keys) == MOST_KEYS:
             self._keys = {}
             self._next = asyncio.create_task(self._read_together(self._keys))
+            self._next.add_done_callback(_mark_retrieved)  # if it fails, every request may be gone
         self._keys[key] = None
         found = await asyncio.shield(self._next)  # other requests share it
         return found.get(key)
@@ -39,3 +40,9 @@ class SharedReads(Generic[Value]):
             if keys is self._keys:
                 self._next = None  # a request that arrives from now on needs a later read
             return await run_in_threadpool(self._read, list(keys))
+
+
+def _mark_retrieved(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging the task's exception."""
+    if not task.cancelled():
+        task.exception()
