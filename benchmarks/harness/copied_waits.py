@@ -1,7 +1,7 @@
 """Copy the deferred task of `many_waits`: `python -m benchmarks.harness.copied_waits 5000 ours http://...`.
 
 Starting as many real tasks would take an hour on two cores; to a triggerer, the copies are no different. With
-``smallest`` instead of ``ours``, all of them wait with the smallest possible trigger.
+another kind than ``ours``, all of them wait with that kind's trigger.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import Trigger
 from airflow.utils.session import create_session
 
-from benchmarks.harness.kinds import OURS, Smallest
+from benchmarks.harness.kinds import KINDS, OURS
 
 INTERVAL = 30.0
 
@@ -32,7 +32,7 @@ def main() -> None:
                 copy = Trigger(classpath=classpath, kwargs={**kwargs, "kickoff_id": f"wait-{index}"})
             else:
                 described = {"number": index, "interval": INTERVAL, "url": url}
-                copy = Trigger(classpath=f"{Smallest.__module__}.{Smallest.__name__}", kwargs=described)
+                copy = Trigger(classpath=f"{KINDS[kind].__module__}.{KINDS[kind].__name__}", kwargs=described)
             session.add(copy)
             session.flush()
             values = {"id": uuid.uuid4(), "map_index": index, "trigger_id": copy.id}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-OURS, SMALLEST, PROTOCOL, SLEEPING = "ours", "smallest", "protocol", "sleeping"
+OURS, SMALLEST, LOGGING, PROTOCOL, SLEEPING = "ours", "smallest", "smallest, logging", "protocol", "sleeping"
 DATABRICKS, HTTP = "databricks", "http"
 _shared: dict[str, Any] = {}
 
@@ -53,6 +54,18 @@ class Smallest(Wait):
         url = f"{self.url}/status/k-{self.number}"
         async with session.get(url, headers={"Authorization": "Bearer t"}) as response:
             await response.json()
+
+
+class Logging(Smallest):
+    """The smallest trigger, with as many log lines as ours: one for the first poll, then one every five minutes."""
+
+    logged_at = 0.0
+
+    async def poll(self) -> None:
+        await super().poll()
+        if time.monotonic() - self.logged_at >= 300.0:
+            self.log.info("Execution k-%s is RUNNING", self.number)
+            self.logged_at = time.monotonic()
 
 
 async def close() -> None:
@@ -131,6 +144,7 @@ class Spread(BaseTrigger):
 KINDS = {
     OURS: ours,
     SMALLEST: Smallest,
+    LOGGING: Logging,
     PROTOCOL: HandWritten,
     SLEEPING: Wait,
     DATABRICKS: databricks,
