@@ -315,7 +315,7 @@ class CrewInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Kickoff:
-    """The content of a kickoff request, which an operator passes through the hook to the call.
+    """The content of a kickoff request, which an operator passes through the hook to the API call.
 
     ``webhooks`` may be ``inbox`` until its addresses are created right before the POST.
     """

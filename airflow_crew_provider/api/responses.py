@@ -81,7 +81,7 @@ class HttpResponse:
     headers: Mapping[str, str]
     body: bytes
     parsed: Any = None
-    """The JSON of the body, if it was parsed as part of a response to many polls."""
+    """The JSON of the body, if it was parsed as part of one response to many polls."""
     usage: Any = None
     """In that case, the equivalent of the usage header."""
 
@@ -126,7 +126,7 @@ def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
 
 
 def finite(text: str) -> int | float | None:
-    """Read a JSON number as databases return it: -0.0 as 0.0, a large whole one as an int.
+    """Read a JSON number as databases return it: -0.0 as 0.0, a large whole number as an int.
 
     A number too large for a float becomes None.
     """
@@ -141,7 +141,7 @@ _decoder = json.JSONDecoder(parse_constant=lambda name: None, parse_float=finite
 
 
 def storable(value: Any) -> Any:
-    """Replace the characters in a JSON value that databases or UTF-8 cannot store."""
+    """Replace the characters in a JSON value that databases cannot store or UTF-8 cannot encode."""
     if isinstance(value, str):
         return UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, list):
@@ -195,7 +195,7 @@ def missing_names(answer: HttpResponse) -> list[str]:
 
 
 def _missing_place(item: Any) -> list[Any]:
-    """Return the place that a 422 reports as missing: a list of names, on its own or as an error's ``loc``."""
+    """Return where a 422 reports a missing field: a list of names, on its own or as an error's ``loc``."""
     if isinstance(item, list):
         return item
     place = item.get("loc") if isinstance(item, dict) else None

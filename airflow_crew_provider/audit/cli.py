@@ -109,7 +109,7 @@ def _value(api: AirflowApi, path: tuple[str, ...], place: Json, key: str) -> Any
 
 
 def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: list[Json]) -> Json | None:
-    """Return the record of a decision; None if there is none yet. One made at a deadline may have no response."""
+    """Return the record of a decision; None if there is none yet. A decision at a deadline may have no response."""
     task = detail["task_instance"]
     place = _place(task)
     review = _value(api, path, place, stored_names.REVIEW_KEY)

@@ -2,8 +2,8 @@
 
 If the service does not show the execution, nothing is sent. If the response to a POST was lost, the service may still
 act on the POST until another timeout has passed; until then, a draft that is still waiting proves nothing. After a
-request for a revision, it proves nothing even later, because the crew may have written the same text again; the number
-of the question then decides.
+request for a revision, it proves nothing even after that, because the crew may have written the same text again; then
+the number of the question decides.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class DraftCheck:
         return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
 
     def is_still_open(self, error: CrewError) -> bool:
-        """Return whether a tool's changed arguments were refused, so that its question is still open."""
+        """Return whether a tool's changed arguments were refused, in which case its question is still open."""
         given = self._answer.in_the_middle and self._answer.edit and not self.sent_before
         if not given or not isinstance(error, CrewBadRequest):
             return False

@@ -1,4 +1,4 @@
-"""The content shown to a reviewer, the validity and meaning of an answer, and decisions without a person. Pure.
+"""What a reviewer sees, the validity and meaning of an answer, and decisions without a person. Pure functions.
 
 When the task starts to wait, it stores the content shown, and the answer applies to that content: by the time the
 answer arrives, the record may render differently.

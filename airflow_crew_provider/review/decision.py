@@ -153,7 +153,7 @@ class ReviewRules:
         return self.approvals if runs else 1
 
     def edits(self, shown: Json) -> bool:
-        """Whether the person may edit the text: a draft if the DAG allows it, or arguments with only one approver."""
+        """Whether the person may edit: a draft if the DAG allows it, a tool's arguments if one approver is enough."""
         return self.approvals == 1 if asks.ask_in(shown) else self.allow_edit
 
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
@@ -216,7 +216,7 @@ class ReviewRules:
 class Decision:
     """The decision on a question's draft.
 
-    :param until: when the question ends, ISO 8601
+    :param until: when the question expires, in ISO 8601
     """
 
     def __init__(self, question: Question[ReviewRules], shown: Json, until: str | None = None) -> None:
@@ -225,7 +225,7 @@ class Decision:
         self._rules, self._record = question.rules, question.record
 
     def decide_without_person(self) -> Json | None:
-        """Return a review that needs no person; None if a person must decide."""
+        """Return a review that can be made without a person; None if a person must decide."""
         return self._denied_unseen() or self._by_schema() or self._by_rule()
 
     def _denied_unseen(self) -> Json | None:
@@ -263,7 +263,10 @@ class Decision:
         return self._written_down(review)
 
     def end_at_deadline(self) -> Json:
-        """Return the event for a deadline that Airflow does not know or has not noticed; fail if it chooses nothing."""
+        """Return the event for a deadline that Airflow does not know about or has not noticed.
+
+        :raises CrewTaskFailed: the policy chooses nothing
+        """
         chosen = self._rules.at_deadline(self._shown)
         if chosen is None:
             self._record.close()
@@ -277,7 +280,7 @@ class Decision:
         except CrewInvalidInput as error:
             fail_task(error)
         if late := airflow_form.too_late(event, self._until):
-            # Like any rejection that was not accepted, a late one keeps the deadline from approving.
+            # Like any rejection that was not accepted, a late one prevents approval at the deadline.
             self._task.log.warning("%s.%s The deadline decides", late, self._keep_refused(event))
             event = self.end_at_deadline()
         if self._rules.edits(self._shown):
@@ -310,7 +313,7 @@ class Decision:
     def _refuse_late_approval(self) -> None:
         self._record.close()
         raise CrewTaskFailed(
-            "Somebody has rejected this draft, so the deadline does not approve it. Nothing was sent: execution "
+            "Somebody has rejected this draft, so it was not approved at the deadline. Nothing was sent: execution "
             f"{self._shown['execution_id']} stays paused. {self._rules.again}. You can also "
             "answer with CrewResumeOperator"
         )
@@ -357,7 +360,7 @@ class Decision:
         at = self._record.since(identity_of(self._shown)) + timedelta(seconds=may[user["id"]])
         if event["responded_at"] >= at or not may[user["id"]]:
             return None
-        return f"{code(airflow_form.name_of(event))} may only answer from {at:%Y-%m-%d %H:%M:%S} UTC on"
+        return f"{code(airflow_form.name_of(event))} may not answer before {at:%Y-%m-%d %H:%M:%S} UTC"
 
     def _approved_before(self, event: Json) -> str | None:
         """Return a problem if the same person approved twice, or if the approver is unknown."""
@@ -367,10 +370,10 @@ class Decision:
         if not who:
             return "Airflow does not report who approved, but different people must approve"
         approvals = self._record.approvals
-        # If there are enough approvals, this is the last one delivered again after a lost try.
+        # If there are enough approvals, this is the last one redelivered after a failed attempt.
         if who not in _ids(approvals) or len(approvals) >= self._rules.approvals:
             return None
-        return f"{code(airflow_form.name_of(event))} has already approved, but another person must"
+        return f"{code(airflow_form.name_of(event))} has already approved, but another person must also approve"
 
     def _problem_with_edit(self, event: Json) -> str | None:
         """Return why an edited text is invalid; text that becomes the output must match the schema."""
@@ -444,7 +447,7 @@ class Decision:
     def _sent_back_before(self) -> Json:
         """Return the field for a review if a schema has already sent back a draft of its execution; empty if not.
 
-        The previous round shows that; from Airflow 3.3 on, so does this task's record from before a clear.
+        The previous round shows that; from Airflow 3.3 on, so does this task's record from before it was cleared.
         """
         previous, earlier = record_or_none(self._rules.previous) or {}, self._record.draft_sent_back
         execution_id = self._shown["execution_id"]

@@ -1,4 +1,4 @@
-"""The draft as a person sees it: text that is safe to show, its changes, and the effect of edits. Pure.
+"""The draft as a person sees it: text that is safe to show, its changes, and the effect of edits. Pure functions.
 
 The text is untrusted: no renderer may load or run anything in it. Markdown parsers disagree about what counts as code,
 so safety does not depend on that. Outside code blocks that every parser recognizes, an escape or an invisible character

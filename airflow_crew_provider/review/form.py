@@ -1,4 +1,4 @@
-"""The page for the reviewer. Text from crews and people is never run, loaded or rendered as a template. Pure."""
+"""The reviewer's page. Text from crews and people is never run, loaded or rendered as a template. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The people who may answer a review, the deadlines, and the escalation if nobody answers. Pure."""
+"""The people who may answer a review, the deadlines, and the escalation if nobody answers. Pure functions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def response_time(value: Any, name: str = "response_timeout") -> timedelta | Non
 
 
 def deadline_after(response_timeout: timedelta | None) -> str | None:
-    """Return the time at which a question asked now ends, in ISO 8601; None for no deadline."""
+    """Return the time at which a question asked now would expire, in ISO 8601; None for no deadline."""
     return (datetime.now(UTC) + response_timeout).isoformat() if response_timeout else None
 
 
@@ -61,7 +61,7 @@ def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit
     if type(approvals) is not int or approvals < 1:
         raise ValueError(f"approvals must be an integer >= 1, not {approvals!r}")
     if users is not None and len({user["id"] for user in users}) < approvals:
-        raise ValueError(f"{approvals} approvals need that many different users; name more in assigned_users")
+        raise ValueError(f"{approvals} approvals need at least as many different users; name more in assigned_users")
     if not isinstance(allow_edit, bool):
         raise ValueError(f"allow_edit must be True or False, not {allow_edit!r}")
     if approvals > 1 and allow_edit:
@@ -95,7 +95,7 @@ def reviewers(given: Any) -> list[Json] | None:
     except TypeError:
         raise ValueError(f"assigned_users must be user ids, or dicts with id and name, not {given!r}") from None
     if not read:
-        raise ValueError("assigned_users names nobody; leave it out to let everybody answer")
+        raise ValueError("assigned_users names nobody; leave it out to let anyone answer")
     return read
 
 
@@ -151,7 +151,7 @@ class Escalation:
         if assigned is None and any(step.users for step in steps):
             raise ValueError("escalate names users, but everybody may answer: set assigned_users too")
         if response_timeout and any(step.after >= response_timeout for step in steps):
-            raise ValueError("escalate has a step at or after response_timeout, when nobody is asked any more")
+            raise ValueError("escalate has a step at or after response_timeout, when the question has already expired")
         return cls(list(_numbered(steps)), assigned)
 
     @property

@@ -1,4 +1,4 @@
-"""The question of whether the output of a costly execution may be used. Pure."""
+"""The question of whether the output of a costly execution may be used. Pure functions."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ DECISIONS = {"True": "approve", "False": "revise"}
 class CrewResultOperator(CrewTask):
     """Return the completed record of one execution.
 
-    A skipped wait keeps its XCom from before a clear, so records of another execution are ignored.
+    A skipped wait keeps its XCom from before it was cleared, so records of another execution are ignored.
 
     :param records: the records from all waits, None for skipped ones; for a wait in a loop, those of all iterations
         (templated)
@@ -178,7 +178,7 @@ def crew_with_review(
     if max_rounds < 1:
         raise ValueError("max_rounds must be at least 1")
     if on_schema_mismatch == "revise" and max_rounds < 2:
-        raise ValueError("on_schema_mismatch='revise' takes a round: max_rounds must be at least 2")
+        raise ValueError("on_schema_mismatch='revise' uses up a round: max_rounds must be at least 2")
     shared: Json = {"crew_conn_id": crew_conn_id}
     owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
     budget: Json = {"max_total_tokens": max_total_tokens, "max_cost": max_cost, "on_unknown_usage": on_unknown_usage}

@@ -1,10 +1,10 @@
-"""The known facts about an execution, in one shape for every deployment. Pure.
+"""The known facts about an execution, in one shape for every deployment. Pure functions.
 
 The shape is that of ``GET /executions/{id}``. For a deployment with only the specified endpoints, less is known: the
 execution's status, and the data that reviews in Airflow have stored about its drafts.
 
 All data from a deployment or an XCom is put into this shape once, before anything is rendered: each field gets the type
-that the page expects, or None. A draft is compared with its hash, then secrets are masked, then texts are truncated.
+that the page expects, or None. A draft is checked against its hash, then secrets are masked, then texts are truncated.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from airflow_crew_provider.models import CHAIN, OVER, Execution, ExecutionState,
 from airflow_crew_provider.review.drafts import text_of
 from airflow_crew_provider.stored_names import AUTO_APPROVED, NOT_SHOWN, SCHEMA_REVISION
 
-LONGEST = 60_000  # characters kept of each text
+LONGEST = 60_000  # characters kept from each text
 LONGEST_NAME = 200
 LONGEST_OF_TASK = 10_000
 LONGEST_OF_STEP = 2_048
-MOST_STEPS = 50  # of all tasks together
+MOST_STEPS = 50  # across all tasks
 MOST_TASKS, MOST_ROUNDS, MOST_INPUTS, MOST_APPROVALS, MOST_LEFT_OUT = 200, 30, 100, 20, 20
 LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object from users or crews
 HIGHEST_NUMBER = 1e15
-OF_ANOTHER_DAG = "According to the deployment, another DAG started it. Anyone who may see that DAG can find it there."
+OF_ANOTHER_DAG = (
+    "According to the deployment, another DAG started it. Anyone with access to that DAG can find the execution there."
+)
 OF_UNKNOWN_DAG = (
-    "This run only polls the execution, and the deployment does not report which DAG started it. It is polled again "
-    "while this page is open."
+    "This run only polls the execution, and the deployment does not report which DAG started it. The execution is "
+    "polled again while this page is open."
 )
 NO_DAG = ""  # stands in for the id if no DAG started the execution
 # Facts that a status does not contain, as the end of a sentence about the deployment.
@@ -78,8 +80,8 @@ class Seen:
 
     :param found: None if nothing is known yet
     :param problem: why the last lookup failed; `found` is then older
-    :param has_details: whether the deployment is known to have details, even if it currently refuses them
-    :param is_refused: whether it just refused them; the next lookup requests the status, the one after that the details
+    :param has_details: whether the deployment is known to have details, even if it currently refuses to return them
+    :param is_refused: whether it just refused to return them; the next lookup requests the status, then the details
     :param started_by: the DAG that started the execution, or `NO_DAG`, from the details; None without them
     :param is_elsewhere: whether the problem is that the execution may belong to another DAG
     :param mask: masks the connection's secrets in text that people wrote about the execution
@@ -162,7 +164,7 @@ def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] =
 
 
 def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
-    """Return the result of one poll in the shape of details."""
+    """Return the result of one poll in the same shape as details."""
     state = execution.state
     is_completed = state is ExecutionState.COMPLETED
     rounds = [_asked(execution)] if state is ExecutionState.PENDING and execution.output is not None else []
@@ -281,7 +283,7 @@ def _decided(asked: Json, decision: Json) -> Json:
 
 
 def _reason(decision: Json) -> str:
-    """Return how a decision was made without a person, as the end of a sentence."""
+    """Return how a decision was made without human involvement, as the end of a sentence."""
     if decision["unseen"]:
         return "because it could not be shown in full"
     if decision["by_rule"]:

@@ -1,4 +1,4 @@
-"""Renders text from crews and people as HTML that loads and runs nothing, with visible link targets. Pure.
+"""Renders text from crews and people as HTML that loads and runs nothing, with visible link targets. Pure functions.
 
 As in a review's form, `drafts.inert` neutralizes active content; the parser here also has HTML disabled.
 """

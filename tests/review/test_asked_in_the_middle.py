@@ -311,7 +311,7 @@ def test_the_deadline_never_approves_what_somebody_denied(context: Json, supervi
     arguments: Json = {"on_tool_timeout": "approve", **HOUR}
     with pytest.raises(TaskParked):  # a denial that is not accepted
         review_of(**arguments).execute_complete(context, said("deny", more=1))
-    with pytest.raises(CrewTaskFailed, match="so the deadline does not approve it"):
+    with pytest.raises(CrewTaskFailed, match="so it was not approved at the deadline"):
         review_of(**arguments).execute_complete(context, said("approve", user=None))
 
 

@@ -195,7 +195,7 @@ def test_somebody_of_a_step_may_answer_from_then_on_and_not_before(context: Json
     operator = review_of(escalate=[(HOUR, "boss")])
     waits = parked(lambda: operator.execute(context))
     again = parked(lambda: operator.execute_complete(context, said("boss"), **waits.kwargs))
-    assert "`boss` may only answer from" in supervisor.asked[1].body
+    assert "`boss` may not answer before" in supervisor.asked[1].body
     later(context, HOUR)
     assert operator.execute_complete(context, said("boss"), **again.kwargs)["reviewer"]["id"] == "boss"
 
@@ -273,7 +273,7 @@ def test_a32_who_is_too_early_by_the_form_stays_so_when_the_dag_is_edited(
     waits = parked(lambda: review_of(escalate=[(HOUR, "boss")]).execute(context))
     now_in_dag = review_of(escalate=edited)
     asked_again = parked(lambda: now_in_dag.execute_complete(context, said("boss"), **waits.kwargs))
-    assert "may only answer from" in now_in_dag.body
+    assert "may not answer before" in now_in_dag.body
     later(context, HOUR)
     record = now_in_dag.execute_complete(context, said("boss"), **asked_again.kwargs)
     assert (record["is_approve"], record["reviewer"]["id"]) == (True, "boss")

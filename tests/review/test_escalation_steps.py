@@ -79,7 +79,7 @@ def test_a_step_adds_no_users_where_everybody_may_answer() -> None:
 def test_a_step_comes_before_the_deadline() -> None:
     assert of((HOUR, "boss"), timeout=HOUR + timedelta.resolution).steps
     with pytest.raises(
-        ValueError, match=r"^escalate has a step at or after response_timeout, when nobody is asked any more$"
+        ValueError, match=r"^escalate has a step at or after response_timeout, when the question has already expired$"
     ):
         of((HOUR, "boss"), timeout=HOUR)
 

@@ -238,7 +238,7 @@ def test_a21_a_draft_that_somebody_has_rejected_is_not_approved_by_the_deadline(
     operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve", **steps)
     kept = parked(lambda: operator.execute(context))
     kept = parked(lambda: operator.execute_complete(context, said("revise", ""), kept["until"], kept["shown"]))
-    with pytest.raises(CrewTaskFailed, match=r"rejected.*deadline does not approve"):
+    with pytest.raises(CrewTaskFailed, match=r"rejected.*not approved at the deadline"):
         operator.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
 
 
@@ -277,7 +277,7 @@ def test_a36_a_clear_does_not_forget_that_somebody_has_rejected_the_draft(
         cleared(context)
         kept = parked(lambda: operator.execute(context))
         assert kept["shown"]["terms"]["on_timeout"] == "approve"
-    with pytest.raises(CrewTaskFailed, match=r"rejected.*deadline does not approve"):
+    with pytest.raises(CrewTaskFailed, match=r"rejected.*not approved at the deadline"):
         operator.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
 
 
@@ -323,7 +323,7 @@ def test_a21_the_deadline_approves_no_draft_that_an_earlier_round_rejected(
     for number, draft in enumerate(rejected, 1):
         review = a_round(context, number, draft, review, said("revise", "No."))
     number = len(drafts)
-    with pytest.raises(CrewTaskFailed, match=r"rejected.*deadline does not approve"):
+    with pytest.raises(CrewTaskFailed, match=r"rejected.*not approved at the deadline"):
         a_round(context, number, again, review)
     assert a_round(context, number, "Another.", review)["is_approve"] is True
     assert a_round(context, number, again, review, said("approve"))["is_approve"] is True

@@ -220,7 +220,7 @@ def test_the_group_hands_schema_and_policy_to_every_review() -> None:
 
 
 def test_the_group_needs_a_round_for_the_revision() -> None:
-    with pytest.raises(ValueError, match="takes a round"), DAG("group", schedule=None):
+    with pytest.raises(ValueError, match="uses up a round"), DAG("group", schedule=None):
         crew_with_review(inputs={}, max_rounds=1, output_schema=PRICES, on_schema_mismatch="revise")
 
 

@@ -19,7 +19,7 @@ from crew_service.http.api import Api
 from crew_service.http.app import crew_app
 from crew_service.http.dialects import DIALECTS
 from crew_service.http.endpoints import Endpoint, table
-from crew_service.http.places import Places
+from crew_service.http.slots import Slots
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import Settings
 from scripts.stack.waiting import PATIENCE
@@ -48,7 +48,7 @@ class Served:
     def app(self, folder: Path) -> FastAPI:
         settings = Settings(token="a-token-of-20-letters", dialect=self.dialect, database=str(folder / "service.db"))
         dialect = DIALECTS[self.dialect]()
-        return crew_app(Process(settings, {ROOT: self.crew}, dialect).crews[ROOT], dialect, Places())
+        return crew_app(Process(settings, {ROOT: self.crew}, dialect).crews[ROOT], dialect, Slots())
 
 
 SERVED = [Served(dialect, kind) for dialect in sorted(DIALECTS) for kind in KINDS]

@@ -1,8 +1,8 @@
 """Handles tasks of crews that a Flow's methods start: each may ask a question, and no finished task runs again.
 
 A question stops the method, whatever the method catches or returns. After the answer, the method restarts, and finished
-tasks of its crews return their stored outputs. A task is identified by its method, the texts of its crew, how often the
-method has started that crew, and the task's position in the crew.
+tasks of its crews return their stored outputs. A task is identified by its method, the texts of its crew, how many
+times the method has started that crew, and the task's position in the crew.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TaskAsks(Interrupted):
 
 @dataclass
 class MethodRun:
-    """Tracks one method call: how often it has begun each crew and task, and the question that stops it."""
+    """Tracks one method call: how many times it has started each crew and task, and the question that stops it."""
 
     method: str
     counts: Counter[str] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class MethodRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, texts: list[Any]) -> str:
-        """Count a start of the crew or task that has these texts, and return its place."""
+        """Record that the crew or task with these texts has started, and return its position."""
         known = hashlib.sha256(json.dumps([*texts, *journal.enclosing()]).encode()).hexdigest()[:16]
         with self._lock:
             self.counts[known] += 1
@@ -211,7 +211,7 @@ class NestedTasks:
             raise Fatal(OF_A_TASK)
         self._drafts[place] = self._stored(run, step.task, step.output)
         is_like_answered = self._decision and self._drafts[place]["task_id"] == self._decision.task_id
-        # A crew that had begun earlier may run in parallel with the answered crew, which may still start.
+        # A crew that started earlier may run in parallel with the answered one, which may not have started yet.
         if is_like_answered and _crew(place) not in self._begun:
             self._check_used(run.method)
         raise run.ask(place, self._drafts[place])

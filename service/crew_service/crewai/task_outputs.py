@@ -102,10 +102,10 @@ def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
 
 
 def check_path(declared: str, path: str) -> None:
-    """Reject a path that inputs move out of the folder that the crew declares (default: the working directory)."""
+    """Reject a path if the inputs place it outside the folder declared by the crew (default: the working directory)."""
     folder = Path(f"{declared.partition('{')[0]}_").parent.resolve()
     if not Path(path).expanduser().resolve().is_relative_to(folder):
-        raise CrewFailed(f"The inputs move the output_file {declared!r} out of its folder; no task was run.")
+        raise CrewFailed(f"The inputs place the output_file {declared!r} outside its folder; no task was run.")
 
 
 def _content(output: TaskOutput) -> str:

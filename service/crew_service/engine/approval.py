@@ -1,4 +1,4 @@
-"""Decides which strings count as an approval, and which of a Flow's outcomes an approval or rejection means. Pure.
+"""Which strings count as an approval, and which of a Flow's outcomes an approval or rejection means. Pure functions.
 
 The provider implements the same rule; the tests run one corpus through both.
 """

@@ -34,7 +34,7 @@ class BadTarget(ValueError):
 
 
 class CrewFailed(Exception):
-    """The crew failed and described why; the message becomes the execution's error unchanged.
+    """The crew failed and explained why; the message becomes the execution's error unchanged.
 
     :param refused: the task whose own answer was refused; the recorded answers that led to it must not be reused
     :param unanswered: the numbers of the journal entries whose calls must be repeated
@@ -46,7 +46,7 @@ class CrewFailed(Exception):
 
 
 class CrewKilled(CrewFailed):
-    """A signal killed the crew's process; the execution can continue from what it has reported so far."""
+    """A signal killed the crew's process; the execution can continue from what the process had reported."""
 
 
 class Cancellation:
@@ -301,16 +301,16 @@ class Crew(Protocol):
 
     @property
     def has_once(self) -> bool:
-        """Return whether it has a tool that may run only once."""
+        """Return whether the crew has a tool that may run only once."""
         ...
 
     @property
     def asks(self) -> str | None:
-        """Return why it asks questions in the middle of a task, as the beginning of a sentence; None if it does not."""
+        """Return why the crew asks in the middle of a task, as the beginning of a sentence; None if it does not."""
         ...
 
     def has_tool(self, rule: ToolRule) -> bool:
-        """Return whether it may have a tool that matches the rule."""
+        """Return whether the crew may have a tool that matches the rule."""
         ...
 
     def run(self, job: Job, report: Report) -> Outcome: ...

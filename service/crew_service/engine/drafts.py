@@ -1,4 +1,4 @@
-"""A draft: the JSON object in its text, its hash, and its valid replacements. Pure.
+"""A draft: the JSON object in its text, its hash, and its valid replacements. Pure functions.
 
 The provider implements the same rules; the tests run one corpus through both.
 """

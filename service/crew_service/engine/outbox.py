@@ -80,10 +80,10 @@ class Newest:
 
 
 class Room:
-    """The free places for each owner and receiver."""
+    """The free slots for each owner and receiver."""
 
-    def __init__(self, places: int, quick: Newest, at_work: Iterable[Receiver]) -> None:
-        self._places = places
+    def __init__(self, slots: int, quick: Newest, at_work: Iterable[Receiver]) -> None:
+        self._slots = slots
         self._quick = quick
         self._owners: Counter[str] = Counter()
         self._slow: Counter[str] = Counter()  # by owner
@@ -92,7 +92,7 @@ class Room:
             self._add(receiver)
 
     def take(self, receiver: Receiver) -> bool:
-        """Take a place if there is one."""
+        """Take a slot if there is one."""
         has_place = self._has_place(receiver)
         if has_place:
             self._add(receiver)
@@ -102,20 +102,20 @@ class Room:
         return self._owners[owner]
 
     def full(self) -> list[str]:
-        """Return the owners with no places left."""
+        """Return the owners with no slots left."""
         return [owner for owner, number in self._owners.items() if number >= PER_OWNER]
 
     def full_of_slow(self) -> list[str]:
-        """Return the owners with no places left for slow receivers."""
+        """Return the owners with no slots left for slow receivers."""
         return [owner for owner, number in self._slow.items() if number >= SLOW_PER_OWNER]
 
     def _has_place(self, receiver: Receiver) -> bool:
         owner = receiver[0]
-        if self._owners[owner] >= PER_OWNER or self._owners.total() >= self._places:
+        if self._owners[owner] >= PER_OWNER or self._owners.total() >= self._slots:
             return False
         if receiver in self._quick:
             return self._receivers[receiver] < PER_RECEIVER
-        few = self._slow[owner] < SLOW_PER_OWNER and self._slow.total() < max(1, self._places // 2)
+        few = self._slow[owner] < SLOW_PER_OWNER and self._slow.total() < max(1, self._slots // 2)
         return few and not self._receivers[receiver]
 
     def _add(self, receiver: Receiver) -> None:
@@ -173,8 +173,8 @@ class Outbox:
         self._working: dict[str, tuple[Receiver, asyncio.Task[None]]] = {}  # by queue: its receiver and its task
         self._quick = Newest()  # those that answered last time; all others are slow
         self._names = Names()
-        self._places = machine.connections_out()
-        self._sessions = sending.Sessions(timeout, most=min(KEPT_SESSIONS, self._places // 4))
+        self._slots = machine.connections_out()
+        self._sessions = sending.Sessions(timeout, most=min(KEPT_SESSIONS, self._slots // 4))
         self._loop = sending.Loop()
         self._has_threads = False
         self._large_question = asyncio.Lock()
@@ -221,9 +221,9 @@ class Outbox:
         await self._sessions.close()
 
     def _claim(self) -> list[Row[Any]]:
-        """Claim due queues for which there are places. Nothing is sent before the claim is stored."""
+        """Claim due queues for which there are slots. Nothing is sent before the claim is stored."""
         working = dict(self._working)
-        room = Room(self._places, self._quick, (receiver for receiver, _ in working.values()))
+        room = Room(self._slots, self._quick, (receiver for receiver, _ in working.values()))
         try:
             with self._database.reading() as connection:
                 found = webhooks.due(
@@ -311,7 +311,7 @@ class Outbox:
 
     def _note(self, receiver: Receiver, *, answered: bool) -> None:
         if answered and receiver not in self._quick:
-            self._posted.set()  # queues that waited for the answer now have more places
+            self._posted.set()  # queues that waited for the answer now have more slots
         self._quick.note(receiver, is_one=answered)
 
     async def _send(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:

@@ -19,7 +19,7 @@ SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z",
 SEQUENCE = r"(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|\[[0-?]*[ -/]*[@-~]|[ -/]*[0-OQ-WYZ\\`-~])"
 ESCAPE = re.compile(rf"\x1b{SEQUENCE}")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Characters that may appear between a secret's letters or instead of one: in JSON, in a `repr` and on a screen. Each
+# Characters that may appear between a secret's characters or instead of one: in JSON, in a `repr` and on a screen. Each
 # pattern begins with a single character set, which `re` finds quickly.
 BACKSLASH = re.compile(r"\\\\*(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|[bfnrt])?")
 UNSEEN = re.compile(
@@ -33,13 +33,13 @@ UNFINISHED = re.compile(
     r"|\\{1,8}(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?)\Z"
 )
 PERCENT = re.compile(r"%[0-9A-F]{2}")
-IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not quote in a complete address
-LEAST_BROKEN = 2  # letters before a line break that count as the start of a secret; a single one is too common
+IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not percent-encode in a complete URL
+LEAST_BROKEN = 2  # characters before a line break that count as the start of a secret; a single one is too common
 LONGEST_HELD = 4_096  # characters held back until more output arrives
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """Return the values of variables named like a key, token or password."""
+    """Return the values of variables whose names suggest a key, token or password."""
     return [value for name, value in environment.items() if SECRET_NAME.search(name)]
 
 
@@ -59,7 +59,7 @@ class Printed:
         self._wanted = wanted
         self._lock = threading.Lock()
         self._secrets: set[str] = set()
-        self._letters: set[str] = set()  # of each secret, as returned by `_readings`
+        self._characters: set[str] = set()  # of each secret, as returned by `_readings`
         self._margin = 0  # characters next to a cut that may be part of a secret
         self._raw = bytearray()
         self._is_cut = False
@@ -71,9 +71,9 @@ class Printed:
         """Mask these secrets from now on."""
         values = [value.strip() for value in secrets if len(_cleaned(value.strip())) >= SHORTEST_SECRET]
         self._secrets = self._secrets | {_cleaned(form) for value in values for form in _forms(value)}
-        letters = {known for value in self._secrets for known, _ in _readings(value)}
-        self._letters = {known for known in letters if len(known) >= SHORTEST_SECRET}
-        self._margin = 8 * max(map(len, self._secrets), default=0)  # a letter can be escaped as six characters
+        characters = {known for value in self._secrets for known, _ in _readings(value)}
+        self._characters = {known for known in characters if len(known) >= SHORTEST_SECRET}
+        self._margin = 8 * max(map(len, self._secrets), default=0)  # one character can be escaped as six
 
     def add(self, data: bytes) -> None:
         """Add output that the crew has printed."""
@@ -120,14 +120,14 @@ class Printed:
         hidden = bytearray(len(text))
         for start, end in _places(self._secrets, text):
             hidden[start:end] = MARK * (end - start)
-        for letters, places in _readings(text):
-            for first, last in _places(self._letters, letters) if len(letters) < len(text) else ():
+        for characters, places in _readings(text):
+            for first, last in _places(self._characters, characters) if len(characters) < len(text) else ():
                 start, end = places[first], _end(text, places[last - 1])
                 hidden[start:end] = MARK * (end - start)
         return hidden
 
     def _begun(self, text: str, *, least: int) -> int:
-        """Return how many characters at the end may begin a secret, if they include at least `least` of its letters."""
+        """Return how many trailing characters may begin a secret if they include at least `least` of its characters."""
         tail = text[-LONGEST_HELD:]
         begun = self._begun_in(tail.rpartition("\n")[2], "", least)
         # An unfinished line may break here.
@@ -136,15 +136,15 @@ class Printed:
 
     def _begun_in(self, text: str, follows: str, least: int) -> int:
         sizes = (
-            len(text) - places[len(letters) - size]
-            for letters, places in _readings(text + follows)
-            for size in _beginnings(self._letters, letters, least)
+            len(text) - places[len(characters) - size]
+            for characters, places in _readings(text + follows)
+            for size in _beginnings(self._characters, characters, least)
         )
         return max(sizes, default=0)
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield a secret in plain form, as HTML, and as quoted in each part of an address."""
+    """Yield a secret in plain form, as HTML, and as percent-encoded in each part of a URL."""
     yield secret
     yield html.escape(secret)
     for safe in ("", "/", IN_ADDRESSES):
@@ -169,13 +169,13 @@ def _places(secrets: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield the letters of a text, however often it was escaped, with their positions; then the same without frames."""
-    letters, places = text, array("L", range(len(text)))
+    """Yield a text's characters, however many times it was escaped, with their positions; then those without frames."""
+    characters, places = text, array("L", range(len(text)))
     for pattern in (BACKSLASH, UNSEEN):
-        letters, places = _less(pattern, letters, places)
-    joined = _less(BREAKS, letters, places)
+        characters, places = _less(pattern, characters, places)
+    joined = _less(BREAKS, characters, places)
     yield joined
-    framed = _less(FRAMED, letters, places)
+    framed = _less(FRAMED, characters, places)
     if framed[0] != joined[0]:
         yield framed
 
@@ -185,12 +185,12 @@ def _less(pattern: re.Pattern[str], text: str, places: array[int]) -> tuple[str,
     parts: list[str] = []
     kept, end = array("L"), 0
     for found in pattern.finditer(text):
-        letter = _letter(found) if pattern is BACKSLASH else ""
+        character = _character(found) if pattern is BACKSLASH else ""
         before = text[end : found.start()]
         if pattern is FRAMED:
             before = _without_frame(before)
-        parts += before, letter
-        kept += places[end : end + len(before)] + places[found.start() : found.start() + len(letter)]
+        parts += before, character
+        kept += places[end : end + len(before)] + places[found.start() : found.start() + len(character)]
         end = found.end()
     return "".join([*parts, text[end:]]), kept + places[end:]
 
@@ -201,7 +201,7 @@ def _without_frame(line: str) -> str:
     return line[:-1].rstrip(" ") if line.endswith(FRAMES) else line
 
 
-def _letter(escape: re.Match[str]) -> str:
+def _character(escape: re.Match[str]) -> str:
     if escape[0].endswith("n"):
         return "\n"
     code = escape[1] or escape[2]
@@ -209,7 +209,7 @@ def _letter(escape: re.Match[str]) -> str:
 
 
 def _end(text: str, place: int) -> int:
-    """Return the end of the letter at this position."""
+    """Return the end of the possibly escaped character at this position."""
     escape = BACKSLASH.match(text, place)
     return escape.end() if escape else place + 1
 

@@ -39,8 +39,8 @@ from crew_service.http.dialects.request_models import FlowAnswerBody, ResumeFeed
 from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.html import plain_text
 from crew_service.http.large_answers import LargeAnswer
-from crew_service.http.places import PROBES, Places, Threads
 from crew_service.http.shared_reads import MOST_KEYS, SharedReads
+from crew_service.http.slots import PROBES, Slots, Threads
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
@@ -74,9 +74,9 @@ class Repeated(Exception):
 
 
 class Api:
-    def __init__(self, service: Container, dialect: Dialect, places: Places, details: Details) -> None:
+    def __init__(self, service: Container, dialect: Dialect, slots: Slots, details: Details) -> None:
         self._service = service
-        self._places = places
+        self._slots = slots
         self._probes = Threads(PROBES)
         self._dialect = dialect
         self._executions = service.executions
@@ -103,7 +103,7 @@ class Api:
         if self._executions.sees(caller, row):
             return self._answered(row)
         owner = self._service.owner(caller)
-        return await self._places.statuses.run(owner, self._read_status, caller, kickoff_id)
+        return await self._slots.statuses.run(owner, self._read_status, caller, kickoff_id)
 
     def _read_status(self, caller: Principal, kickoff_id: str) -> Response:
         return self._answered(self._executions.status_row(caller, kickoff_id), LargeAnswer)
@@ -115,7 +115,7 @@ class Api:
 
     async def statuses(self, request: Request) -> JSONResponse:
         owner = self._service.owner(_caller(request))
-        return await self._places.batches.run(owner, self._statuses, _caller(request), self._ids(request))
+        return await self._slots.batches.run(owner, self._statuses, _caller(request), self._ids(request))
 
     def _statuses(self, caller: Principal, ids: list[str]) -> JSONResponse:
         found: dict[str, Any] = {}
@@ -175,7 +175,7 @@ class Api:
         if _is_known(found.etag, known):
             return Response(status_code=304, headers=headers)
         # The record is created once per state, however many callers request it.
-        text = self._places.pages.get(found.etag, lambda: self._details.text(found.id))
+        text = self._slots.pages.get(found.etag, lambda: self._details.text(found.id))
         if text is None:
             raise UnknownExecution("no such execution")
         return Response(text, media_type="application/json", headers=headers)
@@ -217,7 +217,7 @@ class Api:
 
         if decision.edit:
             owner = self._service.owner(_caller(request))
-            await self._places.edits.run(owner, self._executions.check_edit, _caller(request), decision)
+            await self._slots.edits.run(owner, self._executions.check_edit, _caller(request), decision)
         try:
             said = await run_in_threadpool(self._executions.resume, _caller(request), decision, once, answer)
         except (UnknownExecution, UnknownTask):
@@ -272,7 +272,7 @@ class Api:
         return JSONResponse({"detail": text.format(state=state, reason=refused)}, code)
 
     async def _in_place(self, request: Request, work: Callable[..., Asked], *args: Any) -> Asked:
-        return await self._places.run(self._service.owner(_caller(request)), work, *args)
+        return await self._slots.run(self._service.owner(_caller(request)), work, *args)
 
     def _ids(self, request: Request) -> list[str]:
         given = request.query_params.getlist("ids")

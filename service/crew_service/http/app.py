@@ -25,12 +25,12 @@ from crew_service.http.auth import Authentication
 from crew_service.http.dialects import DIALECTS, Dialect
 from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.endpoints import Endpoint, table
-from crew_service.http.places import Places
 from crew_service.http.request_metrics import RequestMetrics
+from crew_service.http.slots import Slots
 from crew_service.settings import Settings
 
 
-def create_app(settings: Settings, crews: Mapping[str, Crew], places: Places) -> FastAPI:
+def create_app(settings: Settings, crews: Mapping[str, Crew], slots: Slots) -> FastAPI:
     """Serve a single unnamed crew at the root, or named crews below `/crews/<name>`."""
     dialect = DIALECTS[settings.dialect]()
     process = Process(settings, crews, dialect)
@@ -44,11 +44,11 @@ def create_app(settings: Settings, crews: Mapping[str, Crew], places: Places) ->
         await run_in_threadpool(process.stop)
 
     if paths.ROOT in crews:
-        app = crew_app(process.crews[paths.ROOT], dialect, places)
+        app = crew_app(process.crews[paths.ROOT], dialect, slots)
     else:
         app = several_crews.create_app(process)
         for name, crew in process.crews.items():
-            app.mount(paths.of_crew(name), crew_app(crew, dialect, places, paths.of_crew(name)))
+            app.mount(paths.of_crew(name), crew_app(crew, dialect, slots, paths.of_crew(name)))
     app.router.lifespan_context = lifespan
     return app
 
@@ -60,7 +60,7 @@ async def _watch(process: Process) -> None:
         process.health.watch()
 
 
-def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "") -> FastAPI:
+def crew_app(service: Container, dialect: Dialect, slots: Slots, base: str = "") -> FastAPI:
     """Return one crew's whole API, with its page and documentation."""
     app = several_crews.bare_app()
     endpoints = table(dialect, flow=service.crew.kind == "flow")
@@ -77,9 +77,9 @@ def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "
         word=SPECIFIED.__getitem__,
         mend=service.executions.end_unreadable,
     )
-    api = Api(service, dialect, places, details)
+    api = Api(service, dialect, slots, details)
     _add_routes(app, endpoints, api)
-    page.Page(service, places, details).add_to(app)
+    page.Page(service, slots, details).add_to(app)
     app.add_exception_handler(Refused, api.refused)
     app.add_exception_handler(KeyReused, key_reused)
     errors.add_to(app)

@@ -24,7 +24,7 @@ from crew_service.http.api import (
 )
 from crew_service.http.dialects import Dialect, response_models
 from crew_service.http.dialects.request_models import FlowAnswerBody, KickoffBody, ResumeFeedbackBody
-from crew_service.http.places import EDITS, PLACES
+from crew_service.http.slots import EDITS, SLOTS
 
 KICKOFF_ID = {
     "name": "kickoff_id",
@@ -118,7 +118,7 @@ class Endpoint:
     tag: str = "Executions"
     needs_token: bool = True
     frequent: bool = False  # tried first by the router
-    has_places: bool = False  # whether it uses an owner's limited places
+    has_slots: bool = False  # whether it uses an owner's limited slots
     parameters: tuple[dict[str, Any], ...] = ()
     body: type[BaseModel] | None = None
     problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, except those that many endpoints share
@@ -128,7 +128,7 @@ class Endpoint:
     def refusals(self) -> dict[int, str]:
         """The reasons for errors, by code."""
         denied = {401: "The token is missing or not valid."} if self.needs_token else {}
-        busy = {429: f"You already have {PLACES} pages, lists or records in progress."} if self.has_places else {}
+        busy = {429: f"You already have {SLOTS} pages, lists or records in progress."} if self.has_slots else {}
         unavailable = {503: "The database cannot be used, or too much is being sent to this service."}
         return {**denied, **busy, **unavailable, **self.problems}
 
@@ -186,7 +186,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             handler=Api.executions,
             summary="List executions, newest first",
             answer=response_models.Listing,
-            has_places=True,
+            has_slots=True,
             parameters=(STATE, LIMIT),
             problems={dialect.bad_request: "The state or the limit is not valid."},
             problem=dialect.problem,
@@ -197,7 +197,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             handler=Api.details,
             summary="Get all details of an execution",
             answer=response_models.Details,
-            has_places=True,
+            has_slots=True,
             parameters=(SOME_ID, IF_NONE_MATCH),
             problems={304: "Nothing has changed.", 404: "The id is unknown."},
         ),
@@ -207,7 +207,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             handler=Api.steps,
             summary="List model and tool calls in order",
             answer=response_models.Steps,
-            has_places=True,
+            has_slots=True,
             parameters=(SOME_ID, AFTER, STEPS_LIMIT),
             problems={400: "The number or the limit is not valid.", 404: "The id is unknown."},
         ),
@@ -217,7 +217,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             handler=Api.logs,
             summary="Get the crew's printed output, up to the last MiB",
             answer=None,
-            has_places=True,
+            has_slots=True,
             media=PlainTextResponse,
             parameters=(SOME_ID,),
             problems={403: "The token is a user's, not the organization's.", 404: "The id is unknown."},

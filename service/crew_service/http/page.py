@@ -19,7 +19,7 @@ from crew_service.engine.overview import Filter, Overview, cursor
 from crew_service.engine.principals import Principal
 from crew_service.http.forms import NOTICES, PROBLEMS, Forms, without_zeros
 from crew_service.http.html import BLANKS, budget, filled, html_page, messages, plain_text, render
-from crew_service.http.places import Places
+from crew_service.http.slots import Slots
 from crew_service.storage.states import State
 
 ROUTES = (
@@ -42,9 +42,9 @@ SCRIPT = (Path(__file__).parent / "page.js").read_bytes()
 class Page(Forms):
     """The page's handlers; its plain forms and links also work without the script, which keeps the page up to date."""
 
-    def __init__(self, service: Container, places: Places, details: Details) -> None:
+    def __init__(self, service: Container, slots: Slots, details: Details) -> None:
         super().__init__(service)
-        self._places = places
+        self._slots = slots
         self._details = details
         self._about = {"crew": service.name, "title": service.title, "tasks": service.crew.tasks}
         self._data = Overview(service.database, service.name, service.settings.prices)
@@ -100,7 +100,7 @@ class Page(Forms):
             shown = self._details.shown(head.id, letters, with_printed=is_organization)
             return render("execution.html", until, it=shown, typed=typed, **self._about, **BLANKS) if shown else None
 
-        return make() if typed else self._places.pages.get((version, is_organization), make)
+        return make() if typed else self._slots.pages.get((version, is_organization), make)
 
     def _head(self, caller: Principal, execution_id: str) -> Row[Any] | None:
         return self._service.executions.head(caller, execution_id) if execution_id else None
@@ -125,7 +125,7 @@ class Page(Forms):
         return Response(SCRIPT, media_type="text/javascript", headers=headers)
 
     async def _in_place(self, session: BrowserSession, work: Callable[..., Made], *args: Any) -> Made:
-        return await self._places.run(self._service.owner(session.caller), work, *args)
+        return await self._slots.run(self._service.owner(session.caller), work, *args)
 
     def _common(self, request: Request, session: BrowserSession) -> dict[str, Any]:
         return {

@@ -10,8 +10,8 @@ import uvicorn
 from crew_service.engine.crew import Crew
 from crew_service.http.app import create_app
 from crew_service.http.connections import HEADER_SECONDS, GuardedProtocol, InPieces, guarded
-from crew_service.http.places import Places
 from crew_service.http.sender import WithPeer
+from crew_service.http.slots import Slots
 from crew_service.settings import Settings
 
 BACKLOG = 2048
@@ -51,9 +51,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
-    places = Places()
+    slots = Slots()
     config = uvicorn.Config(
-        WithPeer(InPieces(create_app(settings, crews, places))),
+        WithPeer(InPieces(create_app(settings, crews, slots))),
         proxy_headers=False,  # handled by `WithPeer`
         log_config=None,
         access_log=False,
@@ -61,7 +61,7 @@ def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,  # longer than a poller's pause: the outcome of a POST to a closing connection is unknown
         backlog=ACCEPTED_AT_ONCE,
-        http=guarded(settings, places.unsent),
+        http=guarded(settings, slots.unsent),
         ws="none",  # there are no WebSockets, and a handshake would be answered before the token is checked
     )
     serving = Server(config)

@@ -13,7 +13,7 @@ from crew_service.engine.container import Process
 from crew_service.http import errors
 from crew_service.http.api import health_answer
 from crew_service.http.front import Front
-from crew_service.http.places import PROBES, Threads
+from crew_service.http.slots import PROBES, Threads
 
 MOST_NAMED = 10
 # Newer versions of FastAPI record requests and errors with OpenTelemetry; earlier ones ignore the argument.

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from crew_service.storage import queries, schema, views
 from crew_service.storage.tables import executions, journal, results, steps
 
-CONTINUED_BY = "continued_by"  # key in `failure` that replaces the data to take over
+CONTINUED_BY = "continued_by"  # key in `failure` that replaces the data to carry over
 NEXT = select(executions.c.id).where(executions.c.continued_from == bindparam("id"))
 FINISHED = (
     select(results.c.task, results.c.digest)
@@ -110,7 +110,7 @@ def close_gaps(connection: Connection, deleted: Mapping[str, str | None]) -> Non
 
 
 def keep_out_earlier(connection: Connection) -> bool:
-    """Keep releases that cannot continue executions from claiming any here; return False if one is running."""
+    """Stop releases that cannot continue executions from claiming any here; return False if one of them is running."""
     if connection.dialect.name == "sqlite":
         return True
     return schema.keep_out_earlier(connection, schema.WITH_CHAINS)

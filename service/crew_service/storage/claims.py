@@ -14,8 +14,9 @@ from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, and_, case, cast, delete, func, insert, literal_column, or_, select, update
+from sqlalchemy import BigInteger, and_, case, cast, delete, func, insert, literal_column, or_, select, update
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql import Select
 
 from crew_service.storage import schema
 from crew_service.storage.states import CLAIM, State

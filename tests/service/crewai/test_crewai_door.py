@@ -18,7 +18,7 @@ from engine_stub import CREWS, EngineStub
 from crew_service.crewai import load
 from crew_service.engine.crew import CrewFailed
 from crew_service.engine.drafts import draft_sha256
-from crew_service.http.places import EDITS
+from crew_service.http.slots import EDITS
 from scripts.stack.waiting import PATIENCE
 
 Player = Callable[..., EngineStub]
@@ -133,7 +133,7 @@ def test_s42_edits_that_wait_for_a_slow_guardrail_hold_up_nothing_else(
 def test_an_input_leads_no_output_file_out_of_its_folder(play: Player, tmp_path: Path, topic: str) -> None:
     crew = play("into_a_file")
     crew.inputs["topic"] = topic
-    with pytest.raises(CrewFailed, match=r"'reports/\{topic\}.txt' out of its folder; no task was run"):
+    with pytest.raises(CrewFailed, match=r"'reports/\{topic\}.txt' outside its folder; no task was run"):
         crew.segment()
     assert crew.calls() == []
     assert list(tmp_path.parent.glob("*outside*")) == list(tmp_path.glob("*outside*")) == []

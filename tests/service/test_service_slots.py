@@ -18,8 +18,8 @@ from fastapi import HTTPException
 from test_service_connections import MIB, TOKEN, resident, watched
 from test_service_page import Browser
 
-from crew_service.http import html, markdown, places
-from crew_service.http.places import PLACES, THREADS_OF_ONE, MadeOnce, Places
+from crew_service.http import html, markdown, slots
+from crew_service.http.slots import SLOTS, THREADS_OF_ONE, MadeOnce, Slots
 from scripts.stack.waiting import FACTOR, PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S36")]
@@ -27,8 +27,8 @@ ECHO = {"inputs": ["topic"], "tasks": [{"id": "draft_task", "human_input": True,
 TABLE = "|a" * 250 + "\n" + "|-" * 250 + "\n" + "|\n" * 250  # 1.5 KB, and 62,500 cells
 
 
-def test_s36_an_owner_with_all_places_is_told_to_come_back_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "PATIENCE", 0.1)
+def test_s36_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PATIENCE", 0.1)
     go, at_work = threading.Event(), threading.Semaphore(THREADS_OF_ONE)
 
     def work() -> str:
@@ -38,8 +38,8 @@ def test_s36_an_owner_with_all_places_is_told_to_come_back_and_others_are_not(mo
         return "made"
 
     async def all_of_them() -> tuple[list[str | BaseException], str]:
-        here = Places()
-        mine = [asyncio.ensure_future(here.run("ann", work)) for _ in range(PLACES + 4)]
+        here = Slots()
+        mine = [asyncio.ensure_future(here.run("ann", work)) for _ in range(SLOTS + 4)]
         others = await here.run("ben", lambda: "made")
         while sum(each.done() for each in mine) < 4:
             await asyncio.wait([each for each in mine if not each.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -52,7 +52,7 @@ def test_s36_an_owner_with_all_places_is_told_to_come_back_and_others_are_not(mo
     made, others = asyncio.run(all_of_them())
     assert others == "made"
     refused = [each for each in made if isinstance(each, HTTPException)]
-    assert made.count("made") == PLACES
+    assert made.count("made") == SLOTS
     assert [(each.status_code, "Retry-After" in each.headers) for each in refused] == [(429, True)] * 4
 
 

@@ -1,6 +1,6 @@
 """Limits expensive work: pages, lists, searches, records, and checks of edited answers. Nothing else waits for it.
 
-Each owner has a few places; further requests wait briefly and are then told to retry. Polls of many executions and
+Each owner has a few slots; further requests wait briefly and are then told to retry. Polls of many executions and
 large statuses wait for their turn, because tasks depend on them. The work has its own threads, fewer than there are
 database connections, and one owner never gets all of them. Identical work for concurrent requests is done only once.
 """
@@ -20,10 +20,10 @@ from fastapi import HTTPException
 
 from crew_service.http.unsent import Unsent
 
-PLACES = 8  # per owner, running or waiting for a thread
+SLOTS = 8  # per owner, running or waiting for a thread
 THREADS = 4  # per process: they read the database, which allows ten connections per process
 THREADS_OF_ONE = 2
-PATIENCE = 2.0  # seconds that a further request waits for a place
+PATIENCE = 2.0  # seconds that a further request waits for a slot
 KEPT = 16 * 1024 * 1024  # bytes of cached pages
 PAGE = 1024  # bytes of overhead per page
 EDITS = 8  # edited answers per owner, running or waiting
@@ -51,37 +51,37 @@ class Threads:
 
 
 class _Owner:
-    def __init__(self, places: int, threads: int) -> None:
-        self.places = asyncio.Semaphore(places)
+    def __init__(self, slots: int, threads: int) -> None:
+        self.slots = asyncio.Semaphore(slots)
         self.threads = CapacityLimiter(threads)
 
 
 class Shares:
-    """A limited number of places per owner; used only in the event loop."""
+    """A limited number of slots per owner; used only in the event loop."""
 
     def __init__(
         self,
         what: str,
         *,
-        places: int,
+        slots: int,
         threads: int,
         of_one: int,
         is_patient: bool = False,
         unsent: Unsent | None = None,
     ) -> None:
-        """Create the places.
+        """Create the slots.
 
         :param is_patient: whether further requests wait indefinitely
         :param unsent: required if the work creates a response that may be large
         """
         self._is_patient = is_patient
-        self._busy = f"You already have {places} {what} in progress; try again later."
-        self._owners = defaultdict[str, _Owner](lambda: _Owner(places, of_one))
+        self._busy = f"You already have {slots} {what} in progress; try again later."
+        self._owners = defaultdict[str, _Owner](lambda: _Owner(slots, of_one))
         self._here: Counter[str] = Counter()
         self._threads = Threads(threads, unsent)
 
     async def run(self, owner: str, work: Callable[..., Made], *args: Any) -> Made:
-        """Run work in a thread; no place is held while a body is received or sent."""
+        """Run work in a thread; no slot is held while a body is received or sent."""
         own = self._owners[owner]
         self._here[owner] += 1
         try:
@@ -90,7 +90,7 @@ class Shares:
                 async with own.threads:
                     return await self._threads.run(work, *args)
             finally:
-                own.places.release()
+                own.slots.release()
         finally:
             self._here[owner] -= 1
             if not self._here[owner]:
@@ -98,7 +98,7 @@ class Shares:
 
     async def _enter(self, owner: _Owner) -> None:
         try:
-            await asyncio.wait_for(owner.places.acquire(), None if self._is_patient else PATIENCE)
+            await asyncio.wait_for(owner.slots.acquire(), None if self._is_patient else PATIENCE)
         except asyncio.TimeoutError:
             raise HTTPException(429, self._busy, RETRY_AFTER) from None
 
@@ -143,15 +143,15 @@ class MadeOnce:
         return next((key for key, page in self._pages.items() if page.done()), None)
 
 
-class Places(Shares):
-    """The places of one process."""
+class Slots(Shares):
+    """The slots of one process."""
 
     def __init__(self) -> None:
         self.unsent = unsent = Unsent()
-        super().__init__("pages or lists", places=PLACES, threads=THREADS, of_one=THREADS_OF_ONE, unsent=unsent)
-        self.batches = Shares("batches", places=1, threads=BATCHES, of_one=1, is_patient=True, unsent=unsent)
-        self.statuses = Shares("large statuses", places=1, threads=STATUSES, of_one=1, is_patient=True, unsent=unsent)
-        self.edits = Shares("edited answers", places=EDITS, threads=CHECKS, of_one=1)
+        super().__init__("pages or lists", slots=SLOTS, threads=THREADS, of_one=THREADS_OF_ONE, unsent=unsent)
+        self.batches = Shares("batches", slots=1, threads=BATCHES, of_one=1, is_patient=True, unsent=unsent)
+        self.statuses = Shares("large statuses", slots=1, threads=STATUSES, of_one=1, is_patient=True, unsent=unsent)
+        self.edits = Shares("edited answers", slots=EDITS, threads=CHECKS, of_one=1)
         self.pages = MadeOnce()
 
 
