@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 SIZE ?=
 SEED ?=
 AIRFLOW ?=
+WITH ?=
 
 # Tests and Airflow start many processes, each of which would otherwise compile everything it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,7 +52,7 @@ long: $(VENV)/.has-dev,crewai ## run everything that takes longer: tests marked 
 	@$(PY) -m pytest --numprocesses 2 --dist loadgroup -m long $(PYTEST_ARGS) || test $$? = 5 || failed=1; \
 		$(MAKE) --no-print-directory --keep-going cluster-test chaos crewai-matrix mutants && test -z "$$failed"
 
-service-test: $(SERVICE_VENV)/.has-dev ## run the service's tests without Airflow and CrewAI (PYTHON=python3.10 SERVICE_VENV=.venvs/310)
+service-test: $(SERVICE_VENV)/.has-dev ## run the service's tests without Airflow and CrewAI (PYTHON=python3.10 or WITH='sqlalchemy<2', and SERVICE_VENV=.venvs/other)
 	@$(SERVICE_VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --ignore=tests/service/crewai tests/service $(PYTEST_ARGS)
 
 guard: $(VENV)/.has-dev,crewai ## fail if polls, DAG files, statuses or large outputs have become 10% more expensive; takes under a minute
@@ -110,6 +111,6 @@ $(VENV)/.has-%: pyproject.toml service/pyproject.toml | $(PY)
 $(SERVICE_VENV)/.has-dev: service/pyproject.toml
 	@$(PYTHON) -m venv $(SERVICE_VENV)
 	@{ $(SERVICE_VENV)/bin/python -m pip install --quiet uv && \
-		$(SERVICE_VENV)/bin/uv pip install --quiet --python $(SERVICE_VENV)/bin/python --editable './service[dev,postgresql]'; } \
-		|| $(SERVICE_VENV)/bin/python -m pip install --quiet --editable './service[dev,postgresql]'
+		$(SERVICE_VENV)/bin/uv pip install --quiet --python $(SERVICE_VENV)/bin/python --editable './service[dev,postgresql]' $(if $(WITH),'$(WITH)'); } \
+		|| $(SERVICE_VENV)/bin/python -m pip install --quiet --editable './service[dev,postgresql]' $(if $(WITH),'$(WITH)')
 	@touch '$@'

@@ -28,6 +28,7 @@ TOOLS = (
     "hypothesis",
     "mypy",
     "playwright",
+    "psycopg",
     "psycopg2-binary",
     "pytest",
     "pytest-timeout",

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import Variable, XCom
@@ -324,12 +324,12 @@ def has_variable(key: str) -> bool | None:
     table: Any = getattr(Variable, "__table__", None)
     if table is None:
         return None
-    # Airflow 2.11, where tasks can access the database
-    from airflow.utils.session import create_session
+    # Airflow 2.11, where tasks can access the database; its sessions are shared with the running task
+    from airflow.settings import engine
     from sqlalchemy import select
 
-    with create_session(scoped=False) as session:
-        return session.scalar(select(table.c.id).where(table.c.key == key)) is not None
+    with cast("Any", engine).connect() as connection:
+        return connection.execute(select(table.c.id).where(table.c.key == key)).first() is not None
 
 
 def found_or_none(access: Callable[[], Any]) -> Any:

@@ -154,7 +154,12 @@ def _found_by_json_schema(schema: Json, value: Any) -> list[str]:
 
     # Empty, because the default registry fetches schemas from the network.
     validator = validator_for(schema)(schema, registry=Registry())
-    found = islice(validator.iter_errors(value), MOST_FOUND)
+    try:
+        found = list(islice(validator.iter_errors(value), MOST_FOUND))
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":  # the recursion limit was reached in code written in Rust
+            raise RecursionError from None
+        raise
     errors = sorted(found, key=lambda error: _path(error.absolute_path))
     return [f"{_path(error.absolute_path)}: {error.message}" for error in errors]
 

@@ -81,7 +81,7 @@ class AirflowStack:
     def _make_database(self, server: str | None) -> ThrowAwayDatabase | None:
         if not server:
             return None
-        database = ThrowAwayDatabase(server)
+        database = ThrowAwayDatabase(server, "postgresql+psycopg2")
         self.group.drop_at_end(server, database.name)
         return database
 

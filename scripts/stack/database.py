@@ -12,17 +12,19 @@ class ThrowAwayDatabase:
     """A temporary database.
 
     :param server: URL of a database whose user may create others, ``postgresql://user@host:port/name``
+    :param scheme: of its URL, which may name a driver
     """
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, scheme: str = "postgresql") -> None:
         self.server = server
+        self._scheme = scheme
         self.name = f"crew_{secrets.token_hex(6)}"
         self._execute(f'CREATE DATABASE "{self.name}"')
 
     @property
     def url(self) -> str:
         parts = urlsplit(self.server)
-        return urlunsplit(parts._replace(scheme="postgresql+psycopg2", path=f"/{self.name}"))
+        return urlunsplit(parts._replace(scheme=self._scheme, path=f"/{self.name}"))
 
     @contextmanager
     def gone(self) -> Iterator[None]:

@@ -87,7 +87,7 @@ INTERNALS = [
         "airflow.sdk.execution_time.supervisor:InProcessSupervisorComms",
         "compat/supervisor.py",
         "the line of `dag.test()`, by its name",
-        since="3.1",
+        since="3.0",
     ),
     Internal("airflow.sdk.exceptions:AirflowTaskTimeout", "compat/supervisor.py", "why on_kill is called", since="3.2"),
     Internal("airflow.exceptions:AirflowTaskTimeout", "compat/supervisor.py", "the same before 3.2"),
@@ -97,6 +97,7 @@ INTERNALS = [
     Internal("airflow.triggers.base:BaseTrigger.cleanup", "triggers/crew.py", "gives the session back"),
     Internal("airflow.models.taskinstance:TaskInstance.state", "compat/supervisor.py", "a task's state on 2.11"),
     Internal(f"{TASK}.job_id", "compat/supervisor.py", "tells a worker from a call by hand on 2.11", until="3.0"),
+    Internal("airflow.settings:engine", "compat/task_state.py", "whether a Variable exists on 2.11"),
     Internal("airflow.utils.session:create_session", "inbox/store.py", "a transaction"),
     *(
         Internal(f"airflow.models.xcom:{model}.{name}", "inbox/store.py", "what stood there before an upgrade", since)
@@ -185,9 +186,9 @@ INTERNALS = [
             f"airflow.api_fastapi.auth.managers.models.resource_details:DagAccessEntity.{name}",
             "compat/access.py",
             "what a role may see of a DAG",
-            since="3.1",
+            since,
         )
-        for name in ("XCOM", "HITL_DETAIL")
+        for name, since in (("XCOM", "3.0"), ("HITL_DETAIL", "3.1"))
     ),
     Internal("airflow.providers.common.compat.sdk:AirflowPlugin", "view/plugin.py", "base class of the plugin"),
     Internal(
@@ -197,10 +198,10 @@ INTERNALS = [
         since="3.1",
     ),
     *(
-        Internal(name, "compat/answer_trigger.py", "looks for the answer to an earlier attempt's form", since="3.1")
-        for name in (
-            "airflow.sdk.execution_time.hitl:get_hitl_detail_content_detail",
-            "airflow.sdk.exceptions:AirflowRuntimeError",
+        Internal(name, "compat/answer_trigger.py", "looks for the answer to an earlier attempt's form", since)
+        for name, since in (
+            ("airflow.sdk.execution_time.hitl:get_hitl_detail_content_detail", "3.1"),
+            ("airflow.sdk.exceptions:AirflowRuntimeError", "3.0"),
         )
     ),
     *(

@@ -62,7 +62,8 @@ def ask(encrypted: None, dag_run: RegisteredRun, server: FaultServer, monkeypatc
 
 def forget() -> None:
     with create_session(scoped=False) as session:
-        session.execute(delete(Variable).where(Variable.key.startswith(FLOW_PREFIX, autoescape=True)))
+        mine = delete(Variable).where(Variable.key.startswith(FLOW_PREFIX, autoescape=True))
+        session.execute(mine, execution_options={"synchronize_session": False})
 
 
 def send(dag_run: RegisteredRun, body: Json) -> requests.Response:

@@ -122,6 +122,7 @@ def test_n27_a_task_that_died_after_its_last_step_is_tried_again_though_a_neighb
     assert run(kickoff(), task_run.clear()) == "k-2"
 
 
+@pytest.mark.since_airflow("3.0")  # 2.11 has no inbox to remove old records, so they go as the task succeeds
 @pytest.mark.row("A5", "A17")
 def test_a5_a_clear_stops_the_execution_of_a_kickoff_that_had_succeeded(server: FaultServer, variables: Any) -> None:
     task_run = TaskRun()

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from crew_client import Serve
+from sqlalchemy import Text, cast, event, func, insert, select
+from sqlalchemy.engine import Engine
 
+from crew_service.engine.executions import Executions
+from crew_service.engine.principals import Principal
+from crew_service.http import shared_reads
+from crew_service.http.dialects import DIALECTS
 from crew_service.http.shared_reads import MOST_KEYS, READS, SharedReads
+from crew_service.storage.availability import DatabaseUnavailable
+from crew_service.storage.database import Database
+from crew_service.storage.engines import SMALL
+from crew_service.storage.states import State
+from crew_service.storage.tables import executions
 
 BUSY = [f"busy-{number}" for number in range(READS)]
 
 
-class Database:
+class Reader:
     """Answers the reads of `BUSY` only once it may, and counts what was read together."""
 
     def __init__(self) -> None:
@@ -36,7 +50,7 @@ class Database:
         return {key: f"row of {key}" for key in keys if key != "unknown"}
 
 
-def while_busy(database: Database, then: Callable[[SharedReads[str]], list[asyncio.Task]]) -> list[object]:
+def while_busy(database: Reader, then: Callable[[SharedReads[str]], list[asyncio.Task]]) -> list[object]:
     """Return what requests get that arrive while all reads are busy."""
 
     async def run() -> list[object]:
@@ -56,7 +70,7 @@ def while_busy(database: Database, then: Callable[[SharedReads[str]], list[async
 
 
 def test_requests_that_arrive_while_all_reads_are_busy_share_the_next_one() -> None:
-    database = Database()
+    database = Reader()
     keys = ["a", "unknown", "b", "a"]
     got = while_busy(database, lambda reads: [asyncio.create_task(reads.get(each)) for each in keys])
     assert got == ["row of a", None, "row of b", "row of a"]
@@ -64,7 +78,7 @@ def test_requests_that_arrive_while_all_reads_are_busy_share_the_next_one() -> N
 
 
 def test_a_read_has_a_limited_number_of_keys() -> None:
-    database = Database()
+    database = Reader()
     keys = [str(number) for number in range(MOST_KEYS + 1)]
     got = while_busy(database, lambda reads: [asyncio.create_task(reads.get(each)) for each in keys])
     assert got == [f"row of {each}" for each in keys]
@@ -72,7 +86,7 @@ def test_a_read_has_a_limited_number_of_keys() -> None:
 
 
 def test_a_failed_read_fails_the_requests_that_share_it_and_no_later_one() -> None:
-    database = Database()
+    database = Reader()
 
     def ask(reads: SharedReads[str]) -> list[asyncio.Task]:
         async def once_more() -> str | None:
@@ -88,7 +102,7 @@ def test_a_failed_read_fails_the_requests_that_share_it_and_no_later_one() -> No
 
 
 def test_a_request_that_is_cancelled_takes_nothing_from_another_for_the_same_key() -> None:
-    database = Database()
+    database = Reader()
 
     def ask(reads: SharedReads[str]) -> list[asyncio.Task]:
         gone, stays = asyncio.create_task(reads.get("a")), asyncio.create_task(reads.get("a"))
@@ -101,7 +115,7 @@ def test_a_request_that_is_cancelled_takes_nothing_from_another_for_the_same_key
 
 
 def test_a_read_that_fails_after_its_requests_were_cancelled_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    database = Database()
+    database = Reader()
 
     async def run() -> None:
         reads = SharedReads(database)
@@ -121,7 +135,7 @@ def test_a_read_that_fails_after_its_requests_were_cancelled_logs_nothing(caplog
 
 @pytest.mark.parametrize("iterations", range(8))
 def test_a_request_that_arrives_as_all_reads_end_is_read(iterations: int) -> None:
-    database = Database()
+    database = Reader()
 
     async def run() -> str | None:
         reads, loop = SharedReads(database), asyncio.get_running_loop()
@@ -151,6 +165,60 @@ def test_a_request_that_arrives_as_all_reads_end_is_read(iterations: int) -> Non
     assert asyncio.run(run()) == "row of late"
 
 
+def test_a_request_whose_read_hangs_fails_and_a_later_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_reads, "PATIENCE", 0.2)
+    database = Reader()
+
+    async def run() -> tuple[list[object], str | None]:
+        reads, hanging = SharedReads(database), []
+        for each in BUSY:
+            hanging.append(asyncio.create_task(reads.get(each)))
+            assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        waiting = [asyncio.create_task(reads.get(str(number))) for number in range(MOST_KEYS + 1)]
+        await asyncio.sleep(0.1)  # it then has less than its own patience
+        waiting.append(asyncio.create_task(reads.get("joins")))
+        failed = await asyncio.wait_for(asyncio.gather(*hanging, *waiting, return_exceptions=True), 10)
+        database.may_answer.set()
+        assert await asyncio.to_thread(database.ended.acquire, timeout=10)
+        return failed, await asyncio.wait_for(reads.get("late"), 10)
+
+    failed, late = asyncio.run(run())
+    assert {type(each) for each in failed} == {DatabaseUnavailable}
+    assert late == "row of late"
+    assert database.read[READS:] == [["late"]], "what nobody waits for any more was read"
+
+
+@pytest.mark.parametrize("ends", [asyncio.Task.cancel, None], ids=["cancelled", "out of patience"])
+def test_a_read_that_ends_before_it_begins_takes_no_later_request_with_it(
+    monkeypatch: pytest.MonkeyPatch, ends: Callable[[asyncio.Task], object] | None
+) -> None:
+    database = Reader()
+
+    async def run() -> str | None:
+        reads = SharedReads(database)
+        hanging = []
+        for each in BUSY:
+            hanging.append(asyncio.create_task(reads.get(each)))
+            assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        if ends is None:
+            monkeypatch.setattr(shared_reads, "PATIENCE", 0.05)
+        before = asyncio.all_tasks()
+        waiting = asyncio.create_task(reads.get("early"))
+        await asyncio.sleep(0)
+        [read] = asyncio.all_tasks() - before - {waiting}
+        if ends:
+            ends(read)
+        await asyncio.wait({read, waiting}, timeout=10)
+        monkeypatch.setattr(shared_reads, "PATIENCE", 10)
+        late = asyncio.create_task(reads.get("late"))
+        await asyncio.sleep(0)
+        database.may_answer.set()
+        await asyncio.gather(*hanging)
+        return await asyncio.wait_for(late, 10)
+
+    assert asyncio.run(run()) == "row of late"
+
+
 def test_on_postgresql_each_of_many_concurrent_requests_gets_its_own_status(serve: Serve, postgresql: str) -> None:
     crew = {"inputs": ["topic"], "tasks": [{"id": "only_task", "output": "{topic}"}]}
     client = serve(crew, db=postgresql, user_tokens=[("ann", "ann-token"), ("bob", "bob-token")])
@@ -174,3 +242,71 @@ def test_on_postgresql_each_of_many_concurrent_requests_gets_its_own_status(serv
     assert together[ids["small"]]["body"] == small[0].result().json()
     assert together[ids[topics[1]]] is None
     assert together[unknown]["code"] == 404
+
+
+def put(database: Database, state: State, **values: object) -> str:
+    """Store an execution that nothing runs."""
+    execution_id, times = str(uuid4()), dict.fromkeys(("created_at", "due_at", "updated_at"), 1.0)
+    row = {"id": execution_id, "kickoff_id": execution_id, "state": state, "inputs": {}, "asked": [], **times, **values}
+    with database.writing() as connection:
+        connection.execute(insert(executions).values(**row))
+    return execution_id
+
+
+@pytest.fixture
+def stored(postgresql: str) -> Iterator[Database]:
+    database = Database(postgresql)
+    yield database
+    database.close()
+
+
+def test_on_postgresql_small_statuses_are_read_without_the_large_outputs_beside_them(stored: Database) -> None:
+    """PostgreSQL soon plans a repeated statement without its parameters, and orders conditions by its own estimate."""
+    small = [put(stored, State.RUNNING) for _ in range(16)]
+    for _ in range(30):
+        put(stored, State.COMPLETED, tasks=[], output=random.randbytes(300_000).hex())
+    reads = Executions(stored, columns=DIALECTS["live"].columns)
+
+    def took(work: Callable[[], object]) -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    def read_all() -> None:
+        with stored.reading() as connection:
+            connection.execute(select(func.sum(func.length(cast(executions.c.output, Text))))).scalar_one()
+
+    everything = min(took(read_all) for _ in range(5))
+
+    for _ in range(15):
+        assert set(reads.small_status_rows(small)) == set(small)
+    assert min(took(lambda: reads.small_status_rows(small)) for _ in range(5)) < everything / 4
+
+
+def test_on_postgresql_a_status_is_small_by_its_length_as_text(stored: Database) -> None:
+    reads = Executions(stored, columns=("output", "error"))
+    longest = SMALL - len('""')
+    fits, compressed, too_long, empty = (
+        put(stored, State.RUNNING, output=each)
+        for each in ("x" * longest, "x" * (longest + 1), random.randbytes(SMALL).hex(), None)
+    )
+    assert set(reads.small_status_rows([fits, compressed, too_long, empty])) == {fits, empty}
+
+
+def test_on_postgresql_a_damaged_status_does_not_make_those_read_with_it_fail(stored: Database) -> None:
+    reads = Executions(stored, columns=("output", "error"))
+    sound, damaged = put(stored, State.RUNNING), put(stored, State.RUNNING)
+
+    @event.listens_for(Engine, "do_execute")
+    def fail(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
+        if statement.startswith("SELECT") and damaged in str(parameters):
+            driver = context.dialect.dbapi
+            raise driver.InternalError("missing chunk number 0 for toast value 16402 in pg_toast_16399")
+
+    try:
+        assert reads.small_status_rows([sound, damaged]) == {}  # so that each is read on its own
+        assert set(reads.small_status_rows([sound])) == {sound}
+        with pytest.raises(DatabaseUnavailable):
+            reads.status_row(Principal(None), damaged)
+    finally:
+        event.remove(Engine, "do_execute", fail)

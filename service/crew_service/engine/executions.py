@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import InternalError
 
 from crew_service import tracing
 from crew_service.engine import asks, continuing, events, usage
@@ -75,8 +77,7 @@ class Executions:
         self._crew = crew
         self._status_query = queries.status_query(columns)
         small = queries.status_query if database.peeks_at_small else queries.small_status_query
-        self._small_status_query = small(columns)
-        self._small_statuses_query = queries.small_statuses_query(columns)
+        self._small_query = small(columns) if database.is_sqlite else queries.small_statuses_query(columns)
         self._completed_status_query = queries.completed_status_query(columns, is_sqlite=database.is_sqlite)
         self._task_ids = task_ids
         self._queue_delay = queue_delay
@@ -143,12 +144,13 @@ class Executions:
 
     def small_status_rows(self, kickoff_ids: list[str]) -> dict[str, Row[Any]]:
         """Return the statuses, by id, that are small and readable; the caller checks who may see them."""
-        rows: Iterable[Row[Any] | None]
-        if self._database.is_sqlite or not kickoff_ids:
-            rows = [self._database.peek(self._small_status_query, each) for each in kickoff_ids]
-        else:
-            with self._database.reading() as connection:
-                rows = connection.execute(self._small_statuses_query, {"keys": kickoff_ids}).all()
+        rows: Iterable[Row[Any] | None] = ()
+        if self._database.is_sqlite:
+            rows = [self._database.peek(self._small_query, each) for each in kickoff_ids]
+        elif kickoff_ids:
+            # If the server cannot read a damaged row, each status is read on its own, like a large one.
+            with self._database.reading() as connection, suppress(InternalError):
+                rows = connection.execute(self._small_query, {"keys": kickoff_ids}).all()
         return {row.kickoff_id: row for row in rows if row is not None and integrity.is_readable(row)}
 
     def is_known(self, caller: Principal, kickoff_id: str) -> bool:

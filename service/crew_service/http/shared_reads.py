@@ -6,10 +6,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+import anyio
 from fastapi.concurrency import run_in_threadpool
+
+from crew_service.engine.health import DatabaseUnavailable
 
 MOST_KEYS = 25  # per read, which holds as many statuses in memory
 READS = 2  # at once: if one is slow, the other continues
+PATIENCE = 15.0  # seconds that a request waits for its read, which may hang
+SILENT = "The database does not respond."
 
 Value = TypeVar("Value")
 
@@ -22,24 +27,37 @@ class SharedReads(Generic[Value]):
 
     def __init__(self, read: Callable[[list[str]], Mapping[str, Value]]) -> None:
         self._read = read
-        self._free = asyncio.Semaphore(READS)
+        self._free = anyio.Semaphore(READS)
         self._keys: dict[str, None] = {}  # of the next read, in order of arrival
         self._next: asyncio.Task[Mapping[str, Value]] | None = None
 
     async def get(self, key: str) -> Value | None:
-        if self._next is None or len(self._keys) == MOST_KEYS:
+        """Return a value, or None if the read does not find it.
+
+        :raises DatabaseUnavailable: the read does not end in time
+        """
+        if self._next is None or self._next.done() or len(self._keys) == MOST_KEYS:
             self._keys = {}
             self._next = asyncio.create_task(self._read_together(self._keys))
             self._next.add_done_callback(_mark_retrieved)  # if it fails, every request may be gone
         self._keys[key] = None
-        found = await asyncio.shield(self._next)  # other requests share it
-        return found.get(key)
+        read = self._next
+        done, _ = await asyncio.wait({read}, timeout=PATIENCE)  # does not cancel it: other requests share it
+        if not done:
+            raise DatabaseUnavailable(SILENT)
+        return read.result().get(key)
 
     async def _read_together(self, keys: dict[str, None]) -> Mapping[str, Value]:
-        async with self._free:
+        with anyio.move_on_after(PATIENCE) as waiting:
+            await self._free.acquire()
+        if waiting.cancelled_caught:
+            raise DatabaseUnavailable(SILENT)
+        try:
             if keys is self._keys:
                 self._next = None  # a request that arrives from now on needs a later read
             return await run_in_threadpool(self._read, list(keys))
+        finally:
+            self._free.release()
 
 
 def _mark_retrieved(task: asyncio.Task[Any]) -> None:

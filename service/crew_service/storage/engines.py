@@ -22,7 +22,11 @@ PRAGMAS = (
 )
 LIBPQ: dict[str, Any] = {
     "connect_timeout": 10,  # seconds
-    "tcp_user_timeout": 20_000,  # milliseconds without an acknowledgement before a silent server is considered gone
+    # A server is considered gone after 20 s without an acknowledgement, also while it works on a statement.
+    "tcp_user_timeout": 20_000,  # milliseconds
+    "keepalives_idle": 10,  # seconds
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
     "application_name": "airflow-crew-service",
 }
 LOCK_TIMEOUT = "SET lock_timeout = '10s'"
