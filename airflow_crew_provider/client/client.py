@@ -148,7 +148,7 @@ def no_answer(
         f"No response to {call.method} {call.path}: {reason}; nothing was started",
         permanent=_is_permanent(error),
         renewable=ca_file and _has(error, *UNTRUSTED),
-        unreachable=never_connected(error) or isinstance(error, aiohttp.ClientConnectorError),
+        unreachable=never_connected(error) or isinstance(error, aiohttp.ClientConnectorError) or reason.endswith(HINT),
     )
 
 

@@ -13,7 +13,8 @@ from airflow_crew_provider.wait.output import push_keys
 
 FATE = (
     "The execution has completed, and its output is still available from the service; a retry would fail too. To run "
-    "the crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
+    "the crew again, clear its kickoff. If you only changed the rule, check this execution with a CrewStatusSensor: "
+    "clearing a task that started it starts another one"
 )
 
 RESERVED = "is an XCom key used by Airflow or this provider"

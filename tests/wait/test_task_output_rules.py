@@ -21,7 +21,8 @@ from airflow_crew_provider.wait.output import OutputRules
 
 STAYS = (
     "The execution has completed, and its output is still available from the service; a retry would fail too. To run "
-    "the crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
+    "the crew again, clear its kickoff. If you only changed the rule, check this execution with a CrewStatusSensor: "
+    "clearing a task that started it starts another one"
 )
 TASK = TaskResult(task_id="t", agent="a", output="long", execution_time=1.5)
 OBJECT = {"type": "object", "required": ["total"]}
