@@ -178,8 +178,8 @@ def still_there() -> str:
     """Return a message with the fate of an execution whose output was not accepted, and what to do next."""
     return (
         "The execution has completed, and its output is still available from the service; a retry would fail too. To "
-        "run the crew again, clear its kickoff. If you only changed the rule, check this execution with a CrewStatusSensor: "
-        "clearing a task that started it starts another one"
+        "run the crew again, clear its kickoff. If you only changed the rule, check this execution with a "
+        "CrewStatusSensor: clearing a task that started it starts another one"
     )
 
 

@@ -121,6 +121,14 @@ def test_n3_a_peer_that_answers_nothing_is_not_unreachable(server: FaultServer) 
     assert server.connections == 1
 
 
+@pytest.mark.row("N3")
+def test_n3_a_peer_that_does_not_speak_tls_is_unreachable(server: FaultServer, ask: Ask) -> None:
+    """So that a crew is not started although its inputs could not be checked: no kickoff would arrive either."""
+    with pytest.raises(CrewConnectionError, match="does not speak TLS") as error:
+        ask(STATUS, base_url=server.url.replace("http://", "https://"))
+    assert error.value.unreachable
+
+
 @pytest.mark.row("N10")
 def test_n10_a_refused_kickoff_is_sent_once_the_port_listens(server: FaultServer) -> None:
     with FaultServer(listening=False) as late:
