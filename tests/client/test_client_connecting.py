@@ -122,10 +122,15 @@ def test_n3_a_peer_that_answers_nothing_is_not_unreachable(server: FaultServer) 
 
 
 @pytest.mark.row("N3")
-def test_n3_a_peer_that_does_not_speak_tls_is_unreachable(server: FaultServer, ask: Ask) -> None:
+def test_n3_a_peer_that_does_not_speak_tls_is_unreachable(ask: Ask) -> None:
     """So that a crew is not started although its inputs could not be checked: no kickoff would arrive either."""
-    with pytest.raises(CrewConnectionError, match="does not speak TLS") as error:
-        ask(STATUS, base_url=server.url.replace("http://", "https://"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as plain:
+        threading.Thread(target=plain.serve_forever).start()
+        try:
+            with pytest.raises(CrewConnectionError, match="does not speak TLS") as error:
+                ask(STATUS, base_url=f"https://127.0.0.1:{plain.server_port}")
+        finally:
+            plain.shutdown()
     assert error.value.unreachable
 
 
