@@ -336,7 +336,11 @@ class Watch:
         if self.failures > 1 and now - self._told_at < self.poll_interval * SLOWEST:
             return None
         self._told, self._told_at = line, now
-        return line if self.failures else f"{line}, {_duration(now - self.started)} so far"
+        if self.failures:
+            return line
+        is_open = self.passes_question and self.last is not None and self.last.state is ExecutionState.PENDING
+        advice = f". {NOBODY_IS_ASKED}" if is_open and not self._not_found_now else ""
+        return f"{line}, {_duration(now - self.started)} so far{advice}"
 
     def has_ended_tasks(self, execution: Execution) -> bool:
         """Return whether the crew has finished tasks that have not been logged yet."""
@@ -391,7 +395,7 @@ class Watch:
         if last is None:
             return f"The service does not know execution {self.kickoff_id} yet"
         if last.state is ExecutionState.PENDING:
-            return waits_for_a_person(last) + (f". {NOBODY_IS_ASKED}" if self.passes_question else "")
+            return waits_for_a_person(last)
         return f"Execution {self.kickoff_id} is {last.state}" + (f": {last.progress}" if last.progress else "")
 
     _not_found_now: bool = False
