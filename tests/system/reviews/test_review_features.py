@@ -124,6 +124,20 @@ def test_an_answer_of_the_first_person_in_the_second_of_the_escalation_is_kept(
     assert all(each < given.json()["responded_at"] for each in looked)
 
 
+@pytest.mark.row("A23")
+def test_a23_two_steps_at_one_time_are_both_told_once_and_the_answer_counts(stack: AirflowStack) -> None:
+    run = stack.api.trigger("review_two_steps")
+    question_in(run, "review")
+    wait_until(lambda: "step 2 of the escalation" in run.log("review"), "the second step")
+    question_in(run, "review")
+    assert answer(stack.api, run, "approve").ok
+    run.wait_for("success")
+    assert run.xcom("review")["reviewer"]["id"] == "admin"
+    log = run.log("review")
+    assert (log.count("step 1 of the escalation"), log.count("step 2 of the escalation")) == (1, 1)
+    assert log.count("Notice to the team") == 2
+
+
 def test_two_approvers_and_the_first_one_twice(stack: AirflowStack, rita: AirflowApi) -> None:
     run = stack.api.trigger("review_approvals")
     for times, api in enumerate((stack.api, stack.api, rita), start=1):
