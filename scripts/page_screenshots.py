@@ -27,7 +27,7 @@ CREW = {
             "agent": "Writer",
             "human_input": "review",
             "output": DRAFT + TABLE,
-            "revised": DRAFT.replace("no more", "a little less") + TABLE + "\nKeep the lid on.\n",
+            "revised": DRAFT.replace("no more", "slightly fewer") + TABLE + "\nKeep the lid on.\n",
         },
         {"id": "publish_task", "agent": "Editor", "output": "Published: how to make {topic}."},
     ],
