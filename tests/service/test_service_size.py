@@ -229,6 +229,8 @@ def test_s26_pages_and_searches_show_what_they_did(of_size: Callable[..., Databa
     assert numbers(owner="ann", states=frozenset({State.COMPLETED})) == [7, 6, 5, 4, 3]
     assert numbers(states=frozenset({State.RUNNING, State.FAILED}), before=(1_020.0, "x"))[-4:] == [10, 2, 1, 0]
     assert numbers(search="tea 99") == [999, 998, 997, 996, 995, 994, 993, 992, 991, 990]
+    assert numbers(search="TEA 99") == numbers(search="tea 99")
+    assert [numbers(search=each) for each in ("tea_99", "tea%99", "tea/99")] == [[], [], []]
     assert numbers(search="tea 99", before=(1_992.0, some_id(992))) == [991, 990]
     assert numbers(search="tea 99", owner="ann") == []
     assert numbers(search=some_id(5)[:12]) == [5]

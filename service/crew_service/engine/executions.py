@@ -148,7 +148,7 @@ class Executions:
         if self._database.is_sqlite:
             rows = [self._database.peek(self._small_query, each) for each in kickoff_ids]
         elif kickoff_ids:
-            # If the server cannot read a damaged row, each status is read on its own, like a large one.
+            # If a stored value is damaged, each status is read on its own, like a large one.
             with self._database.reading() as connection, suppress(InternalError):
                 rows = connection.execute(self._small_query, {"keys": kickoff_ids}).all()
         return {row.kickoff_id: row for row in rows if row is not None and integrity.is_readable(row)}

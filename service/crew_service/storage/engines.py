@@ -106,7 +106,7 @@ def _server(url: URL, **options: Any) -> Engine:
         pool_pre_ping=True,  # so that a connection cut while idle does not fail a request
         hide_parameters=True,
         json_deserializer=loads,
-        connect_args=LIBPQ if is_libpq else {},
+        connect_args={name: value for name, value in LIBPQ.items() if name not in url.query} if is_libpq else {},
         **options,
     )
     if is_libpq:

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from sqlalchemy.engine import URL, make_url
 
-POSTGRESQL_DRIVERS = ("psycopg", "psycopg2")  # the first usable one is used for a URL without a driver
+POSTGRESQL_DRIVERS = ("psycopg", "psycopg2")  # the first installed one is used for a URL without a driver
 
 
 class NoLocation(ValueError):
@@ -27,14 +27,11 @@ def url_of(database: str) -> URL:
     except ValueError:
         raise NoLocation("its port is not a number") from None
     if url.drivername in ("postgresql", "postgres"):
-        driver = next(filter(_is_usable, POSTGRESQL_DRIVERS), POSTGRESQL_DRIVERS[0])
+        # SQLAlchemy 1.4 does not know psycopg.
+        known = [name for name in POSTGRESQL_DRIVERS if find_spec(f"sqlalchemy.dialects.postgresql.{name}")]
+        driver = next(filter(find_spec, known), known[0])
         return url.set(drivername=f"postgresql+{driver}")
     return url
-
-
-def _is_usable(driver: str) -> bool:
-    """Return whether a driver is installed and known to SQLAlchemy, which supports psycopg from 2.0 on."""
-    return all(map(find_spec, (driver, f"sqlalchemy.dialects.postgresql.{driver}")))
 
 
 def shown(database: str) -> str:

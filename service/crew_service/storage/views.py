@@ -80,8 +80,8 @@ def _among_recent(which: Filter) -> Select[Any]:
     if which.dag_id:
         of_crew = of_crew.where(executions.c.dag_id == which.dag_id)
     recent = of_crew.order_by(executions.c.created_at.desc()).limit(SEARCHED).subquery()
-    stored = json.dumps(which.search)[1:-1].lower()
-    texts = (func.lower(cast(recent.c[name], Text)).contains(stored, autoescape=True) for name in ("inputs", "meta"))
+    stored = re.sub(r"([/%_])", r"/\1", json.dumps(which.search)[1:-1])
+    texts = (cast(recent.c[name], Text).ilike(f"%{stored}%", escape="/") for name in ("inputs", "meta"))
     ids = (recent.c[name].startswith(which.search.lower(), autoescape=True) for name in ("id", "kickoff_id"))
     query = select(recent.c.id)
     if which.search:
