@@ -20,6 +20,7 @@ import pytest
 from crew_client import Client, Command, Receiver, eventually
 
 from crew_service.cli import main
+from crew_service.storage.database import Database
 from scripts.stack.database import ThrowAwayDatabase
 from scripts.stack.waiting import FACTOR, PATIENCE
 
@@ -198,6 +199,21 @@ def test_s29_each_of_many_kickoffs_is_refused_within_ten_seconds_while_sqlite_is
     the_service_mends(client, [])
     assert max(took) < 10 * FACTOR
     assert again < min(took), "what is known to be locked holds nobody up"
+
+
+@pytest.mark.row("S12")
+def test_s12_a_connection_that_is_cut_during_its_ping_is_replaced(postgresql: str) -> None:
+    """With psycopg, such a connection is found to be busy, which looks like a mistake in the program."""
+    database = Database(postgresql)
+    with database.writing() as connection:
+        driver = connection.connection.dbapi_connection
+        first = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    if not hasattr(driver, "pgconn"):
+        return  # SQLAlchemy 1.4 uses psycopg2
+    driver.pgconn.send_query(b"SELECT 1")  # as a ping whose response does not arrive
+    with database.writing() as connection:
+        assert connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != first
+    database.close()
 
 
 @pytest.mark.row("S12")

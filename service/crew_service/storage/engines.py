@@ -109,9 +109,16 @@ def _server(url: URL, **options: Any) -> Engine:
         connect_args={name: value for name, value in LIBPQ.items() if name not in url.query} if is_libpq else {},
         **options,
     )
+    event.listen(engine, "handle_error", _reconnect_after_ping)
     if is_libpq:
         event.listen(engine, "connect", _limit_locks)
     return engine
+
+
+def _reconnect_after_ping(context: Any) -> None:
+    """Replace the connection after any failed ping: psycopg calls one that is cut during it a programming error."""
+    if getattr(context, "is_pre_ping", False):
+        context.is_disconnect = True
 
 
 def _prepare(connection: Any, record: Any) -> None:
