@@ -141,7 +141,7 @@ def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] =
     """Return details in the shape that pages use.
 
     :param mask: hides secrets in text
-    :param hide: returns inputs without values whose names mark them as secret
+    :param hide: returns the inputs without values whose names suggest secrets
     """
     inputs = _object(given, "inputs") or {}
     kept = {name: inputs[name] for name in list(inputs)[:MOST_INPUTS]}

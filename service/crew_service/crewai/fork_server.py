@@ -121,7 +121,7 @@ def _is_left(link: socket.socket) -> bool:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    gc.disable()  # imports create no garbage; looking for it would take a tenth of the time
+    gc.disable()  # imports create no garbage; looking for it takes up a tenth of the startup time
     from crew_service.crewai.child_process import work  # imports CrewAI
 
     with contextlib.suppress(ImportError):

@@ -1,7 +1,7 @@
 """The engine's interface to a crew: its description, and a method that runs one segment of an execution.
 
-A segment ends when the crew is finished (`Completed`), when it asks a person about a task's answer (`PendingReview`) or
-in the middle of a task (`PendingQuestion`), or with an exception. The crew raises `Cancelled` once the job's
+A segment ends when the crew finishes (`Completed`), when it asks a person to review a task's output (`PendingReview`) or
+asks a question in the middle of a task (`PendingQuestion`), or when it raises an exception. The crew raises `Cancelled` once the job's
 cancellation is set. Any other exception fails the execution with the error `Type: message`, or with just the message
 for `CrewFailed`. All data passed here is plain JSON, because it is stored and may be read by another process.
 """
@@ -119,7 +119,7 @@ class Round:
 
 @dataclass(frozen=True)
 class ReviewDecision:
-    """A person's decision, passed to the next segment and kept until that task is done or waits again."""
+    """A person's decision, passed to the next segment and kept until the task it concerns is done or waits again."""
 
     task_id: str
     is_approve: bool

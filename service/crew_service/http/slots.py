@@ -2,7 +2,7 @@
 
 Each owner has a few slots; further requests wait briefly and are then told to retry. Polls of many executions and
 large statuses wait for their turn, because tasks depend on them. The work has its own threads, fewer than there are
-database connections, and one owner never gets all of them. Identical work for concurrent requests is done only once.
+database connections, and no owner ever gets all of them. Identical work for concurrent requests is done only once.
 """
 
 from __future__ import annotations

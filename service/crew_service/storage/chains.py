@@ -89,7 +89,7 @@ def take_journal(
 
 
 def close(connection: Connection, execution_id: str, *, continued_by: str) -> None:
-    """Prevent another continuation, even after the continuing execution and the data it took over are deleted."""
+    """Prevent another continuation, even after the continuing execution and the data carried over to it are deleted."""
     mine = executions.c.id == execution_id
     connection.execute(update(executions).where(mine).values(failure={CONTINUED_BY: continued_by}))
 
