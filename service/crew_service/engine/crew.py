@@ -1,9 +1,10 @@
 """The engine's interface to a crew: its description, and a method that runs one segment of an execution.
 
-A segment ends when the crew finishes (`Completed`), when it asks a person to review a task's output (`PendingReview`) or
-asks a question in the middle of a task (`PendingQuestion`), or when it raises an exception. The crew raises `Cancelled` once the job's
-cancellation is set. Any other exception fails the execution with the error `Type: message`, or with just the message
-for `CrewFailed`. All data passed here is plain JSON, because it is stored and may be read by another process.
+A segment ends when the crew finishes (`Completed`), when it asks a person to review a task's output (`PendingReview`)
+or asks a question in the middle of a task (`PendingQuestion`), or when it raises an exception. The crew raises
+`Cancelled` once the job's cancellation is set. Any other exception fails the execution with the error `Type:
+message`, or with just the message for `CrewFailed`. All data passed here is plain JSON, because it is stored and may
+be read by another process.
 """
 
 from __future__ import annotations
