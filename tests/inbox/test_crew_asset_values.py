@@ -41,7 +41,7 @@ def test_of_a_webhook_the_id_alone_is_read() -> None:
 
 @pytest.mark.parametrize("body", [None, [], "k-1", {}, {"kickoff_id": None}])
 def test_a_webhook_without_an_id_says_so(body: Any) -> None:
-    with pytest.raises(CrewProtocolError, match="The webhook lacks kickoff_id"):
+    with pytest.raises(CrewProtocolError, match=r"^The webhook lacks kickoff_id$"):
         completed_id(body)
 
 

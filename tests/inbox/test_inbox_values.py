@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.api.endpoints import LONGEST_ID
+from airflow_crew_provider.api.status import short_name
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.inbox import messages as addresses
 from airflow_crew_provider.inbox import rows
@@ -19,6 +20,7 @@ from airflow_crew_provider.inbox.messages import (
     HumanInputRequest,
     InboxMessages,
     is_of_another,
+    pending_execution,
 )
 from airflow_crew_provider.inbox.rows import RegisteredTask
 from airflow_crew_provider.models import Execution, ExecutionState
@@ -273,3 +275,13 @@ def test_whether_a_message_is_of_another_execution(
     ids: set[str], root: str | None, posted: str | None, another: bool
 ) -> None:
     assert is_of_another(ids, root, posted) is another
+
+
+def test_a_question_from_a_webhook_names_its_task() -> None:
+    found = pending_execution("k-1", "crew.draft_task", "Draft")
+    assert (found.state, found.crew_task_id, found.shown_task) == (
+        ExecutionState.PENDING,
+        "crew.draft_task",
+        short_name("crew.draft_task"),
+    )
+    assert found.shown_task

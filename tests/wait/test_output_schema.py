@@ -7,6 +7,7 @@ from datetime import date
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 from pydantic import BaseModel, ConfigDict, RootModel, field_validator
 
@@ -317,3 +318,30 @@ def test_a_model_that_cannot_be_imported_is_named(path: str) -> None:
         "PRICES": "is not a pydantic model",
     }
     assert str(error.value) == f"output_schema {path!r} {next(text for name, text in said.items() if name in path)}"
+
+
+def test_a_schema_may_have_parts_that_are_true_or_false() -> None:
+    schema = {"type": "object", "properties": {"a": True, "b": False}}
+    refuse_bad_schema(schema)
+    assert violations(schema, {"a": 1}) == []
+    assert len(violations(schema, {"b": 1})) == 1
+
+
+def test_a_text_fits_a_schema_that_says_nothing_about_its_structure() -> None:
+    assert violations({"minLength": 1}, "text") == []
+    said = "$: the output is a string, but the schema describes an object or a list"
+    assert violations({"required": ["a"]}, "text")[0] == said
+
+
+def test_a_recursion_that_ends_in_code_in_rust_is_a_recursion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such code raises no `Exception`, so nothing else would catch it."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panics(self: object, instance: object, _schema: object = None) -> list[object]:
+        raise PanicException("RecursionError")
+
+    monkeypatch.setattr(jsonschema.Draft202012Validator, "iter_errors", panics)
+    with pytest.raises(CrewInvalidInput, match="refers to itself endlessly"):
+        validator_of({"type": "object"})({})
