@@ -27,6 +27,7 @@ from mutmut.mutation.trampoline import set_mutant_under_test
 from mutmut.state import state
 
 CHILDREN = 2
+PACKAGES = ("airflow_crew_provider", "service.crew_service")
 SURVIVED, KILLED, WITHOUT_TESTS = 0, 1, 33
 # CPU time for all tests of a mutant, in case it never ends; pytest's `timeout` limits each test.
 SECONDS = 60
@@ -65,7 +66,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     reached, times = _reached(session)
     print(f"{len(session.items)} tests, {len(reached)} functions reached", flush=True)
     gc.freeze()  # or garbage collection in a child would copy all of this memory
-    wanted = [f"airflow_crew_provider.{each}" for each in os.environ.get("MUTANTS", "*").split()]
+    patterns = os.environ.get("MUTANTS", "*").split()
+    wanted = [f"{package}.{each}" for package in PACKAGES for each in patterns]
     for meta in sorted(Path().rglob("*.meta")):
         _try_all(session, meta, wanted, reached, times)
     return True
@@ -79,7 +81,7 @@ def _try_all(session: Any, meta: Path, wanted: list[str], reached: Any, times: d
     running: dict[int, str] = {}
     began = time.time()
     for name in names:
-        items = [item for item in session.items if item.nodeid in reached[name.partition("__mutmut_")[0]]]
+        items = [item for item in session.items if item.nodeid in reached[_imported(name).partition("__mutmut_")[0]]]
         items.sort(key=lambda item: times[item.nodeid])
         if not items:
             kept["exit_code_by_key"][name] = WITHOUT_TESTS
@@ -95,6 +97,11 @@ def _try_all(session: Any, meta: Path, wanted: list[str], reached: Any, times: d
     print(f"{meta}: {len(names)} mutants, {len(left)} left, {time.time() - began:.0f} s", flush=True)
 
 
+def _imported(mutant: str) -> str:
+    """Return a mutant's name with the module as tests import it: mutmut names it by its path."""
+    return mutant.removeprefix("service.")
+
+
 def _take_one(running: dict[int, str], kept: Any) -> None:
     pid, status = os.wait()
     kept["exit_code_by_key"][running.pop(pid)] = os.waitstatus_to_exitcode(status)
@@ -103,7 +110,7 @@ def _take_one(running: dict[int, str], kept: Any) -> None:
 def _fork(session: pytest.Session, mutant: str, items: Sequence[pytest.Item]) -> int:
     def child() -> int:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-        set_mutant_under_test(mutant)
+        set_mutant_under_test(_imported(mutant))
         _run(session, items, lambda item: None)
         return SURVIVED
 

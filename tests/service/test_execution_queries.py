@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select, update
+from sqlalchemy import event, insert, select, text, update
+from sqlalchemy.dialects import postgresql
 
 from crew_service.storage import newest, queries, states
 from crew_service.storage.database import Database
-from crew_service.storage.queries import Fence
+from crew_service.storage.engines import SMALL
+from crew_service.storage.json_values import JsonText
+from crew_service.storage.queries import LONG_ERROR, LONGEST_ERROR, Calm, Fence
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, results
 
@@ -100,6 +104,105 @@ def test_a_poll_reads_the_columns_that_it_tells_of(database: Database) -> None:
         **{"id": "a", "kickoff_id": "k", "crew": "tea", "owner": "ann", "state": "running"},
         **{"output": "x", "error": None},
     }
+
+
+LONGEST = "x" * (SMALL - 2)  # with its quotes, just small
+
+
+@pytest.mark.parametrize(
+    ("values", "is_found"),
+    [
+        ({}, True),
+        ({"output": LONGEST, "error": LONGEST}, True),
+        ({"output": f"{LONGEST}x"}, False),
+        ({"error": f"{LONGEST}x"}, False),
+    ],
+)
+def test_a_status_is_small_if_each_of_its_values_is(database: Database, values: Any, is_found: bool) -> None:
+    put(database, "a", "k", **values)
+    with database.reading() as connection:
+        query = queries.small_status_query(("output", "completed_tasks", "error"))
+        assert connection.execute(query, {"key": "a"}).one_or_none() is None
+        seen = connection.execute(query, {"key": "k"}).one_or_none()
+    assert (seen and (seen.output, seen.error)) == ((values.get("output"), values.get("error")) if is_found else None)
+
+
+def test_on_postgresql_the_wanted_statuses_are_found_before_any_is_measured() -> None:
+    """The offset separates the two; the size of a value as it is stored is known without reading it."""
+    query = queries.small_statuses_query(("gate", "completed_tasks")).params(keys=["k"])
+    compiled = query.compile(dialect=postgresql.dialect(paramstyle="named"), compile_kwargs={"literal_binds": True})
+    columns = ("id", "kickoff_id", "crew", "owner", "state", "gate", "completed_tasks")
+    outer, inner = (", ".join(form.format(name) for name in columns) for form in ("anon_1.{}", "executions.{0} AS {0}"))
+    assert " ".join(str(compiled).split()).replace(" LIMIT ALL", "") == (
+        f"SELECT {outer} FROM (SELECT {inner} FROM executions WHERE executions.kickoff_id IN ('k') "
+        f"OFFSET 0) AS anon_1 WHERE NOT CASE WHEN (pg_column_size(anon_1.gate) > {SMALL}) THEN true "
+        f"ELSE coalesce(length(CAST(anon_1.gate AS TEXT)), 0) > {SMALL} END"
+    )
+
+
+def test_of_a_completed_execution_the_output_is_passed_on_as_it_is_stored(database: Database) -> None:
+    names, done = ("gate", "tasks", "output", "output_json", "error"), {"state": State.COMPLETED}
+    put(database, "a", "k", **done, tasks=[{"t": 1}], output="tea", error="none")
+    put(database, "b", **done, tasks=[{"t": 1}], output="broken")
+    put(database, "c", tasks=[], output="running")
+    with database.writing() as connection:
+        connection.execute(text("UPDATE executions SET output = '{broken' WHERE id = 'b'"))
+    query = queries.completed_status_query(names, is_sqlite=True)
+    with database.reading() as connection:
+        seen, *others = (connection.execute(query, {"key": key}).one_or_none() for key in ("k", "b", "c", "a"))
+    assert others == [None, None, None]
+    assert seen is not None
+    assert seen._fields == (
+        "id",
+        "kickoff_id",
+        "crew",
+        "owner",
+        "state",
+        "gate",
+        "error",
+        "tasks",
+        "output",
+        "output_json",
+    )
+    assert [type(each) for each in (seen.tasks, seen.output)] == [JsonText, JsonText]
+    assert (seen.tasks.text, seen.output.text, seen.output_json) == ('[{"t": 1}]', '"tea"', None)
+    assert (seen.id, seen.gate, seen.error) == ("a", None, "none")
+    elsewhere = str(queries.completed_status_query(names, is_sqlite=False))
+    assert "json_valid" not in elsewhere
+    assert str(query).count("json_valid(coalesce(executions.") == 3
+
+
+def test_a_list_has_no_large_value(database: Database) -> None:
+    put(database, "a", error="e" * (LONGEST_ERROR - 2), last_task={"x": "y"}, output="out")
+    put(database, "b", error="e" * (LONGEST_ERROR - 1), last_task={"x": LONGEST}, gate={"task_id": "t"}, created_at=2.0)
+    with database.reading() as connection:
+        seen = queries.latest(connection, crew=None, owner=None, limit=5, more=("output",))
+    large, small = seen
+    assert (small.error, small.last_task, small.output) == ("e" * (LONGEST_ERROR - 2), {"x": "y"}, "out")
+    assert (large.error, large.gate, large.output) == (LONG_ERROR, {"task_id": "t"}, None)
+    assert large.last_task == dict.fromkeys(("task_id", "key", "output", "agent", "state", "rounds"))
+    assert {"webhooks", "limits", "last_step"} < set(small._fields)
+
+
+def test_writes_become_visible_when_the_period_of_the_latest_one_is_over() -> None:
+    none = Calm.of(SimpleNamespace(calm_writes=0, calm_shown=0, calm_at=None))
+    first = none.next(10.0)
+    assert none.seen(10.0) == 0
+    assert first == (1, 0, 10.0)
+    assert [first.seen(at) for at in (10.0, 11.9, 12.0, 9.9)] == [0, 0, 1, 1]
+    second, later = first.next(11.5), first.next(12.5)
+    assert (second, later) == ((2, 0, 11.5), (2, 1, 12.5))
+    assert later.values == {"calm_writes": 2, "calm_shown": 1, "calm_at": 12.5}
+    assert Calm.of(SimpleNamespace(**later.values)) == later
+
+
+def test_a_result_has_its_figures_and_the_digest_of_its_task(database: Database) -> None:
+    with database.writing() as connection:
+        queries.add_result(connection, "a", 3, "tea", {"seconds": 1}, "digest")
+        queries.add_result(connection, "b", 0, "tea")
+    with database.reading() as connection:
+        stored = connection.execute(select(results).order_by(results.c.execution_id)).all()
+    assert stored == [("a", 3, "tea", {"seconds": 1}, "digest"), ("b", 0, "tea", None, None)]
 
 
 def test_the_results_of_tasks_come_in_their_order(database: Database) -> None:

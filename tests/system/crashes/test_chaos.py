@@ -14,11 +14,12 @@ from review_verdict import Verdict, answered, moments
 from reviewer import Reviewer
 
 from scripts.stack import AirflowStack, CrewService, wait_until
+from scripts.stack.waiting import FACTOR
 
 SIZE = int(os.environ.get("CREW_CHAOS_SIZE", "100"))
 SEED = int(os.environ.get("CREW_CHAOS_SEED") or SystemRandom().randrange(1_000_000))
 RATE = 0.2
-BOUND = 540.0  # seconds, with the start of Airflow about ten minutes
+BOUND = 540.0 * FACTOR  # seconds, with the start of Airflow about ten minutes
 CALM = 0.7  # of the bound: then nothing is killed or disturbed any more
 
 
