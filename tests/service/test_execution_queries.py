@@ -107,6 +107,7 @@ def test_a_poll_reads_the_columns_that_it_tells_of(database: Database) -> None:
 
 
 LONGEST = "x" * (SMALL - 2)  # with its quotes, just small
+JUST_SMALL = {"x": "y" * (SMALL - len('{"x": ""}'))}
 
 
 @pytest.mark.parametrize(
@@ -173,12 +174,12 @@ def test_of_a_completed_execution_the_output_is_passed_on_as_it_is_stored(databa
 
 
 def test_a_list_has_no_large_value(database: Database) -> None:
-    put(database, "a", error="e" * (LONGEST_ERROR - 2), last_task={"x": "y"}, output="out")
+    put(database, "a", error="e" * (LONGEST_ERROR - 2), last_task=JUST_SMALL, output="out")
     put(database, "b", error="e" * (LONGEST_ERROR - 1), last_task={"x": LONGEST}, gate={"task_id": "t"}, created_at=2.0)
     with database.reading() as connection:
         seen = queries.latest(connection, crew=None, owner=None, limit=5, more=("output",))
     large, small = seen
-    assert (small.error, small.last_task, small.output) == ("e" * (LONGEST_ERROR - 2), {"x": "y"}, "out")
+    assert (small.error, small.last_task, small.output) == ("e" * (LONGEST_ERROR - 2), JUST_SMALL, "out")
     assert (large.error, large.gate, large.output) == (LONG_ERROR, {"task_id": "t"}, None)
     assert large.last_task == dict.fromkeys(("task_id", "key", "output", "agent", "state", "rounds"))
     assert {"webhooks", "limits", "last_step"} < set(small._fields)
@@ -186,9 +187,9 @@ def test_a_list_has_no_large_value(database: Database) -> None:
 
 def test_writes_become_visible_when_the_period_of_the_latest_one_is_over() -> None:
     none = Calm.of(SimpleNamespace(calm_writes=0, calm_shown=0, calm_at=None))
-    first = none.next(10.0)
-    assert none.seen(10.0) == 0
-    assert first == (1, 0, 10.0)
+    first = none.next(10.5)
+    assert none.seen(10.5) == 0
+    assert first == (1, 0, 10.5)
     assert [first.seen(at) for at in (10.0, 11.9, 12.0, 9.9)] == [0, 0, 1, 1]
     second, later = first.next(11.5), first.next(12.5)
     assert (second, later) == ((2, 0, 11.5), (2, 1, 12.5))
