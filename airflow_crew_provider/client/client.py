@@ -148,7 +148,7 @@ def no_answer(
         f"No response to {call.method} {call.path}: {reason}; nothing was started",
         permanent=_is_permanent(error),
         renewable=ca_file and _has(error, *UNTRUSTED),
-        unreachable=never_connected(error) or isinstance(error, aiohttp.ClientConnectorError) or reason.endswith(HINT),
+        unreachable=never_connected(error) or isinstance(error, aiohttp.ClientConnectorError) or _is_not_tls(error),
     )
 
 
@@ -156,11 +156,15 @@ def _reason(error: BaseException, mask: responses.Mask) -> str:
     """Return the innermost message, which is the most specific, without object addresses."""
     if isinstance(error, TimeoutError | requests.Timeout | aiohttp.ServerTimeoutError):
         return _hidden(str(error), mask) or "it timed out"
-    for inner in _chain(error):
-        error = inner
+    *_, error = _chain(error)
     text = str(error).rpartition("object at 0x")[2] if "object at 0x" in str(error) else str(error)
     shown = _hidden(" ".join(text.split()), mask)[:300] or type(error).__name__
-    return shown + HINT if any(word in text.upper().replace(" ", "_") for word in NOT_TLS) else shown
+    return shown + HINT if _is_not_tls(error) else shown
+
+
+def _is_not_tls(error: BaseException) -> bool:
+    *_, innermost = _chain(error)
+    return any(word in str(innermost).upper().replace(" ", "_") for word in NOT_TLS)
 
 
 def _hidden(text: str, mask: responses.Mask) -> str:

@@ -6,12 +6,18 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
+from crew_service.storage.database import Database
+from crew_service.storage.states import State
+from crew_service.storage.tables import executions
 from scripts.find_postgres import WANTED, server_url
 from scripts.stack.database import ThrowAwayDatabase
 
+TIMES = {"created_at": 1.0, "due_at": 1.0, "updated_at": 1.0}
 SAMPLE = Path(__file__).parent.parent / "samples" / "0.1.0" / "crew-service.sql"
 
 
@@ -35,3 +41,10 @@ def on_postgresql() -> Iterator[ThrowAwayDatabase]:
         yield database
     finally:
         database.drop()
+
+
+def put(database: Database, execution_id: str, kickoff_id: str | None = None, **values: Any) -> None:
+    """Store an execution that nothing runs."""
+    row = {"id": execution_id, "kickoff_id": kickoff_id or execution_id, "state": State.RUNNING, **TIMES}
+    with database.writing() as connection:
+        connection.execute(insert(executions).values(**{**row, "inputs": {}, "asked": [], **values}))

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select, text, update
+from databases import TIMES, put
+from sqlalchemy import event, select, text, update
 from sqlalchemy.dialects import postgresql
 
 from crew_service.storage import newest, queries, states
@@ -17,8 +18,6 @@ from crew_service.storage.json_values import JsonText
 from crew_service.storage.queries import LONG_ERROR, LONGEST_ERROR, Calm, Fence
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, results
-
-TIMES = {"created_at": 1.0, "due_at": 1.0, "updated_at": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +33,6 @@ def database(file: Database) -> Database:
         connection.execute(executions.delete())
         connection.execute(results.delete())
     return file
-
-
-def put(database: Database, execution_id: str, kickoff_id: str | None = None, **values: Any) -> None:
-    row = {"id": execution_id, "kickoff_id": kickoff_id or execution_id, "state": State.RUNNING, **TIMES}
-    with database.writing() as connection:
-        connection.execute(insert(executions).values(**{**row, "inputs": {}, "asked": [], **values}))
 
 
 def row(database: Database, execution_id: str = "a") -> Any:

@@ -14,7 +14,8 @@ from uuid import uuid4
 
 import pytest
 from crew_client import Serve
-from sqlalchemy import Text, cast, event, func, insert, select
+from databases import put
+from sqlalchemy import Text, cast, event, func, select
 from sqlalchemy.engine import Engine
 
 from crew_service.engine.executions import Executions
@@ -50,15 +51,21 @@ class Reader:
         return {key: f"row of {key}" for key in keys if key != "unknown"}
 
 
+async def all_busy(reads: SharedReads[str], database: Reader) -> list[asyncio.Task]:
+    """Begin as many reads as there may be at once; return their requests."""
+    busy = []
+    for each in BUSY:
+        busy.append(asyncio.create_task(reads.get(each)))
+        assert await asyncio.to_thread(database.began.acquire, timeout=10)
+    return busy
+
+
 def while_busy(database: Reader, then: Callable[[SharedReads[str]], list[asyncio.Task]]) -> list[object]:
     """Return what requests get that arrive while all reads are busy."""
 
     async def run() -> list[object]:
         reads = SharedReads(database)
-        busy = []
-        for each in BUSY:
-            busy.append(asyncio.create_task(reads.get(each)))
-            assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        busy = await all_busy(reads, database)
         tasks = then(reads)
         await asyncio.sleep(0)  # each has asked
         assert len(database.read) == READS
@@ -139,10 +146,7 @@ def test_a_request_that_arrives_as_all_reads_end_is_read(iterations: int) -> Non
 
     async def run() -> str | None:
         reads, loop = SharedReads(database), asyncio.get_running_loop()
-        busy = []
-        for each in BUSY:
-            busy.append(asyncio.create_task(reads.get(each)))
-            assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        busy = await all_busy(reads, database)
         arrived = loop.create_future()
 
         def end_all_at_once() -> None:
@@ -170,10 +174,8 @@ def test_a_request_whose_read_hangs_fails_and_a_later_one_is_read(monkeypatch: p
     database = Reader()
 
     async def run() -> tuple[list[object], str | None]:
-        reads, hanging = SharedReads(database), []
-        for each in BUSY:
-            hanging.append(asyncio.create_task(reads.get(each)))
-            assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        reads = SharedReads(database)
+        hanging = await all_busy(reads, database)
         waiting = [asyncio.create_task(reads.get(str(number))) for number in range(MOST_KEYS + 1)]
         await asyncio.sleep(0.1)  # it then has less than its own patience
         waiting.append(asyncio.create_task(reads.get("joins")))
@@ -196,10 +198,7 @@ def test_a_read_that_ends_before_it_begins_takes_no_later_request_with_it(
 
     async def run() -> str | None:
         reads = SharedReads(database)
-        hanging = []
-        for each in BUSY:
-            hanging.append(asyncio.create_task(reads.get(each)))
-            assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        hanging = await all_busy(reads, database)
         if ends is None:
             monkeypatch.setattr(shared_reads, "PATIENCE", 0.05)
         before = asyncio.all_tasks()
@@ -244,12 +243,9 @@ def test_on_postgresql_each_of_many_concurrent_requests_gets_its_own_status(serv
     assert together[unknown]["code"] == 404
 
 
-def put(database: Database, state: State, **values: object) -> str:
-    """Store an execution that nothing runs."""
-    execution_id, times = str(uuid4()), dict.fromkeys(("created_at", "due_at", "updated_at"), 1.0)
-    row = {"id": execution_id, "kickoff_id": execution_id, "state": state, "inputs": {}, "asked": [], **times, **values}
-    with database.writing() as connection:
-        connection.execute(insert(executions).values(**row))
+def stored_in(database: Database, state: State = State.RUNNING, **values: object) -> str:
+    execution_id = str(uuid4())
+    put(database, execution_id, state=state, **values)
     return execution_id
 
 
@@ -262,9 +258,9 @@ def stored(postgresql: str) -> Iterator[Database]:
 
 def test_on_postgresql_small_statuses_are_read_without_the_large_outputs_beside_them(stored: Database) -> None:
     """PostgreSQL soon plans a repeated statement without its parameters, and orders conditions by its own estimate."""
-    small = [put(stored, State.RUNNING) for _ in range(16)]
+    small = [stored_in(stored) for _ in range(16)]
     for _ in range(30):
-        put(stored, State.COMPLETED, tasks=[], output=random.randbytes(300_000).hex())
+        stored_in(stored, State.COMPLETED, tasks=[], output=random.randbytes(300_000).hex())
     reads = Executions(stored, columns=DIALECTS["live"].columns)
 
     def took(work: Callable[[], object]) -> float:
@@ -277,7 +273,6 @@ def test_on_postgresql_small_statuses_are_read_without_the_large_outputs_beside_
             connection.execute(select(func.sum(func.length(cast(executions.c.output, Text))))).scalar_one()
 
     everything = min(took(read_all) for _ in range(5))
-
     for _ in range(15):
         assert set(reads.small_status_rows(small)) == set(small)
     assert min(took(lambda: reads.small_status_rows(small)) for _ in range(5)) < everything / 4
@@ -287,7 +282,7 @@ def test_on_postgresql_a_status_is_small_by_its_length_as_text(stored: Database)
     reads = Executions(stored, columns=("output", "error"))
     longest = SMALL - len('""')
     fits, compressed, too_long, empty = (
-        put(stored, State.RUNNING, output=each)
+        stored_in(stored, output=each)
         for each in ("x" * longest, "x" * (longest + 1), random.randbytes(SMALL).hex(), None)
     )
     assert set(reads.small_status_rows([fits, compressed, too_long, empty])) == {fits, empty}
@@ -295,7 +290,7 @@ def test_on_postgresql_a_status_is_small_by_its_length_as_text(stored: Database)
 
 def test_on_postgresql_a_damaged_status_does_not_make_those_read_with_it_fail(stored: Database) -> None:
     reads = Executions(stored, columns=("output", "error"))
-    sound, damaged = put(stored, State.RUNNING), put(stored, State.RUNNING)
+    sound, damaged = stored_in(stored), stored_in(stored)
 
     @event.listens_for(Engine, "do_execute")
     def fail(cursor: Any, statement: str, parameters: Any, context: Any) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from crew_client import GATED, Command, Serve
+from crew_client import GATED, Client, Command, Serve
 from fastapi import HTTPException
 from test_service_connections import MIB, TOKEN, resident, watched
 from test_service_page import Browser
@@ -25,6 +25,14 @@ from scripts.stack.waiting import FACTOR, PATIENCE
 pytestmark = [pytest.mark.slow, pytest.mark.row("S36")]
 ECHO = {"inputs": ["topic"], "tasks": [{"id": "draft_task", "human_input": True, "output": "{topic}"}]}
 TABLE = "|a" * 250 + "\n" + "|-" * 250 + "\n" + "|\n" * 250  # 1.5 KB, and 62,500 cells
+
+
+def echoing(command: Callable[..., Command], folder: Path) -> tuple[Command, Client, Client]:
+    """Start a service for the organization and ann; return it with a client for each."""
+    (folder / "echo.json").write_text(json.dumps(ECHO))
+    service = command("--crew", "echo.json", "--token", TOKEN, "--user-token", "ann=ann-token-0123456789")
+    client = service.client(TOKEN)
+    return service, client, client.holding("ann-token-0123456789")
 
 
 def test_s36_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,10 +67,7 @@ def test_s36_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(mon
 def test_s36_sixty_polls_of_many_executions_are_all_answered_and_hold_up_no_other(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
-    (tmp_path / "echo.json").write_text(json.dumps(ECHO))
-    service = command("--crew", "echo.json", "--token", TOKEN, "--user-token", "ann=ann-token-0123456789")
-    client = service.client(TOKEN)
-    ann = client.holding("ann-token-0123456789")
+    _, client, ann = echoing(command, tmp_path)
     ids = ",".join(ann.kickoff("x" * 12_000) for _ in range(200))
 
     def poll() -> int:
@@ -100,10 +105,7 @@ def test_s36_ordinary_markdown_is_rendered() -> None:
 def test_s36_forty_five_looks_at_one_costly_draft_hold_up_nobody(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
-    (tmp_path / "echo.json").write_text(json.dumps(ECHO))
-    service = command("--crew", "echo.json", "--token", TOKEN, "--user-token", "ann=ann-token-0123456789")
-    client = service.client(TOKEN)
-    ann = client.holding("ann-token-0123456789")
+    service, client, ann = echoing(command, tmp_path)
     kickoff_id = ann.kickoff(TABLE)
     ann.until(kickoff_id, "pending")
     before = resident(service.process.pid)
