@@ -131,6 +131,47 @@ def test_s8_a_moved_database_file_is_reported(start: Callable[..., Command], tmp
 
 
 @pytest.mark.row("S8")
+def test_s8_a_copy_is_not_opened_before_it_is_complete(start: Callable[..., Command], tmp_path: Path) -> None:
+    service = start("x.db")
+    client = service.client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    (tmp_path / "x.db").rename(tmp_path / "elsewhere.db")
+    assert eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz")
+    content = (tmp_path / "elsewhere.db").read_bytes()
+    incomplete = "The database cannot be used: its file is incomplete."
+    with (tmp_path / "x.db").open("wb", buffering=0) as copy:
+        for end in (0, 50, len(content) // 2, len(content) - 1):
+            copy.write(content[copy.tell() : end])
+            assert eventually(lambda: refusal(client, "/healthz") == incomplete, f"the refusal of {end} bytes")
+            assert refusal(client) == refusal(client, f"/status/{kickoffs[0]}") == incomplete
+        copy.write(content[copy.tell() :])
+    the_service_mends(client, kickoffs)
+
+
+@pytest.mark.row("S8")
+def test_s8_a_backup_put_in_place_is_not_mixed_with_later_changes(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    service = start("x.db")
+    client = service.client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as file:
+        with contextlib.closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+            file.backup(backup)
+    later = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(40)]
+    with contextlib.closing(sqlite3.connect(tmp_path / "newer.db")) as file:
+        file.execute("PRAGMA user_version=1000")
+    (tmp_path / "newer.db").replace(tmp_path / "x.db")
+    assert refusal(client) == "The database cannot be used: its file is from a different version."
+    (tmp_path / "backup.db").replace(tmp_path / "x.db")
+    the_service_mends(client, kickoffs)
+    assert {client.get(f"/status/{kickoff_id}").status_code for kickoff_id in later} == {404}
+    service.stop()
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.row("S8")
 def test_s8_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_sentence(
     start: Callable[..., Command], small_disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,8 @@ SENTENCES = {
     "locked": LOCKED,
     "lock timeout": LOCKED,
     "moved away": "The database cannot be used: its file was moved.",
+    "is incomplete": "The database cannot be used: its file is incomplete.",
+    "different version": "The database cannot be used: its file is from a different version.",
     "unable to open": "The database cannot be used: its file cannot be opened.",
     "i/o error": "The database cannot be used: the disk reports an error.",
 }
@@ -40,8 +42,8 @@ class DatabaseUnavailable(Exception):
     """The database is currently unusable. The text is a sentence for callers and reveals no internals."""
 
 
-class FileMoved(Exception):
-    """The database file is no longer at its path."""
+class FileUnusable(Exception):
+    """The database file was moved, or replaced by one that cannot be opened."""
 
 
 def is_trouble(error: Exception) -> bool:

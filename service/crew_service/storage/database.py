@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, SQLAlchemyEr
 from sqlalchemy.sql import Select
 
 from crew_service.storage import clock, engines, file_lock, location, schema
-from crew_service.storage.availability import LOCKED, Availability, DatabaseUnavailable, FileMoved, is_trouble
+from crew_service.storage.availability import LOCKED, Availability, DatabaseUnavailable, FileUnusable, is_trouble
 from crew_service.storage.writer_turn import Busy, Turns, WriterTurn
 
 
@@ -104,6 +104,8 @@ class Database:
             with self.reading() as connection:
                 return connection.execute(query, {"key": key}).one_or_none()
         with self._blamed(), self._peeking, contextlib.suppress(DataError):  # a value is too large
+            if self._peeker is None:  # since a moment ago: the file was replaced by one that cannot be used
+                raise Busy
             return self._peeker.execute(query, {"key": key}).one_or_none()
         return None
 
@@ -163,10 +165,7 @@ class Database:
         if not self.is_sqlite:
             return True
         with self._blamed(), self._turn.alone(), self._engines.reader.connect() as connection:
-            connection.exec_driver_sql("PRAGMA busy_timeout=100")
-            in_use = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
-            connection.exec_driver_sql(engines.BUSY_TIMEOUT)
-        return not in_use
+            return engines.empty_log(connection)
 
     def close(self) -> None:
         if self._peeker is not None:
@@ -182,31 +181,42 @@ class Database:
             yield
         except Busy:
             raise DatabaseUnavailable(LOCKED if self._turn.is_locked else "The database is busy.") from None
-        except (SQLAlchemyError, FileMoved, self._engines.driver_error) as error:
+        except (SQLAlchemyError, FileUnusable, self._engines.driver_error) as error:
             if isinstance(error, SQLAlchemyError) and not is_trouble(error):
                 raise
             raise DatabaseUnavailable(self.availability.failed(error)) from None
 
     def _check_file(self) -> None:
-        """Fail if the file was moved; reopen it if it was replaced, since SQLite would keep writing to the old one."""
-        if self._file is None or (found := _identity(self._file)) == self._identity:
+        """Fail if the file is missing; reopen it if it was replaced, since SQLite would keep writing to the old one."""
+        if self._file is None or _identity(self._file) == self._identity:
             return
-        if found is None:
-            raise FileMoved("the database file was moved away")
-        with self._peeking:
-            if found != self._identity:
-                self._reopen(found)
+        with self._peeking, self._turn.alone():  # the next writer must not join a transaction on the old file
+            found = _identity(self._file)
+            if found == self._identity:
+                return
+            # SQLite finds the write-ahead log by its name, and would apply the old file's changes to the new one.
+            emptied = self._peeker is None or engines.empty_log(self._peeker)
+            if found is None:
+                raise FileUnusable("the database file was moved away")
+            if not location.is_complete(self._file):
+                raise FileUnusable("the database file is incomplete")
+            if not emptied:
+                raise Busy
+            self._reopen(found)
 
     def _reopen(self, identity: tuple[int, int]) -> None:
         """Reopen the path after its file was replaced, usually by a restored copy."""
-        with self._turn.alone():  # the next writer must not join a transaction on the old file
-            if self._peeker is not None:
-                self._peeker.close()
-            self._engines.dispose()
+        if self._peeker is not None:
+            self._peeker.close()
+            self._peeker = None
+        self._engines.dispose()
+        try:
             self._bring_up_to_date()
-            self._peeker = self._engines.reader.connect()
-            engines.refuse_large(self._peeker)
-            self._identity = identity
+        except schema.OtherVersion:
+            raise FileUnusable("the database file is from a different version") from None
+        self._peeker = self._engines.reader.connect()
+        engines.refuse_large(self._peeker)
+        self._identity = identity
 
 
 def _identity(file: Path | None) -> tuple[int, int] | None:

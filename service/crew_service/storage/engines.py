@@ -75,6 +75,14 @@ def refuse_large(connection: Connection) -> bool:
     return True
 
 
+def empty_log(connection: Connection) -> bool:
+    """Move all changes from the write-ahead log to the database file; return False if a reader prevents it."""
+    connection.exec_driver_sql("PRAGMA busy_timeout=100")
+    in_use = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
+    connection.exec_driver_sql(BUSY_TIMEOUT)
+    return not in_use
+
+
 def _sqlite(file: Path, **options: Any) -> Engine:
     engine = create_engine(
         location.sqlite_url(file),

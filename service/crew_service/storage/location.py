@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import struct
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -53,6 +55,20 @@ def file_of(url: URL) -> Path | None:
     if path.is_file() and path.stat().st_nlink > 1:
         raise NoLocation("the file has several names (hard links), and SQLite would keep a log next to each")
     return path
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether a SQLite file has as many pages as its header says; a copy in progress does not.
+
+    SQLite would take an empty file for a new database, and delete the write-ahead log next to it.
+    """
+    with path.open("rb") as file:
+        header = file.read(32)
+        size = file.seek(0, os.SEEK_END)
+    if len(header) < 32:
+        return False
+    page_size, pages = struct.unpack(">16xH10xI", header)
+    return size >= (page_size if page_size > 1 else 65536) * pages  # 1 stands for 64 KiB, which does not fit
 
 
 def sqlite_url(path: Path) -> URL:
