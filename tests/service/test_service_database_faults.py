@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +156,13 @@ def test_s8_a_backup_put_in_place_is_not_mixed_with_later_changes(
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
-    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as file:
-        with contextlib.closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
-            file.backup(backup)
+    with (
+        closing(sqlite3.connect(tmp_path / "x.db")) as file,
+        closing(sqlite3.connect(tmp_path / "backup.db")) as backup,
+    ):
+        file.backup(backup)
     later = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(40)]
-    with contextlib.closing(sqlite3.connect(tmp_path / "newer.db")) as file:
+    with closing(sqlite3.connect(tmp_path / "newer.db")) as file:
         file.execute("PRAGMA user_version=1000")
     (tmp_path / "newer.db").replace(tmp_path / "x.db")
     assert refusal(client) == "The database cannot be used: its file is from a different version."
@@ -167,7 +170,7 @@ def test_s8_a_backup_put_in_place_is_not_mixed_with_later_changes(
     the_service_mends(client, kickoffs)
     assert {client.get(f"/status/{kickoff_id}").status_code for kickoff_id in later} == {404}
     service.stop()
-    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as file:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -67,8 +66,9 @@ def is_complete(path: Path) -> bool:
         size = file.seek(0, os.SEEK_END)
     if len(header) < 32:
         return False
-    page_size, pages = struct.unpack(">16xH10xI", header)
-    return size >= (page_size if page_size > 1 else 65536) * pages  # 1 stands for 64 KiB, which does not fit
+    page_size = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    return size >= (65536 if page_size == 1 else page_size) * pages  # two bytes cannot hold 64 KiB
 
 
 def sqlite_url(path: Path) -> URL:
