@@ -85,20 +85,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A test that is left out isn't skipped: nothing is missing on this machine, and `make test-matrix` runs it.
 
     Tests on Airflow's processes come first, a group for each of their Airflows: as many workers run one each, while
-    another one runs the rest: first crews of CrewAI, of which one takes minutes, so that the end is many short ones.
+    others run the rest: first crews of CrewAI, of which one takes minutes, then what waits more than it works, so that
+    the end is many short tests that keep all cores busy.
     """
     newer = [item for item in items if any(_needs(mark) > AIRFLOW for mark in item.iter_markers("since_airflow"))]
     if newer:
         config.hook.pytest_deselected(items=newer)
         items[:] = [item for item in items if item not in newer]
-    rooms = ("system", "crewai")
-    items.sort(
-        key=lambda item: (
-            *(room not in item.path.parts for room in rooms),
-            "crashes" in item.path.parts,
-            item.path.parts,  # the same in each worker, wherever it began
-        )
-    )
     for item in items:
         code = getattr(getattr(item, "function", None), "__code__", None)
         fixtures = {"command", "render"} & set(getattr(item, "fixturenames", ()))
@@ -107,6 +100,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         if config.pluginmanager.hasplugin("xdist") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
+    rooms = ("system", "crewai")
+    items.sort(
+        key=lambda item: (
+            *(room not in item.path.parts for room in rooms),
+            "crashes" in item.path.parts,
+            not (item.get_closest_marker("waits") or item.get_closest_marker("slow")),
+            item.path.parts,  # the same in each worker, wherever it began
+        )
+    )
 
 
 def pytest_collection_finish() -> None:

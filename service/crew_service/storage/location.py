@@ -64,7 +64,7 @@ def is_complete(path: Path) -> bool:
     with path.open("rb") as file:
         header = file.read(32)
         size = file.seek(0, os.SEEK_END)
-    if len(header) < 32:
+    if len(header) < 32 or not header.startswith(b"SQLite format 3\0"):
         return False
     page_size = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")
