@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Generator
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,8 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A test that is left out isn't skipped: nothing is missing on this machine, and `make test-matrix` runs it.
 
     Tests on Airflow's processes come first, a group for each of their Airflows: as many workers run one each, while
-    others run the rest: first crews of CrewAI, of which one takes minutes, then what waits more than it works, so that
-    the end is many short tests that keep all cores busy.
+    others run the rest: first crews of CrewAI, of which one takes minutes.
     """
     newer = [item for item in items if any(_needs(mark) > AIRFLOW for mark in item.iter_markers("since_airflow"))]
     if newer:
@@ -101,12 +101,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if config.pluginmanager.hasplugin("xdist") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
     rooms = ("system", "crewai")
+    places = _places(items)
     items.sort(
         key=lambda item: (
             *(room not in item.path.parts for room in rooms),
             "crashes" in item.path.parts,
-            not (item.get_closest_marker("waits") or item.get_closest_marker("slow")),
-            item.path.parts,  # the same in each worker, wherever it began
+            places[item.path],
         )
     )
 
@@ -131,6 +131,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
+
+
+def _places(items: list[pytest.Item]) -> dict[Path, tuple[float, Path]]:
+    """Spread the modules whose tests wait among those that keep a core busy, which also come last.
+
+    The places are the same in each worker, wherever it began to collect.
+    """
+    waits = {item.path for item in items if item.get_closest_marker("waits") or item.get_closest_marker("slow")}
+    paths = sorted({item.path for item in items})
+    kinds = [[path for path in paths if path in waits], [path for path in paths if path not in waits]]
+    shares = (0.8, 1.0)
+    return {
+        path: (share * number / len(kind), path)
+        for share, kind in zip(shares, kinds, strict=True)
+        for number, path in enumerate(kind)
+    }
 
 
 def _group(item: pytest.Item) -> str | None:
