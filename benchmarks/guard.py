@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import server
-from benchmarks.service_load import BARE, Side, ask, free_port, request, started
+from benchmarks.service_load import BARE, Side, ask, request, started
+from scripts.stack.ports import free_port
 
 KEPT = Path(__file__).with_name("kept_ratios.json")
 TURNS = 7

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from scripts.stack.ports import free_port
+
 TOKEN = "benchmark-token-0123456789"
 CONNECTIONS = 16
 ROUNDS = 11
@@ -44,12 +46,6 @@ SCENARIO = {
         {"id": "last_task", "agent": "Editor", "output": "Article on {topic}"},
     ],
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

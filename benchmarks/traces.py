@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import turns
-from benchmarks.service_load import TOKEN, Side, ask, cpu_seconds, free_port, request
+from benchmarks.service_load import TOKEN, Side, ask, cpu_seconds, request
+from scripts.stack.ports import free_port
 
 OFF, ON = "traces off", "traces on"
 CPU = "cpu_us"
