@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg2
 import pytest
+import requests
 from crew_client import Client, Command, Receiver, eventually
 
 from crew_service.cli import main
@@ -147,6 +148,87 @@ def test_s8_a_copy_is_not_opened_before_it_is_complete(start: Callable[..., Comm
             assert refusal(client) == refusal(client, f"/status/{kickoffs[0]}") == incomplete
         copy.write(content[copy.tell() :])
     the_service_mends(client, kickoffs)
+
+
+@pytest.mark.row("S8")
+@pytest.mark.parametrize("line", ["mv x.db y.db && cp y.db x.db", "cp x.db y.db && mv y.db x.db"])
+def test_s8_a_copy_without_its_write_ahead_log_loses_nothing(
+    start: Callable[..., Command], tmp_path: Path, line: str
+) -> None:
+    client = start("x.db").client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(20)]
+    subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    eventually(lambda: client.get("/healthz").status_code == 200, "health")
+    assert {client.get(f"/status/{kickoff_id}").status_code for kickoff_id in kickoffs} == {200}
+
+
+@pytest.mark.row("S8")
+def test_s8_a_file_that_cannot_be_opened_gives_a_503(start: Callable[..., Command], tmp_path: Path) -> None:
+    client = start("x.db").client(TOKEN)
+    kickoff_id = client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]
+    (tmp_path / "x.db").rename(tmp_path / "y.db")
+    (tmp_path / "x.db").mkdir()
+    for path in ("/kickoff", f"/status/{kickoff_id}", "/healthz"):
+        assert refusal(client, path) == "The database cannot be used: its file cannot be opened."
+    (tmp_path / "x.db").rmdir()
+    (tmp_path / "y.db").rename(tmp_path / "x.db")
+    the_service_mends(client, [kickoff_id])
+
+
+@pytest.mark.row("S8")
+def test_s8_the_process_lives_while_another_one_locks_the_new_file(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    client = start("x.db").client(TOKEN)
+    kickoff_id = client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]
+    with closing(sqlite3.connect(tmp_path / "x.db")) as file:
+        file.execute("VACUUM INTO ?", [str(tmp_path / "y.db")])
+    with closing(sqlite3.connect(tmp_path / "y.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        (tmp_path / "y.db").replace(tmp_path / "x.db")
+        with ThreadPoolExecutor(16) as pool:
+            refused = list(pool.map(lambda _: refusal(client, f"/status/{kickoff_id}"), range(16)))
+            assert requests.get(f"{client.url}/livez", timeout=5 * FACTOR).status_code == 200
+        assert set(refused) <= {"The database is locked by another process.", "The database is busy."}
+        other.execute("ROLLBACK")
+    the_service_mends(client, [kickoff_id])
+
+
+@pytest.mark.row("S8")
+@pytest.mark.parametrize("words", [["list"], ["kickoff", "topic=AI"]])
+def test_s8_no_command_makes_a_database_of_a_copy_that_has_only_begun(
+    start: Callable[..., Command], tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = start("x.db").client(TOKEN)
+    kickoff_id = client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]
+    (tmp_path / "x.db").rename(tmp_path / "y.db")
+    (tmp_path / "x.db").touch()
+    assert main([*words, "--db", str(tmp_path / "x.db")]) == 2
+    assert "a service is using it, and the file is incomplete" in capfd.readouterr().err
+    shutil.copy(tmp_path / "y.db", tmp_path / "x.db")
+    the_service_mends(client, [kickoff_id])
+
+
+@pytest.mark.row("S8")
+def test_s8_executions_of_a_restored_database_go_on_by_themselves(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    service = start("x.db")
+    client = service.client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(3)]
+    with closing(sqlite3.connect(tmp_path / "x.db")) as file, closing(sqlite3.connect(tmp_path / "y.db")) as backup:
+        # A queued one would be claimed, which shows that the database does not list the process.
+        states = "SELECT DISTINCT state FROM executions"
+        eventually(lambda: file.execute(states).fetchall() == [("running",)], "all to run")
+        file.backup(backup)
+    service.stop()
+    client = start("x.db").client(TOKEN)
+    for kickoff_id in kickoffs:
+        client.until(kickoff_id, "completed")
+    with closing(sqlite3.connect(tmp_path / "x.db")) as file, closing(sqlite3.connect(tmp_path / "y.db")) as backup:
+        backup.backup(file)
+    for kickoff_id in kickoffs:
+        client.until(kickoff_id, "completed")
 
 
 @pytest.mark.row("S8")

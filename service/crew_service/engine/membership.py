@@ -43,7 +43,8 @@ def _bury(database: Database, process_id: str, beat: int) -> None:
 class Membership:
     """Registers this process and removes others that stop responding.
 
-    :param on_loss: called when other processes have removed this one and taken over its executions
+    :param on_loss: called when others have removed this process and taken over its executions, or a restored database
+        does not list it
     """
 
     def __init__(self, database: Database, *, on_loss: Callable[[], None]) -> None:
@@ -72,7 +73,7 @@ class Membership:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
                     return  # another thread got there first
-            log.warning("other processes considered this one dead and took over its executions")
+            log.warning("this process was no longer registered in the database; its executions are queued again")
             self._on_loss()
             self._register()
 

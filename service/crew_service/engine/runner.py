@@ -266,6 +266,7 @@ class Runner:
 
     def _recover(self) -> None:
         """Recover executions whose claim or end got no response; call this only while no claim is in progress."""
+        self._membership.probe()  # a restored database does not list this process
         with self._database.writing() as connection:
             running = list(self._running)
             lost = claims.requeue_lost(connection, self._membership.id, self._name, running, now=self._database.now())

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, SQLAlchemyError
@@ -15,6 +15,8 @@ from sqlalchemy.sql import Select
 from crew_service.storage import clock, engines, file_lock, location, schema
 from crew_service.storage.availability import LOCKED, Availability, DatabaseUnavailable, FileUnusable, is_trouble
 from crew_service.storage.writer_turn import Busy, Turns, WriterTurn
+
+PROMPT = 0.1  # seconds to wait for a file that is being replaced
 
 
 class DatabaseUnusable(Exception):
@@ -68,12 +70,16 @@ class Database:
         if self._file:
             with contextlib.suppress(FileExistsError):
                 self._file.touch(mode=0o600, exist_ok=False)  # it holds webhook credentials
+            # Opened first and closed last: closing any descriptor of a file drops this process's locks on it.
+            self._opened = self._file.open("rb", buffering=0)
+            if not location.size(self._opened) and self._is_served_by_another():
+                raise location.NoLocation("a service is using it, and the file is incomplete")
+            self._identity = _identity(self._file)
             self._engines = engines.sqlite(self._file)
         else:
             self._engines = engines.server(url)
         self._clock = clock.Clock(self._engines.reader)
         self._clock.ask()
-        self._identity = _identity(self._file)
         self._bring_up_to_date()
         self._peeker = self._engines.reader.connect() if self._file else None
         self.peeks_at_small = self._peeker is not None and engines.refuse_large(self._peeker)
@@ -171,6 +177,8 @@ class Database:
         if self._peeker is not None:
             self._peeker.close()
         self._engines.dispose()
+        if self._file is not None:
+            self._opened.close()
         self._held.close()
 
     @contextlib.contextmanager
@@ -188,35 +196,56 @@ class Database:
 
     def _check_file(self) -> None:
         """Fail if the file is missing; reopen it if it was replaced, since SQLite would keep writing to the old one."""
-        if self._file is None or _identity(self._file) == self._identity:
+        if self._file is None or (found := _identity(self._file)) == self._identity:
             return
-        with self._peeking, self._turn.alone():  # the next writer must not join a transaction on the old file
-            found = _identity(self._file)
-            if found == self._identity:
-                return
-            # SQLite finds the write-ahead log by its name, and would apply the old file's changes to the new one.
-            emptied = self._peeker is None or engines.empty_log(self._peeker)
-            if found is None:
-                raise FileUnusable("the database file was moved away")
-            if not location.is_complete(self._file):
-                raise FileUnusable("the database file is incomplete")
-            if not emptied:
-                raise Busy
-            self._reopen(found)
-
-    def _reopen(self, identity: tuple[int, int]) -> None:
-        """Reopen the path after its file was replaced, usually by a restored copy."""
-        if self._peeker is not None:
-            self._peeker.close()
-            self._peeker = None
-        self._engines.dispose()
+        if found is None:
+            raise FileUnusable("the database file was moved away")
+        # The event loop must not wait for long; callers repeat their requests.
+        if not self._peeking.acquire(timeout=PROMPT):
+            raise Busy
         try:
+            with self._turn.alone(PROMPT):  # the next writer must not join a transaction on the old file
+                if found != self._identity:
+                    self._reopen(self._file, found)
+        finally:
+            self._peeking.release()
+
+    def _reopen(self, path: Path, identity: tuple[int, int]) -> None:
+        """Reopen the path after its file was replaced, usually by a restored copy."""
+        try:
+            file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise FileUnusable(f"unable to open the database file: {error.strerror}") from None
+        try:
+            if not location.is_complete(file):
+                raise FileUnusable("the database file is incomplete")
+            self._part_with_log(file)
+            engines.try_lock(path, PROMPT)
+            if self._peeker is not None:
+                self._peeker.close()
+                self._peeker = None
+            self._engines.dispose()
             self._bring_up_to_date()
-        except schema.OtherVersion:
-            raise FileUnusable("the database file is from a different version") from None
+        except BaseException as error:
+            self._engines.dispose()
+            file.close()
+            if isinstance(error, schema.OtherVersion):
+                raise FileUnusable("the database file is from a different version") from None
+            raise
         self._peeker = self._engines.reader.connect()
         engines.refuse_large(self._peeker)
-        self._identity = identity
+        self._opened.close()
+        self._opened, self._identity = file, identity
+
+    def _part_with_log(self, new: BinaryIO) -> None:
+        """Empty the old file's write-ahead log, unless the new file is a copy of the old one.
+
+        SQLite finds the log by its name, and applies it to the new file: that is right only for a copy.
+        """
+        if self._peeker is None or location.same_content(new, self._opened):
+            return
+        if not engines.empty_log(self._peeker):
+            raise Busy
 
 
 def _identity(file: Path | None) -> tuple[int, int] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +83,14 @@ def empty_log(connection: Connection) -> bool:
     in_use = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
     connection.exec_driver_sql(BUSY_TIMEOUT)
     return not in_use
+
+
+def try_lock(file: Path, seconds: float) -> None:
+    """Fail if another process keeps a SQLite file locked for so long; connections of the engines wait longer."""
+    uri = location.sqlite_url(file).database
+    with contextlib.closing(sqlite3.connect(str(uri), uri=True, timeout=seconds, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
 
 
 def _sqlite(file: Path, **options: Any) -> Engine:

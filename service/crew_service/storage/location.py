@@ -6,10 +6,12 @@ import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
 from sqlalchemy.engine import URL, make_url
 
+CHUNK = 1024 * 1024  # bytes
 POSTGRESQL_DRIVERS = ("psycopg", "psycopg2")  # the first installed one is used for a URL without a driver
 
 
@@ -56,19 +58,33 @@ def file_of(url: URL) -> Path | None:
     return path
 
 
-def is_complete(path: Path) -> bool:
+def is_complete(file: BinaryIO) -> bool:
     """Return whether a SQLite file has as many pages as its header says; a copy in progress does not.
 
     SQLite would take an empty file for a new database, and delete the write-ahead log next to it.
     """
-    with path.open("rb") as file:
-        header = file.read(32)
-        size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    header = file.read(32)
     if len(header) < 32 or not header.startswith(b"SQLite format 3\0"):
         return False
     page_size = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")
-    return size >= (65536 if page_size == 1 else page_size) * pages  # two bytes cannot hold 64 KiB
+    return size(file) >= (65536 if page_size == 1 else page_size) * pages  # two bytes cannot hold 64 KiB
+
+
+def size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def same_content(one: BinaryIO, other: BinaryIO) -> bool:
+    if size(one) != size(other):
+        return False
+    one.seek(0)
+    other.seek(0)
+    while part := one.read(CHUNK):
+        if part != other.read(CHUNK):
+            return False
+    return True
 
 
 def sqlite_url(path: Path) -> URL:

@@ -139,9 +139,9 @@ class WriterTurn:
             group.wait()
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self, seconds: float = WAIT) -> Iterator[None]:
         """Hold the turn without a transaction."""
-        self._take()
+        self._turns.take(seconds)
         try:
             group, self._group = self._group, None
             if group is not None:
