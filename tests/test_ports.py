@@ -19,7 +19,7 @@ for line in sys.stdin:
 
 def test_no_two_processes_get_the_same_port() -> None:
     command = [sys.executable, "-c", DRAW, str(free_port() & ~31)]
-    both = [subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(2)]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     drawn = []
     for number in range(12):
         one = both[number % 2]

@@ -77,9 +77,14 @@ def troubled_lines(service: Command) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines) if line["level"] in ("warning", "error")]
 
 
+def back_up(database: Path, copy: Path) -> None:
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+
 def the_service_mends(client: Client, kickoffs: list[str]) -> None:
     eventually(lambda: client.get("/healthz").status_code == 200, "health")
-    for kickoff_id in [*kickoffs, client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]]:
+    for kickoff_id in [*kickoffs, client.kickoff(**NO_REVIEW)]:
         eventually(lambda kickoff_id=kickoff_id: client.status(kickoff_id)["status"] == "completed", "the end")
 
 
@@ -120,7 +125,7 @@ def test_s8_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
 def test_s8_a_moved_database_file_is_reported(start: Callable[..., Command], tmp_path: Path, come_back: str) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
     (tmp_path / "x.db").rename(tmp_path / "elsewhere.db")
     moved = "The database cannot be used: its file was moved."
     assert [refusal(client, path) for path in ("/kickoff", f"/status/{kickoffs[0]}")] == [moved, moved]
@@ -136,7 +141,7 @@ def test_s8_a_moved_database_file_is_reported(start: Callable[..., Command], tmp
 def test_s8_a_copy_is_not_opened_before_it_is_complete(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
     (tmp_path / "x.db").rename(tmp_path / "elsewhere.db")
     assert eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz")
     content = (tmp_path / "elsewhere.db").read_bytes()
@@ -156,7 +161,7 @@ def test_s8_a_copy_without_its_write_ahead_log_loses_nothing(
     start: Callable[..., Command], tmp_path: Path, line: str
 ) -> None:
     client = start("x.db").client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(20)]
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(20)]
     subprocess.run(line, shell=True, cwd=tmp_path, check=True)
     eventually(lambda: client.get("/healthz").status_code == 200, "health")
     assert {client.get(f"/status/{kickoff_id}").status_code for kickoff_id in kickoffs} == {200}
@@ -165,7 +170,7 @@ def test_s8_a_copy_without_its_write_ahead_log_loses_nothing(
 @pytest.mark.row("S8")
 def test_s8_a_file_that_cannot_be_opened_gives_a_503(start: Callable[..., Command], tmp_path: Path) -> None:
     client = start("x.db").client(TOKEN)
-    kickoff_id = client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]
+    kickoff_id = client.kickoff(**NO_REVIEW)
     (tmp_path / "x.db").rename(tmp_path / "y.db")
     (tmp_path / "x.db").mkdir()
     for path in ("/kickoff", f"/status/{kickoff_id}", "/healthz"):
@@ -180,7 +185,7 @@ def test_s8_the_process_lives_while_another_one_locks_the_new_file(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     client = start("x.db").client(TOKEN)
-    kickoff_id = client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]
+    kickoff_id = client.kickoff(**NO_REVIEW)
     with closing(sqlite3.connect(tmp_path / "x.db")) as file:
         file.execute("VACUUM INTO ?", [str(tmp_path / "y.db")])
     with closing(sqlite3.connect(tmp_path / "y.db", isolation_level=None)) as other:
@@ -200,7 +205,7 @@ def test_s8_no_command_makes_a_database_of_a_copy_that_has_only_begun(
     start: Callable[..., Command], tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     client = start("x.db").client(TOKEN)
-    kickoff_id = client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]
+    kickoff_id = client.kickoff(**NO_REVIEW)
     (tmp_path / "x.db").rename(tmp_path / "y.db")
     (tmp_path / "x.db").touch()
     assert main([*words, "--db", str(tmp_path / "x.db")]) == 2
@@ -215,18 +220,17 @@ def test_s8_executions_of_a_restored_database_go_on_by_themselves(
 ) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(3)]
-    with closing(sqlite3.connect(tmp_path / "x.db")) as file, closing(sqlite3.connect(tmp_path / "y.db")) as backup:
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(3)]
+    with closing(sqlite3.connect(tmp_path / "x.db")) as file:
         # A queued one would be claimed, which shows that the database does not list the process.
         states = "SELECT DISTINCT state FROM executions"
         eventually(lambda: file.execute(states).fetchall() == [("running",)], "all to run")
-        file.backup(backup)
+    back_up(tmp_path / "x.db", tmp_path / "y.db")
     service.stop()
     client = start("x.db").client(TOKEN)
     for kickoff_id in kickoffs:
         client.until(kickoff_id, "completed")
-    with closing(sqlite3.connect(tmp_path / "x.db")) as file, closing(sqlite3.connect(tmp_path / "y.db")) as backup:
-        backup.backup(file)
+    back_up(tmp_path / "y.db", tmp_path / "x.db")
     for kickoff_id in kickoffs:
         client.until(kickoff_id, "completed")
 
@@ -237,13 +241,9 @@ def test_s8_a_backup_put_in_place_is_not_mixed_with_later_changes(
 ) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
-    with (
-        closing(sqlite3.connect(tmp_path / "x.db")) as file,
-        closing(sqlite3.connect(tmp_path / "backup.db")) as backup,
-    ):
-        file.backup(backup)
-    later = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
+    back_up(tmp_path / "x.db", tmp_path / "backup.db")
+    later = [client.kickoff(**NO_REVIEW) for _ in range(4)]
     with closing(sqlite3.connect(tmp_path / "newer.db")) as file:
         file.execute("PRAGMA user_version=1000")
     (tmp_path / "newer.db").replace(tmp_path / "x.db")
@@ -261,7 +261,7 @@ def test_s8_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_senten
     start: Callable[..., Command], small_disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     client = start(str(small_disk / "x.db")).client(TOKEN)
-    kickoff_id = client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]
+    kickoff_id = client.kickoff(**NO_REVIEW)
     subprocess.run(["mount", "--bind", str(small_disk), str(small_disk)], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", str(small_disk)], check=True)
     try:
@@ -279,7 +279,7 @@ def test_s8_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_senten
 def test_s8_a_read_only_postgresql_is_reported(start: Callable[..., Command], throw_away: ThrowAwayDatabase) -> None:
     service = start(throw_away.url)
     client = service.client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
     execute(throw_away, f'ALTER DATABASE "{throw_away.name}" SET default_transaction_read_only = on', *CUT)
     assert eventually(lambda: refusal(client), "the 503") == "The database cannot be written to: it is read-only."
     assert eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz")
@@ -291,7 +291,7 @@ def test_s8_a_read_only_postgresql_is_reported(start: Callable[..., Command], th
 def test_s12_executions_wait_while_another_process_locks_sqlite(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(6)]
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(6)]
     other = sqlite3.connect(tmp_path / "x.db", PATIENCE, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     until = time.monotonic() + 15  # more than a busy timeout, which is what failed them
@@ -372,7 +372,7 @@ def test_s12_executions_go_on_after_an_outage_of_postgresql(
 ) -> None:
     service = start(throw_away.url)
     client = service.client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(8)]
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(8)]
     with throw_away.gone():
         assert eventually(lambda: refusal(client), "the 503") == "The database cannot be reached."
         assert refusal(client, f"/status/{kickoffs[0]}") == "The database cannot be reached."
@@ -400,7 +400,7 @@ def test_s30_no_probe_of_the_manifest_restarts_a_service_whose_postgresql_is_awa
 ) -> None:
     service = start(throw_away.url)
     client = service.client(TOKEN)
-    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
     alive, ready = probes()
     with throw_away.gone():
         back = time.monotonic() + seconds

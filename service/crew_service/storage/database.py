@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,9 +73,10 @@ class Database:
                 self._file.touch(mode=0o600, exist_ok=False)  # it holds webhook credentials
             # Opened first and closed last: closing any descriptor of a file drops this process's locks on it.
             self._opened = self._file.open("rb", buffering=0)
+            self._held.callback(lambda: self._opened.close())
             if not location.size(self._opened) and self._is_served_by_another():
                 raise location.NoLocation("a service is using it, and the file is incomplete")
-            self._identity = _identity(self._file)
+            self._identity = _identity(os.fstat(self._opened.fileno()))
             self._engines = engines.sqlite(self._file)
         else:
             self._engines = engines.server(url)
@@ -177,8 +179,6 @@ class Database:
         if self._peeker is not None:
             self._peeker.close()
         self._engines.dispose()
-        if self._file is not None:
-            self._opened.close()
         self._held.close()
 
     @contextlib.contextmanager
@@ -196,27 +196,31 @@ class Database:
 
     def _check_file(self) -> None:
         """Fail if the file is missing; reopen it if it was replaced, since SQLite would keep writing to the old one."""
-        if self._file is None or (found := _identity(self._file)) == self._identity:
+        if self._file is None or self._is_current(self._file):
             return
-        if found is None:
-            raise FileUnusable("the database file was moved away")
         # The event loop must not wait for long; callers repeat their requests.
         if not self._peeking.acquire(timeout=PROMPT):
             raise Busy
         try:
             with self._turn.alone(PROMPT):  # the next writer must not join a transaction on the old file
-                if found != self._identity:
-                    self._reopen(self._file, found)
+                if not self._is_current(self._file):
+                    self._reopen(self._file)
         finally:
             self._peeking.release()
 
-    def _reopen(self, path: Path, identity: tuple[int, int]) -> None:
+    def _is_current(self, path: Path) -> bool:
+        try:
+            return _identity(path.stat()) == self._identity
+        except OSError:
+            raise FileUnusable("the database file was moved away") from None
+
+    def _reopen(self, path: Path) -> None:
         """Reopen the path after its file was replaced, usually by a restored copy."""
-        try:
-            file = path.open("rb", buffering=0)
-        except OSError as error:
-            raise FileUnusable(f"unable to open the database file: {error.strerror}") from None
-        try:
+        with contextlib.ExitStack() as undo:
+            try:
+                file = undo.enter_context(path.open("rb", buffering=0))
+            except OSError as error:
+                raise FileUnusable(f"unable to open the database file: {error.strerror}") from None
             if not location.is_complete(file):
                 raise FileUnusable("the database file is incomplete")
             self._part_with_log(file)
@@ -225,17 +229,16 @@ class Database:
                 self._peeker.close()
                 self._peeker = None
             self._engines.dispose()
-            self._bring_up_to_date()
-        except BaseException as error:
-            self._engines.dispose()
-            file.close()
-            if isinstance(error, schema.OtherVersion):
+            undo.callback(self._engines.dispose)
+            try:
+                self._bring_up_to_date()
+            except schema.OtherVersion:
                 raise FileUnusable("the database file is from a different version") from None
-            raise
-        self._peeker = self._engines.reader.connect()
+            self._peeker = self._engines.reader.connect()
+            undo.pop_all()
         engines.refuse_large(self._peeker)
         self._opened.close()
-        self._opened, self._identity = file, identity
+        self._opened, self._identity = file, _identity(os.fstat(file.fileno()))
 
     def _part_with_log(self, new: BinaryIO) -> None:
         """Empty the old file's write-ahead log, unless the new file is a copy of the old one.
@@ -248,12 +251,8 @@ class Database:
             raise Busy
 
 
-def _identity(file: Path | None) -> tuple[int, int] | None:
-    try:
-        found = file and file.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino) if found else None
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _told(error: Exception) -> str:
