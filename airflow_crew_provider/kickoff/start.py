@@ -148,6 +148,8 @@ class KickoffStart:
         metrics.started(self._hook.crew_conn_id)
         self._log.info("Started execution %s of the crew at connection %s", kickoff_id, self._hook.crew_conn_id)
         self._record_id(started)
+        if self._task.is_killed:  # during the request, when its id was not known
+            self._task.stop_if_asked(kickoff_id)
         tell_inbox(self._context, self.record)
         return kickoff_id
 

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
 from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.compat.arguments import QuestionArguments
+from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.flows.questions import feedback_hint
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
@@ -19,7 +20,7 @@ from airflow_crew_provider.review import airflow_form, answer, people
 from airflow_crew_provider.review.airflow_form import form_params
 from airflow_crew_provider.review.decision import Decision, ReviewRules
 from airflow_crew_provider.review.question import AskingTask, Question
-from airflow_crew_provider.wait.outcomes import at_least, ends_in_a_sentence
+from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 from airflow_crew_provider.wait.task import push_execution_of
 from airflow_crew_provider.wait.watch import COMPLETED
 
@@ -99,7 +100,7 @@ class CrewReviewOperator(AskingTask):
         people.refuse_foreign(options, given)
         answer.refuse_bad_policy(output_schema, on_schema_mismatch)
         # A retry asks again after a crash; a person's decision or a missed deadline ends the task for good.
-        given = {**at_least(given.get("default_args"), timedelta(seconds=10)), **given}
+        given = {**at_least(given.get("default_args")), **given}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # HITLOperator warns that execution_timeout limits the person; see below
             super().__init__(

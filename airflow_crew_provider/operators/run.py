@@ -14,6 +14,7 @@ from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.compat.arguments import WaitArguments
 from airflow_crew_provider.compat.nested_task import outside_dag
+from airflow_crew_provider.compat.retries import at_least, mapped_at_least
 from airflow_crew_provider.compat.task_state import map_index_of, task_state_of
 from airflow_crew_provider.compat.version import has_form_per_attempt
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
@@ -46,7 +47,6 @@ from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.outcomes import (
     CrewTaskFailed,
     CrewTryFailed,
-    at_least,
     ends_in_a_sentence,
     fail_task,
     seconds,
@@ -175,7 +175,7 @@ class CrewRunOperator(CrewKickoffOperator):
             cancel_on_kill=cancel_on_kill,
             on_unknown_outcome=on_unknown_outcome,
             retry_from=retry_from,
-            **{**at_least(given.get("default_args"), timedelta(seconds=10), RETRIES), **given},
+            **{**at_least(given.get("default_args"), RETRIES), **given},
         )
         self.max_questions = counted(max_questions, "max_questions") or 1
         self.response_timeout = response_timeout
@@ -192,6 +192,11 @@ class CrewRunOperator(CrewKickoffOperator):
         self.execution_id: str | None = None
         self._found: RunRecord | None = None
         self._review(None, 1)  # refuses invalid arguments when the DAG file is parsed
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a mapped task, with the same default retries."""
+        return mapped_at_least(super().partial(**kwargs), kwargs, RETRIES)
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:

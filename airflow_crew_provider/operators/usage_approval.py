@@ -20,6 +20,7 @@ from airflow_crew_provider.api.budget import (
 )
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat.arguments import QuestionArguments
+from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
@@ -28,7 +29,7 @@ from airflow_crew_provider.review.answer import identity_of, notice, problem_wit
 from airflow_crew_provider.review.people import Escalation, response_time, reviewers
 from airflow_crew_provider.review.question import AskingTask, Question
 from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, facts_of
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least, ends_in_a_sentence
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
 from airflow_crew_provider.wait.output import REPORT_USAGE, still_there
 from airflow_crew_provider.wait.task import push_execution_of
 
@@ -76,7 +77,7 @@ class CrewUsageApprovalOperator(AskingTask):
         Budget(max_total_tokens, max_cost)  # refuses an invalid limit when the DAG file is parsed
         timeout, users = response_time(response_timeout), reviewers(assigned_users)
         # A retry looks for the answer again; a person's decision ends the task for good.
-        given: dict[str, Any] = {**at_least(kwargs.get("default_args"), timedelta(seconds=10)), **kwargs}
+        given: dict[str, Any] = {**at_least(kwargs.get("default_args")), **kwargs}
         if given.pop("multiple", None):
             raise ValueError("multiple is not supported: a person approves or rejects")
         super().__init__(

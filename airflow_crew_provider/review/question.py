@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+from airflow_crew_provider.compat.retries import mapped_at_least
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.airflow_form import HITLOperator
@@ -203,6 +204,11 @@ def _place_of(ti: Any) -> str:
 
 class AskingTask(HITLOperator):
     """The base class of operators that ask a person a question."""
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a mapped task, with the same default retries."""
+        return mapped_at_least(super().partial(**kwargs), kwargs)
 
     def rules(self) -> Any:
         """Return the rules for the question, from the task's rendered arguments."""

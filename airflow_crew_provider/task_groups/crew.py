@@ -12,13 +12,14 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, TaskGroup,
 from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.api.budget import FAIL
 from airflow_crew_provider.compat.loops import decided, make_loop
+from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.compat.supervisor import supervisor, task_state
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.stored_names import EXECUTION_ID_KEY
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least, ends_in_a_sentence
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
 from airflow_crew_provider.wait.task import CrewTask
 from airflow_crew_provider.wait.watch import COMPLETED
 
@@ -188,10 +189,11 @@ def crew_with_review(
     if timeout is not None:
         wait["timeout"] = timeout
     with CrewReviewGroup(group_id=group_id) as group:
-        again = at_least({**(group.dag.default_args if group.dag else {}), **group.default_args}, AGAIN)
+        again = at_least({**(group.dag.default_args if group.dag else {}), **group.default_args}, delay=AGAIN)
         wait |= again
         given: Json = {"inputs": inputs, "webhooks": webhooks, "meta": meta}
-        kickoff = CrewKickoffOperator(task_id="kickoff", **given, **owned, **again)
+        # Set here, because a DAG's `default_args` may set it for its other kickoffs.
+        kickoff = CrewKickoffOperator(task_id="kickoff", wait_for_completion=False, **given, **owned, **again)
         kickoff.schema_of_waits = output_schema
         first = CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)
         schema: Json = {"output_schema": output_schema, "on_schema_mismatch": on_schema_mismatch}

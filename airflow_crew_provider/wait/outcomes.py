@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import wraps
@@ -30,7 +30,7 @@ from asgiref.sync import sync_to_async
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.budget import used_in
 from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
-from airflow_crew_provider.models import OVER, Execution, Json
+from airflow_crew_provider.models import OVER, Execution
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
@@ -43,18 +43,6 @@ from airflow_crew_provider.wait.watch import (
     in_few_words,
     is_transient,
 )
-
-RETRIES = 2
-
-
-def at_least(default_args: Mapping[str, Any] | None, delay: timedelta, retries: int = RETRIES) -> Json:
-    """Return arguments for a task: this many retries, or more if its DAG's ``default_args`` set more.
-
-    :param delay: the delay between tries, if ``default_args`` do not set one
-    """
-    given = default_args or {}
-    return {"retries": max(retries, given.get("retries") or 0), "retry_delay": given.get("retry_delay", delay)}
-
 
 # Seconds between a watch's deadline and Airflow's own timeouts.
 NET = 600.0
@@ -76,20 +64,31 @@ def ends_in_a_sentence(entry: Entry) -> Entry:
     """Make a method that Airflow calls report expected errors in one sentence, without causes or our stack frames.
 
     By default, Airflow prints both with every error. Unexpected errors, which are bugs, keep them. The original error
-    is kept as ``reason``, for callbacks.
+    is kept as ``reason``, for callbacks. The task has then ended (`has_ended`), as it has after a result.
     """
 
     @wraps(entry)
     def call(task: object, *args: Any, **kwargs: Any) -> Any:
+        task.__dict__["_has_ended"] = False
         try:
-            return entry(task, *args, **kwargs)
-        except EXPECTED as error:
+            result = entry(task, *args, **kwargs)
+        except Exception as error:  # not a deferral or a kill
+            task.__dict__["_has_ended"] = True
+            if not isinstance(error, EXPECTED):
+                raise
             error.reason = error.__cause__ or getattr(error, "reason", None)  # type: ignore[union-attr]
             error.__traceback__ = error.__cause__ = error.__context__ = None
             _name_place(error, task)
             raise  # without an argument, so that it adds no frame
+        task.__dict__["_has_ended"] = True
+        return result
 
     return call  # type: ignore[return-value]
+
+
+def has_ended(task: object) -> bool:
+    """Return whether a task has returned or failed; Airflow may then still kill its process if a callback is slow."""
+    return bool(task.__dict__.get("_has_ended"))
 
 
 def _name_place(error: Exception, task: object) -> None:
@@ -263,10 +262,19 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
 
 
 States = Collection[str | None]
-# The states of a task that still needs its execution: waiting, about to fetch its result, or (None) cleared. A task
-# cleared while it is running is "restarting" instead, and its next try looks like a retry. A kickoff, which must then
-# start over, has to stop its execution, but a sensor waits for the same one again.
-GOES_ON: States = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
+# The states of a task that still needs its execution: waiting for it or for a person, about to fetch its result, or
+# (None) cleared. A task cleared while it is running is "restarting" instead, and its next try looks like a retry. A
+# kickoff, which must then start over, has to stop its execution, but a sensor waits for the same one again.
+GOES_ON: States = (
+    "deferred",
+    "scheduled",
+    "queued",
+    "running",
+    "awaiting_input",
+    "up_for_retry",
+    "up_for_reschedule",
+    None,
+)
 WAITS_AGAIN: States = (*GOES_ON, "restarting")
 STOPPING = 20.0
 LOOKUP_SECONDS = 3.0
@@ -307,16 +315,20 @@ async def is_by_user(
     return state not in GOES_ON
 
 
-def is_for_good(ti: Any, goes_on: States = GOES_ON) -> bool:
+def is_for_good(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False) -> bool:
     """Return whether a user or a timeout ended a task in a worker, i.e. it is in no state in which it continues.
 
     A worker that shuts down, or whose task could not reach Airflow for a while, kills the task in the same way, but
     the next try then reattaches to the execution. A task that runs outside a worker has no next try.
+
+    :param has_ended: whether the task ended by itself, so that a worker kills it only because its callbacks are slow
     """
     with suppress(Exception):  # a task may be killed before its `execute` is called
         ti = ti or get_current_context()["ti"]
     if isinstance(sys.exc_info()[1], AirflowTaskTimeout) or ti is None or not runs_in_worker(ti):
         return True
+    if has_ended:
+        return False
     seen: list[str | None] = []
 
     def look_up() -> None:

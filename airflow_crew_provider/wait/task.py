@@ -393,6 +393,7 @@ class WaitingTask(CrewTask):
 
     def stop_if_asked(self, kickoff_id: str, goes_on: outcomes.States = outcomes.GOES_ON) -> None:
         """Stop the execution of a task that ended for good, if `cancel_on_kill` is set; log its fate either way."""
-        asked = self.cancel_on_kill and outcomes.is_for_good(self._ti, goes_on)
+        has_ended = outcomes.has_ended(self)
+        asked = self.cancel_on_kill and outcomes.is_for_good(self._ti, goes_on, has_ended=has_ended)
         stopped = self.stop_execution(kickoff_id) if asked else None
         self.log.info("The task was killed. %s", fate_of_stop(kickoff_id, stopped))

@@ -196,6 +196,14 @@ def test_a25_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
         assert (task.retries, task.retry_delay) == (retries, timedelta(seconds=delay)), task_id
 
 
+def test_the_kickoff_of_a_group_does_not_wait_even_if_the_dags_other_kickoffs_do() -> None:
+    waits = {"wait_for_completion": True, "on_unknown_outcome": "retry"}
+    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=waits) as dag:
+        crew_with_review(inputs={})
+    kickoff: Any = dag.get_task("crew.kickoff")
+    assert (kickoff.wait_for_completion, kickoff.on_unknown_outcome) == (False, "retry")
+
+
 @pytest.mark.skipif(has_loops(), reason="this Airflow has Task Loops")
 @pytest.mark.row("A28")
 def test_a28_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() -> None:

@@ -251,6 +251,20 @@ def test_its_dag_has_one_task_that_retries_five_times() -> None:
     assert {name: task.retries for name, task in stubborn.task_dict.items()} == {"crew": 9}
 
 
+@one_task
+@pytest.mark.parametrize(
+    ("default_args", "given", "retries", "delay"),
+    [({}, {}, 5, 10), ({"retries": 9, "retry_delay": timedelta(seconds=1)}, {}, 9, 1), ({}, {"retries": 7}, 7, 10)],
+    ids=str,
+)
+def test_a_mapped_task_has_as_many_retries(default_args: Json, given: Json, retries: int, delay: int) -> None:
+    with DAG("dag", schedule=None, default_args=default_args) as dag:
+        CrewRunOperator.partial(task_id="crew", **given).expand(inputs=[{}, {}])
+    mapped: Any = dag.get_task("crew")
+    item = mapped.unmap({"inputs": {}})
+    assert [(each.retries, each.retry_delay) for each in (mapped, item)] == [(retries, timedelta(seconds=delay))] * 2
+
+
 # --- rounds ---
 
 

@@ -15,6 +15,7 @@ from airflow_stand_ins import PENDING, Store, Supervisor, TaskParked, parked, ti
 
 from airflow_crew_provider.compat import version
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
 from airflow_crew_provider.review import refusal_notice
 from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
@@ -401,6 +402,25 @@ def test_an_execution_timeout_is_not_the_time_of_the_person() -> None:
     with DAG("timeouts", schedule=None, default_args={"execution_timeout": timedelta(minutes=1)}):
         operator = review_of()
     assert operator.response_timeout is None
+
+
+@pytest.mark.parametrize(
+    ("mapped", "of_item"),
+    [
+        (lambda: CrewReviewOperator.partial(task_id="asks").expand(pending=[PENDING] * 2), {"pending": PENDING}),
+        (
+            lambda: CrewUsageApprovalOperator.partial(task_id="asks", max_cost=1.0).expand(completed=[{}] * 2),
+            {"completed": {}},
+        ),
+    ],
+    ids=["review", "usage approval"],
+)
+def test_a_mapped_task_has_as_many_retries(mapped: Any, of_item: Json) -> None:
+    with DAG("mapped", schedule=None) as dag:
+        mapped()
+    task: Any = dag.get_task("asks")
+    both = [(each.retries, each.retry_delay) for each in (task, task.unmap(of_item))]
+    assert both == [(2, timedelta(seconds=10))] * 2
 
 
 def test_options_of_ones_own_keep_their_meaning(context: Json) -> None:

@@ -22,7 +22,7 @@ try:
 except ImportError:
     from airflow.models.taskinstance import set_current_context
 
-GOES_ON = ["deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None]
+GOES_ON = ["deferred", "scheduled", "queued", "running", "awaiting_input", "up_for_retry", "up_for_reschedule", None]
 ENDED = ["success", "failed", "skipped", "removed", "restarting", "upstream_failed", DELETED]
 TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
 

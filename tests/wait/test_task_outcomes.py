@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from warning_log import WarningLog
 
 from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.exceptions import (
     CrewApiError,
     CrewBadRequest,
@@ -34,7 +35,6 @@ from airflow_crew_provider.wait.outcomes import (
     NET,
     CrewTaskFailed,
     CrewTryFailed,
-    at_least,
     ends_in_a_sentence,
     fail_over_budget,
     fail_task,
@@ -175,8 +175,13 @@ DELAY, OWN_DELAY = timedelta(seconds=10), timedelta(minutes=5)
 def test_a_task_has_its_dags_retries_but_some_at_least(
     default_args: Any, least: int, retries: int, delay: timedelta
 ) -> None:
-    assert at_least(default_args, DELAY, least) == {"retries": retries, "retry_delay": delay}
-    assert at_least(None, DELAY)["retries"] == 2
+    assert at_least(default_args, least) == {"retries": retries, "retry_delay": delay}
+    assert at_least(None)["retries"] == 2
+
+
+def test_a_task_has_the_retries_of_airflows_configuration_if_they_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DEFAULT_TASK_RETRIES", "6")
+    assert [at_least(given)["retries"] for given in (None, {"retries": 1}, {"retries": 8})] == [6, 2, 8]
 
 
 # --- times ---
