@@ -140,10 +140,14 @@ def registered_address(context: Any, task: RelatedTask, kickoff_id: str) -> Json
     return max(found, key=lambda each: each["at"], default=None)
 
 
-def _may_have_registered(task: object) -> bool:
-    """Return whether a task may use the inbox: its `webhooks` argument is ``inbox`` or a template."""
-    webhooks = getattr(task, "webhooks", None) or (getattr(task, "partial_kwargs", None) or {}).get("webhooks")
-    return isinstance(webhooks, str) and (webhooks == WORD or "{{" in webhooks)
+def _may_have_registered(task: Any) -> bool:
+    """Return whether a task may use the inbox: whether its `webhooks` argument is, or may become, ``inbox``."""
+    if hasattr(task, "partial_kwargs"):
+        # A mapped task may get the word when it is expanded, or from the DAG's defaults.
+        webhooks = task.partial_kwargs.get("webhooks", WORD if "webhooks" in task.template_fields else None)
+    else:
+        webhooks = getattr(task, "webhooks", None)
+    return webhooks is not None and not isinstance(webhooks, (dict, Webhooks))
 
 
 def note_run(context: Any, hook: ConnectedCrew, execution_id: str) -> None:
