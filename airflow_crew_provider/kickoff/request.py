@@ -118,10 +118,19 @@ def binding_review(task: RelatedTask) -> Json | None:
     later = sorted(task.get_flat_relatives(upstream=False), key=lambda each: (len(each.task_id), each.task_id))
     for each in (task, *later):
         # Recognize a review by its arguments, because this package must not import the operator.
-        approvals, named = getattr(each, "approvals", None), bool(getattr(each, "assigned_users", None))
+        approvals, named = _argument(each, "approvals"), bool(_argument(each, "assigned_users"))
         if isinstance(approvals, int) and (approvals > 1 or named):
             return {"task_id": each.task_id, "approvals": approvals, "named_people": named}
     return None
+
+
+def _argument(task: Any, name: str) -> Any:
+    """Return an argument of a task; None if it has none, or if a mapped task gets it only when it runs."""
+    if not hasattr(task, "partial_kwargs"):
+        return getattr(task, name, None)
+    mapped = task.expand_input.value
+    given = {**task.partial_kwargs, **(mapped if isinstance(mapped, dict) else {})}
+    return given.get(name, getattr(task.operator_class, name, None))
 
 
 def refuse_literal_credentials(webhooks: Any) -> None:

@@ -63,6 +63,7 @@ class CrewReviewOperator(AskingTask):
     template_fields_renderers: ClassVar[dict[str, str]] = {"pending": "json", "previous": "json", "body": "md"}
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#f8e8c4"
+    approvals = 1  # the default, by which a kickoff recognizes a mapped review
 
     def __init__(
         self,

@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow.providers.common.compat.sdk import DAG, TaskDeferred
 from airflow_stand_ins import PENDING, Supervisor, parked
 
+from airflow_crew_provider.kickoff.request import binding_review
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
@@ -160,3 +162,27 @@ def test_what_two_people_cannot_do_is_refused_in_the_dag_file(arguments: Json, w
 
 def test_the_users_of_the_escalation_may_be_the_second_ones(context: Json) -> None:
     assert review_of(assigned_users=["ann"], escalate=[(3600, "boss")]).approvals == 2
+
+
+@pytest.mark.parametrize(
+    ("fixed", "mapped", "found"),
+    [
+        ({"approvals": 2}, {}, (2, False)),
+        ({"assigned_users": ["ann", "bob"], "approvals": 2}, {}, (2, True)),
+        ({"assigned_users": ["ann"]}, {}, (1, True)),
+        ({}, {"assigned_users": [["ann"], ["bob"]]}, (1, True)),
+        ({}, {}, None),
+        ({"assigned_users": None}, {}, None),
+    ],
+)
+def test_a_mapped_review_is_named_to_the_services_page_too(fixed: Json, mapped: Json, found: Any) -> None:
+    with DAG("dag", schedule=None) as dag:
+        kickoff = CrewKickoffOperator(task_id="kickoff", inputs={})
+        kickoff >> CrewReviewOperator.partial(task_id="review", **fixed).expand(pending=[PENDING], **mapped)
+    named = found and {"task_id": "review", "approvals": found[0], "named_people": found[1]}
+    assert binding_review(dag.get_task("kickoff")) == named
+    with DAG("dag", schedule=None) as dag:
+        kickoff = CrewKickoffOperator(task_id="kickoff", inputs={})
+        kickoff >> CrewReviewOperator.partial(task_id="review", **fixed).expand_kwargs([{"pending": PENDING, **mapped}])
+    if not mapped:
+        assert binding_review(dag.get_task("kickoff")) == named
