@@ -128,6 +128,13 @@ class CrewUsageApprovalOperator(AskingTask):
         question = Question(context, self, self.rules())
         if late := airflow_form.too_late(event, until):
             self.log.warning("%s", late)
+            if event.get("chosen_options") == [REJECT] and self.defaults == [APPROVE]:
+                question.record.close()
+                raise CrewTaskFailed(
+                    f"After the deadline, {airflow_form.name_of(event)} rejected the output of execution "
+                    f"{shown['execution_id']}, so it was not approved at the deadline. It is not passed on; the "
+                    "service still has it"
+                )
             event = airflow_form.deadline_event(self.defaults) if self.defaults else {"error_type": "timeout"}
         if event.get("error_type") == "timeout" or airflow_form.is_old_default(event, self.defaults):
             question.record.close()

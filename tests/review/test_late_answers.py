@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow_stand_ins import PENDING, Supervisor, parked
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -132,9 +133,30 @@ def test_a9_a_late_answer_about_the_usage_is_the_deadline(context: Json, supervi
 
     kept = parked(lambda: allowed().execute(context))
     assert allowed().execute_complete(context, said(kept, "approve", -HOUR, params_input={}), **kept) == COSTLY
-    late = said(kept, "reject" if defaults else "approve", HOUR, params_input={})
+    late = said(kept, "approve", HOUR, params_input={})
     if defaults:
         assert allowed().execute_complete(context, late, **kept) == COSTLY
     else:
         with pytest.raises(CrewTaskFailed, match="Nobody decided within"):
             allowed().execute_complete(context, late, **kept)
+
+
+@pytest.mark.row("A21")
+@pytest.mark.parametrize("fail_on_reject", [False, True])
+def test_a9_no_deadline_approves_the_usage_after_a_late_rejection(
+    context: Json, supervisor: Supervisor, fail_on_reject: bool
+) -> None:
+    def allowed(defaults: str) -> CrewUsageApprovalOperator:
+        limits = {"max_total_tokens": 1000, "response_timeout": HOUR, "fail_on_reject": fail_on_reject}
+        return CrewUsageApprovalOperator(task_id="allowed", completed=COSTLY, **limits, defaults=defaults)
+
+    kept = parked(lambda: allowed("approve").execute(context))
+    late = said(kept, "reject", HOUR, params_input={})
+    with pytest.raises(CrewTaskFailed) as failed:
+        allowed("approve").execute_complete(context, late, **kept)
+    assert str(failed.value) == (
+        "After the deadline, Ann rejected the output of execution k-1, so it was not approved at the deadline. It is "
+        "not passed on; the service still has it"
+    )
+    with pytest.raises(CrewTaskFailed if fail_on_reject else AirflowSkipException, match="the deadline chose to rej"):
+        allowed("reject").execute_complete(context, late, **kept)
