@@ -125,7 +125,7 @@ class HumanInputRequest:
     output: str
     kickoff_id: str | None
     execution_id: str | None
-    asked: Json | None = None  # for a question asked in the middle of a task; release 0.2 neither stores nor reads it
+    asked: Json | None = None  # by a Flow or in the middle of a task; release 0.2 neither stores nor reads it
 
     @classmethod
     def read(cls, body: Any) -> HumanInputRequest:
@@ -133,9 +133,8 @@ class HumanInputRequest:
         task_id, kickoff_id, execution_id = (_id(body, name) for name in ("task_id", "kickoff_id", "execution_id"))
         if not task_id or not (kickoff_id or execution_id):
             raise CrewProtocolError("The webhook lacks task_id, or both kickoff_id and execution_id")
-        named = {name: body.get(name) for name in ("question", "outcomes", "ask")}
-        asked = named if named["ask"] is not None else None
-        return cls(task_id, draft_text(body.get("task_output")), kickoff_id, execution_id, asked)
+        named = {name: body[name] for name in ("question", "outcomes", "ask") if body.get(name) is not None}
+        return cls(task_id, draft_text(body.get("task_output")), kickoff_id, execution_id, named or None)
 
     @property
     def ids(self) -> set[str]:

@@ -13,13 +13,14 @@ import pytest
 import requests
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 
+from airflow_crew_provider.flows.questions import chosen, outcomes_of
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import rows as questions
 from airflow_crew_provider.inbox import source
 from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.models import Execution, ExecutionState
-from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.stored_names import RESUME_KEY
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
+from airflow_crew_provider.stored_names import POSTED_KEY, RESUME_KEY
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.poller import Poller
 from crew_service import targets
@@ -57,14 +58,10 @@ def connect(flow: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
     return connect
 
 
-def poller() -> Poller:
+def asked(kickoff_id: str, by: Task | None = None) -> Execution:
+    """Poll until the question is there, in the messages for what this task has sent or as a signed webhook."""
     hook = CrewHook(CONN)
-    return Poller(hook, InboxSource(hook))
-
-
-def asked(kickoff_id: str) -> Execution:
-    """Poll until the question is there."""
-    polls = poller()
+    polls = Poller(hook, InboxSource(hook, by.pushed[POSTED_KEY] if by else None))
 
     def look() -> Execution | None:
         seen = polls.poll(kickoff_id)
@@ -122,13 +119,43 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     place = asked(kickoff_id)
     assert (place.question, place.outcomes) == ("Where to?", [])
     assert Task(dag_run, "resume-place").run(resume(place, is_approve=False, human_feedback="the board")) == kickoff_id
-    done = wait_until(lambda: _completed(poller().poll(kickoff_id)), "the end")
-    assert done.output == "Draft 2 on ducks, after: shorter, sent to the board"
+    assert ended(kickoff_id) == "Draft 2 on ducks, after: shorter, sent to the board"
     assert token not in log_text() + caplog.text + json.dumps(task.pushed)
 
 
-def _completed(seen: Any) -> Execution | None:
-    return seen if isinstance(seen, Execution) and seen.state is ExecutionState.COMPLETED else None
+@pytest.mark.row("F3")
+def test_f3_a_flow_that_asks_by_the_webhook_of_its_kickoff_gets_the_chosen_outcome(
+    dag_run: RegisteredRun, connect: Callable[..., None]
+) -> None:
+    connect(extra={"inbox_url": dag_run.inbox_url})
+    start = Task(dag_run, "start")
+    given = {"inputs": {"topic": "geese"}, "webhooks": "inbox", "check_inputs": False}
+    kickoff_id = start.run(CrewKickoffOperator(task_id="start", crew_conn_id=CONN, **given))
+    first = asked(kickoff_id, start)
+    assert (first.question, first.outcomes) == ("May this go out?", ["publish", "rework", "drop"])
+    pending = first.record(kickoff_id)
+    assert outcomes_of(pending) == first.outcomes  # the choices of a review
+
+    answer, rework = Task(dag_run, "answer"), chosen(pending, "rework", ["approve", "revise"])
+    again = answer.run(resume(first, **rework, human_feedback="shorter", webhooks="inbox"))
+    second = asked(again, answer)
+    assert (second.output, second.outcomes) == ("Draft 2 on geese, after: shorter", first.outcomes)
+    place = Task(dag_run, "place")
+    again = place.run(resume(second, outcome="publish", webhooks="inbox"))
+    last = asked(again, place)
+    assert (last.question, last.outcomes) == ("Where to?", [])
+    again = Task(dag_run, "last").run(resume(last, is_approve=True, human_feedback="the board"))
+    assert ended(again) == "Draft 2 on geese, after: shorter, sent to the board"
+
+
+def ended(kickoff_id: str) -> Any:
+    """Return the output of an execution once it is completed."""
+
+    def look() -> Execution | None:
+        seen = Poller(CrewHook(CONN)).poll(kickoff_id)
+        return seen if isinstance(seen, Execution) and seen.state is ExecutionState.COMPLETED else None
+
+    return wait_until(look, "the end").output
 
 
 def _refused_at_a_foreign_host(

@@ -193,6 +193,21 @@ def test_a_question_in_the_middle_of_a_task_comes_back_from_the_store_with_its_a
     assert seen.crew_task_id == "t#2"
 
 
+@pytest.mark.parametrize(("question", "outcomes"), [("May this go out?", ["publish", "drop"]), ("Where to?", [])])
+def test_a_flows_question_comes_back_from_the_store_with_its_outcomes(question: str, outcomes: list[str]) -> None:
+    body = {**QUESTION, "question": question, "outcomes": outcomes}
+    stored = InboxMessages("r").asking(HumanInputRequest.read(body)).as_dict()
+    found = InboxMessages.of(json.loads(json.dumps(stored)), "r").newest
+    assert found is not None
+    seen = found.as_execution("polled")
+    assert (seen.question, seen.outcomes, seen.ask, seen.output) == (question, outcomes, None, "Draft")
+
+
+def test_a_draft_is_stored_as_release_02_reads_it() -> None:
+    stored = HumanInputRequest.read({**QUESTION, "question": None}).as_dict()
+    assert set(stored) == {"task_id", "output", "kickoff_id", "execution_id"}
+
+
 @pytest.mark.parametrize("ask", ["tool", {"kind": "vote"}, 5])
 def test_an_ask_in_a_webhook_that_cannot_be_read_is_kept_as_one(ask: Any) -> None:
     seen = HumanInputRequest.read({**ASKED, "ask": ask, "outcomes": 5}).as_execution("polled")
