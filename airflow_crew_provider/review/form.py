@@ -236,7 +236,7 @@ class ReviewForm:
             subject = "the call" if self.ask else "the draft"
             what = f"{_code(outcome)} is chosen" if outcome else f"{subject} is approved"
             return f"**{what}**, unless somebody has rejected {subject}."
-        if isinstance(self.on_timeout, dict):
+        if isinstance(self.on_timeout, dict) and not self.needs_another_round:
             what = f"{_code(outcome)} is chosen" if outcome else "a revision is requested"
             return f"{what}, with this text:\n\n{_quoted(self.on_timeout['revise'])}"
         return "this task fails and the execution stays paused."

@@ -183,6 +183,22 @@ def test_the_page_says_what_happens_at_the_deadline(policy: Any, sentence: str) 
     assert sentence in body
 
 
+OF_FLOW = {"question": "May this go out?", "outcomes": ["approve", "revise"]}
+
+
+@pytest.mark.parametrize(
+    ("pending", "round_number", "is_sent"), [({}, 2, True), ({}, 3, False), (OF_FLOW, 3, True)], ids=str
+)
+def test_the_page_announces_a_revision_at_the_deadline_only_if_it_would_be_sent(
+    pending: Any, round_number: int, is_sent: bool
+) -> None:
+    rounds = {"round_number": round_number, "max_rounds": 3}
+    until, policy = datetime(2026, 11, 20, 12, tzinfo=UTC), {"revise": "Say less."}
+    body = question(pending=pending, until=until, on_timeout=policy, **rounds).body
+    assert ("> Say less." in body) is is_sent
+    assert ("UTC: this task fails and the execution stays paused." in body) is not is_sent
+
+
 REVISED = {"is_approve": False, "crew_task_id": "draft_task", "human_feedback": "Shorter."}
 
 
