@@ -165,6 +165,11 @@ class ReviewAnswer:
         return {name: value for name, value in known.items() if name not in later or value is not None}
 
     @property
+    def decision(self) -> str:
+        """The decision in one word, for messages."""
+        return self.outcome or ("approved" if self.is_approve else "revise")
+
+    @property
     def edit(self) -> EditedOutput | None:
         """Return the text approved instead of the draft."""
         if self.edited_output is None or self.output_sha256 is None:

@@ -19,6 +19,11 @@ from airflow_crew_provider.models import Json
 DEEPEST_INPUT = 100
 
 
+def is_uuid(value: Any) -> bool:
+    """Return whether a value is a UUID in its usual form."""
+    return bool(re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", str(value)))
+
+
 def plain(value: Any, path: str, depth: int = 0) -> Any:
     """Return the value as plain JSON; sequences and mappings of any kind become lists and dicts."""
     if value is None or isinstance(value, str | bool | int):

@@ -9,11 +9,13 @@ the number of the question decides.
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from airflow_crew_provider.api.answers import Draft, ReviewAnswer, hash_of
 from airflow_crew_provider.api.asks import task_of
+from airflow_crew_provider.api.values import is_uuid
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, Json
@@ -109,7 +111,14 @@ class DraftCheck:
     @property
     def noted(self) -> Json:
         """The fields that a later try needs to check the outcome of the POST."""
-        return SentAnswer(self.draft.output_sha256, self._patience, self._sends_hash, self._open_round).to_json()
+        return SentAnswer(
+            self.draft.output_sha256,
+            self._patience,
+            self._sends_hash,
+            self._open_round,
+            self._answer.crew_task_id,
+            self._answer.decision,
+        ).to_json()
 
     @property
     def hash_to_send(self) -> str | None:
@@ -120,6 +129,8 @@ class DraftCheck:
         """Return whether an earlier try sent the answer; raise an error if it must not be sent."""
         seen = self._look() if self.sent_before and self.was_keyed else self._look_when_settled()
         verdict = judge(self._answer, self.draft, seen, sent_before=self.sent_before)
+        if seen.is_live and not self.sent_before and (taken := self._other_answer_taken()):
+            raise CrewAnswerNotTaken(self._answered(taken))
         if verdict is Verdict.SEND and self.sent_before and self._may_see_same_text:
             verdict = self._judge_by_round(seen)
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self.sent_before)
@@ -186,6 +197,15 @@ class DraftCheck:
                 return True
             time.sleep(min(_pause(now - began), max(0.0, until - time.time())))
         return False
+
+    def _other_answer_taken(self) -> SentAnswer | None:
+        """Return another answer to the same question that the service has accepted, if its id is not used again.
+
+        A live deployment does not show this, and might apply a second answer; the id of a Flow's question is a name.
+        """
+        posts = self._record.newest.unsettled if is_uuid(self._answer.crew_task_id) else ()
+        taken = (SentAnswer.of(post) for post in posts if post.kickoff_id)
+        return next((each for each in taken if each.crew_task_id == self._answer.crew_task_id), None)
 
     def _is_taken_by_now(self, seen: Execution, verdict: Verdict, sender: Sender) -> bool:
         by_key = self.was_keyed and seen.state is not ExecutionState.PENDING
@@ -268,6 +288,14 @@ class DraftCheck:
             f"Execution {self._answer.execution_id} is waiting with a different draft from the one that was answered "
             f"(task {now} now, {self._answer.crew_task_id} then). This answer was not sent and changed nothing; review "
             "the new draft"
+        )
+
+    def _answered(self, taken: SentAnswer) -> str:
+        at = datetime.fromtimestamp(taken.resumed_at or taken.intended_at, UTC)
+        return (
+            f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id} was already answered "
+            f"({taken.decision}, {at:%Y-%m-%d %H:%M} UTC) by an earlier run of this task. This answer was not sent and "
+            "changed nothing; clear the kickoff to start again"
         )
 
     def _not_waiting(self, seen: Execution) -> str:

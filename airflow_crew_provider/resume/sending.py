@@ -206,7 +206,7 @@ class Resuming:
         raise CrewTryFailed(str(error)) from error
 
     def _tell(self, resumed: Resumed) -> None:
-        answer = self._answer.outcome or ("approved" if self._answer.is_approve else "revise")
+        answer = self._answer.decision
         if resumed.status == answers.ALREADY:
             said = "The answer (%s) was not used: %s. Execution %s continues with the earlier answer"
             if self._check.sent_before:

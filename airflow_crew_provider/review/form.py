@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import Any
 
 from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.answers import APPROVAL, outcome_meant
-from airflow_crew_provider.api.values import visible
+from airflow_crew_provider.api.values import is_uuid, visible
 from airflow_crew_provider.flows.questions import is_of_flow, outcomes_of
 from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.review import drafts
@@ -95,7 +94,7 @@ class ReviewForm:
     def _author(self) -> tuple[str | None, str | None]:
         """Name the crew's task and its agent, if the service reports them; a bare UUID means nothing to a person."""
         waiting = self.pending.get("crew_task_id")
-        task = self.pending.get("crew_task_name") or (None if _is_uuid(waiting) else waiting)
+        task = self.pending.get("crew_task_name") or (None if is_uuid(waiting) else waiting)
         return task, author_of(self.pending)
 
     def _opening(self) -> str:
@@ -299,7 +298,3 @@ def _code(value: Any) -> str:
 
 def _one_line(text: str) -> str:
     return drafts.parted(" ".join(text.split())[:200])
-
-
-def _is_uuid(value: Any) -> bool:
-    return bool(re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", str(value)))

@@ -68,6 +68,45 @@ def test_n13_a_second_run_finds_what_the_first_did_and_returns_the_same_id(
     assert len(server.sent(POST)) == 1
 
 
+QUESTION = "11111111-2222-3333-4444-555555555555"
+
+
+def on_live(crew_task_id: str, **answer: Any) -> CrewResumeOperator:
+    return resume(review={**REVIEW, "crew_task_id": crew_task_id, **answer})
+
+
+@pytest.mark.row("N13")
+@pytest.mark.parametrize("keyed", [False, True])
+def test_n13_a_live_question_that_was_answered_gets_no_other_answer(
+    server: FaultServer, connect: Connect, keyed: bool
+) -> None:
+    connect(server.url, idempotency_keys=keyed)
+    server.on(POLL, UNKNOWN_LIVE, LIVE.running).on(POST, LIVE.resumed)
+    task_run = TaskRun("resume")
+    assert run(on_live(QUESTION), task_run) == "k-2"
+    said = (
+        rf"^The question {QUESTION} of execution k-1 was already answered \(approved, 20..-..-.. ..:.. UTC\) by an "
+        r"earlier run of this task\. This answer was not sent and changed nothing; clear the kickoff to start again"
+    )
+    for _ in range(2):
+        with pytest.raises(CrewTaskFailed, match=said):
+            run(on_live(QUESTION, is_approve=False, human_feedback="Shorter."), task_run.clear())
+    assert run(on_live(QUESTION), task_run.clear()) == "k-2"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N13")
+@pytest.mark.parametrize("crew_task_id", [QUESTION.replace("1", "9"), "check"], ids=["another question", "a Flow's"])
+def test_n13_a_live_question_that_is_not_known_to_be_answered_gets_its_answer(
+    server: FaultServer, crew_task_id: str
+) -> None:
+    server.on(POLL, UNKNOWN_LIVE, LIVE.running).on(POST, LIVE.resumed)
+    task_run = TaskRun("resume")
+    run(on_live("check" if crew_task_id == "check" else QUESTION), task_run)
+    run(on_live(crew_task_id, is_approve=False, human_feedback="Shorter."), task_run.clear())
+    assert len(server.sent(POST)) == 2
+
+
 LOST: dict[str, Any] = {
     "reset": NoReply(RESET),
     "silence": NoReply(SILENCE),
