@@ -349,6 +349,61 @@ def test_a_large_webhook_that_is_withdrawn_on_its_way_is_neither_finished_nor_tr
         assert len(accepted) == 1
 
 
+def test_a_large_webhook_that_is_withdrawn_on_its_way_does_not_continue_with_another_users_text(serve: Serve) -> None:
+    large = {"inputs": ["topic"], "tasks": [{"id": "draft_task", "output": "{topic}" * 600_000, "human_input": True}]}
+    users = [(name, f"{name}s-token-0123456789") for name in ("alice", "bob")]
+    client = serve(large, webhook_timeout=10 * PATIENCE, user_tokens=users)
+    alice, bob = (client.holding(token) for _, token in users)
+    with deaf() as (bobs, to_bob), deaf() as (alices, to_alice):
+        kickoff_id = bob.kickoff("text of bob   ", humanInputWebhookUrl=bobs)
+        eventually(lambda: to_bob, "the webhook on its way")
+        bob.resume(kickoff_id)
+        alice.kickoff("text of alice ", humanInputWebhookUrl=alices)
+        eventually(lambda: to_alice, "a webhook of the other user")
+        said = drained(to_bob[0])
+    assert b"text of bob" in said
+    assert b"text of alice" not in said
+
+
+def test_the_end_of_a_withdrawn_webhooks_delivery_loses_no_other_webhook(
+    serve: Serve, receiver: Receiver, silent: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="crew_service.engine.outbox")
+    client = serve()
+    withdrawn = client.kickoff(humanInputWebhookUrl=silent.url)
+    eventually(lambda: silent.taken, "the webhook on its way")
+    client.post(f"/stop/{withdrawn}")
+    receiver.answers = [503]
+    receiver.hold.clear()
+    client.kickoff(humanInputWebhookUrl=receiver.url)
+    eventually(lambda: receiver.taken, "the other webhook on its way")
+    silent.hold.set()
+    eventually(lambda: "webhook delivered" in caplog.text, "the end of the first delivery")
+    assert figure(client, "webhooks_waiting") == 1
+    receiver.hold.set()
+    eventually(lambda: len(receiver.taken) == 2, "the second try")
+
+
+def test_a_withdrawn_webhook_whose_last_try_fails_does_not_delay_the_next_one(
+    serve: Serve, receiver: Receiver, terminal: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = serve(webhook_attempts=1)
+    receiver.answers = [500, 500]
+    kickoff_id = client.kickoff(taskWebhookUrl=receiver.url)
+    client.until(kickoff_id, "pending")
+    eventually(lambda: figure(client, "webhooks_given_up") == 1, "giving up")
+    receiver.hold.clear()
+    client.resume(kickoff_id, approve=False, humanInputWebhookUrl=receiver.url)
+    eventually(lambda: len(receiver.taken) == 2, "the question on its way")
+    terminal("webhooks", "resend", "--all")  # to the same queue, which therefore outlives the question
+    client.resume(client.get("/executions").json()["executions"][0]["kickoff_id"])
+    receiver.hold.set()
+    eventually(lambda: len(receiver.taken) == 3, "the next webhook")
+    assert receiver.taken[2][2] == receiver.taken[0][2]
+    assert figure(client, "webhooks_given_up") == 0
+    assert "are delayed" not in caplog.text
+
+
 def drained(connection: socket.socket) -> bytes:
     """Read all that comes before the connection is closed."""
     connection.settimeout(PATIENCE)

@@ -270,7 +270,7 @@ def test_an_answer_and_the_end_of_its_webhooks_delivery_do_not_wait_for_each_oth
             webhooks.hold(connection, queue_id, "p")
             held.set()
             deleted.wait(0.5)
-            webhooks.remove(connection, webhook.id)  # type: ignore[union-attr]
+            webhooks.remove(connection, webhook)  # type: ignore[arg-type]
             webhooks.release(connection, queue_id, due_at=0.0)
 
     def answer() -> None:

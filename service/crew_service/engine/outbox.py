@@ -348,7 +348,7 @@ class Outbox:
 
     def _read(self, webhook: Row[Any], begin: int, most: int) -> str | None:
         with self._database.reading() as connection:
-            return webhooks.body_of(connection, webhook.id, begin, most)
+            return webhooks.body_of(connection, webhook, begin, most)
 
     def _whole(self, webhook: Row[Any]) -> bytes:
         body = self._read(webhook, 0, webhook.size)
@@ -380,11 +380,11 @@ class Outbox:
         with self._database.writing() as connection:
             held = webhooks.hold(connection, queue.id, queue.claimed_by)
             if problem is None:
-                webhooks.remove(connection, webhook.id)
+                webhooks.remove(connection, webhook)
             elif held and self._is_last_try(webhook):
                 webhooks.give_up(connection, webhook, queue, problem, now=self._database.now())
             elif held:
-                webhooks.count_attempt(connection, webhook.id)
+                webhooks.count_attempt(connection, webhook)
                 webhooks.release(connection, queue.id, due_at=self._database.now() + _pause(webhook.attempts))
                 return None
             goes_on = held and not last and not webhooks.must_wait(connection, queue.id)

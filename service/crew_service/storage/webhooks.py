@@ -190,6 +190,11 @@ def first(connection: Connection, queue_id: str) -> Row[Any] | None:
     return connection.execute(query).one_or_none()
 
 
+def _is(webhook: Row[Any]) -> ColumnElement[bool]:
+    """Return a condition: the row still has this webhook. SQLite gives the id of a withdrawn one to the next."""
+    return and_(outbox.c.id == webhook.id, outbox.c.key == webhook.key)
+
+
 def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
     """Return a queue's address and authentication.
 
@@ -202,10 +207,10 @@ def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
     return url, authentication
 
 
-def body_of(connection: Connection, webhook_id: int, begin: int, most: int) -> str | None:
+def body_of(connection: Connection, webhook: Row[Any], begin: int, most: int) -> str | None:
     """Return at most `most` characters of a body after the first `begin`, or None if the webhook was withdrawn."""
     piece = func.substr(outbox.c.body, begin + 1, most)
-    return connection.execute(select(piece).where(outbox.c.id == webhook_id)).scalar_one_or_none()
+    return connection.execute(select(piece).where(_is(webhook))).scalar_one_or_none()
 
 
 def must_wait(connection: Connection, queue_id: str) -> bool:
@@ -220,12 +225,12 @@ def hold(connection: Connection, queue_id: str, process_id: str) -> bool:
     return connection.execute(select(webhook_queues.c.id).where(mine).with_for_update()).one_or_none() is not None
 
 
-def remove(connection: Connection, webhook_id: int) -> None:
-    connection.execute(delete(outbox).where(outbox.c.id == webhook_id))
+def remove(connection: Connection, webhook: Row[Any]) -> None:
+    connection.execute(delete(outbox).where(_is(webhook)))
 
 
-def count_attempt(connection: Connection, webhook_id: int) -> None:
-    connection.execute(update(outbox).where(outbox.c.id == webhook_id).values(attempts=outbox.c.attempts + 1))
+def count_attempt(connection: Connection, webhook: Row[Any]) -> None:
+    connection.execute(update(outbox).where(_is(webhook)).values(attempts=outbox.c.attempts + 1))
 
 
 def put_off(connection: Connection, queue_id: str, *, due_at: float) -> None:
@@ -237,8 +242,13 @@ def put_off(connection: Connection, queue_id: str, *, due_at: float) -> None:
 
 
 def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem: str, *, now: float) -> None:
-    """Keep the webhook as a dead letter, with its token, which is never shown; remove a password from its address."""
-    kept = select(outbox.c.body).where(outbox.c.id == webhook.id).scalar_subquery()
+    """Keep the webhook as a dead letter, unless it was withdrawn; remove a password from its address.
+
+    The letter has the webhook's token, which is never shown.
+    """
+    if connection.execute(select(outbox.c.id).where(_is(webhook))).first() is None:
+        return
+    kept = select(outbox.c.body).where(_is(webhook)).scalar_subquery()
     try:
         url, authentication = address_of(connection, queue.id)
     except ValueError:
@@ -258,7 +268,7 @@ def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem:
             given_up_at=now,
         )
     )
-    remove(connection, webhook.id)
+    remove(connection, webhook)
 
 
 def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
