@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew_service.storage.json_values import tidy
+from crew_service.storage.json_values import DEEPEST, tidy
 
 texts = st.text(st.characters(exclude_categories=()))  # half surrogates, too
 values = st.recursive(
@@ -31,8 +31,21 @@ def test_tidy_copies_no_plain_text(text: str) -> None:
     assert tidy({"task": [{"output": text}]})["task"][0]["output"] is text
 
 
-def test_tidy_reads_back_what_is_nested_deeply() -> None:
+def nested(levels: int) -> Any:
     value: Any = "x"
-    for _ in range(600):
-        value = [value]
-    assert json.dumps(tidy(value)) == json.dumps(value)
+    for level in range(levels):
+        value = {"a": value} if level % 2 else [value]
+    return value
+
+
+def test_tidy_reads_back_what_is_nested_deeply() -> None:
+    assert json.dumps(tidy(nested(DEEPEST))) == json.dumps(nested(DEEPEST))
+
+
+def test_tidy_keeps_what_is_nested_more_deeply_than_every_database_and_reader_allows_as_text() -> None:
+    value = tidy({"output": "x", "output_json": nested(DEEPEST + 50), "other": {"a": 1}})
+    assert (value["output"], value["other"]) == ("x", {"a": 1})
+    inner = value["output_json"]
+    for _ in range(DEEPEST - 1):
+        (inner,) = inner.values() if isinstance(inner, dict) else inner
+    assert inner == json.dumps(nested(51))

@@ -9,6 +9,7 @@ import json
 import time
 import uuid
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from crew_client import Serve
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection
 
-from crew_service.storage import claims, journal, schema
+from crew_service.storage import claims, journal, queries, schema
 from crew_service.storage.database import Database, DatabaseUnusable
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S31")]
@@ -34,6 +35,7 @@ UPDATE executions SET state = 'completed', tokens = 90, usage = :usage, output =
 """
 RESUME = "UPDATE executions SET kickoff_id = :new, updated_at = :now WHERE id = :id"
 REMOVAL = "DELETE FROM executions WHERE id = :id"
+ANSWERED = {"key": "1", "within": None, "answer": "1"}
 
 
 def write(connection: Connection, statement: str, some_id: str, **more: Any) -> None:
@@ -121,3 +123,29 @@ def test_s31_what_an_earlier_release_finishes_leaves_no_journal(database: str) -
         write(connection, REMOVAL, other)
         assert journal.entries(connection, other) == []
     engine.dispose()
+
+
+def test_a_large_result_is_stored_about_as_fast_with_many_journal_entries_as_with_one(database: str) -> None:
+    kept = {"part": "", "kind": "tool", "name": "t", "within": None, "answer": "1", "task_id": "other"}
+    some_id, seconds = str(uuid.uuid4()), []
+    with closing(Database(database)) as opened, opened.writing() as connection:
+        for place, entries in enumerate((range(0), range(1), range(1, 2000))):
+            for number in entries:
+                journal.add(connection, some_id, {**kept, "number": number, "key": str(number)}, now=1.0)
+            began = time.monotonic()
+            queries.add_result(connection, some_id, place, {"task_id": "write", "output": "x" * 2_000_000})
+            seconds.append(time.monotonic() - began)
+    _, with_one, with_many = seconds  # the first one also prepares the statement
+    assert with_many < 10 * with_one
+
+
+def test_a_result_that_sqlite_cannot_parse_is_stored(tmp_path: Path) -> None:
+    deep = '{"task_id": "write", "output_json": ' + "[" * 5000 + "]" * 5000 + "}"
+    with closing(Database(str(tmp_path / "x.db"))) as database, database.writing() as connection:
+        journal.add(
+            connection, "x", {"number": 1, "task_id": "", "part": "", "kind": "tool", "name": "t"} | ANSWERED, now=1.0
+        )
+        connection.execute(
+            text("INSERT INTO results (execution_id, position, task) VALUES ('x', 0, :task)"), {"task": deep}
+        )
+        assert len(journal.entries(connection, "x")) == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from crew_client import PLAIN, Serve
-from sqlalchemy import func, select
+from sqlalchemy import create_engine, func, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -114,6 +114,30 @@ def test_an_execution_whose_start_met_a_database_in_trouble_goes_on_as_soon_as_i
     monkeypatch.setattr(queries, "by_id", by_id)
     client.until(client.kickoff(), "completed")
     assert troubles == []
+
+
+REFUSALS = {
+    "sqlite": ["CREATE TRIGGER refuse BEFORE INSERT ON results BEGIN SELECT json('['); END"],
+    "postgresql": [
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE 'stack depth limit exceeded' USING ERRCODE = '54001'; END$$",
+        "CREATE TRIGGER refuse BEFORE INSERT ON results FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ],
+}
+
+
+def test_a_value_that_the_database_cannot_take_ends_its_execution_and_is_not_an_outage(
+    serve: Serve, database: str
+) -> None:
+    client = serve(PLAIN, db=database, workers=1)
+    engine = create_engine(database)
+    with engine.begin() as connection:
+        for statement in REFUSALS[engine.dialect.name]:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    for kickoff_id in (client.kickoff(), client.kickoff()):
+        client.until(kickoff_id, "error")
+    assert client.get("/readyz").status_code == 200
 
 
 def test_another_database_url_works_too(serve: Serve, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 QUIET = 60.0  # seconds between identical log lines
 
+TOO_MUCH = "54"  # PostgreSQL's class of errors for exceeded limits, such as that of the nesting of JSON
 LOCKED = "The database is locked by another process."
 SENTENCES = {
     "full": "The database cannot be written to: the disk is full.",
@@ -52,8 +53,14 @@ def is_trouble(error: Exception) -> bool:
         return True
     mistakes = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
     if isinstance(error, DatabaseError | InterfaceError):
-        return not isinstance(error, mistakes)
+        return not isinstance(error, mistakes) and not _is_refused_value(error.orig)
     return isinstance(error, TimeoutError)
+
+
+def _is_refused_value(error: BaseException | None) -> bool:
+    """Return whether the drivers call this an operational error, although trying again will not help."""
+    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+    return code.startswith(TOO_MUCH) or "malformed JSON" in str(error)
 
 
 def sentence(error: Exception) -> str:

@@ -7,6 +7,7 @@ import math
 from typing import Any, ClassVar, Final
 
 LARGEST_WHOLE = 2**63  # larger numbers may be too long for Python to print
+DEEPEST = 500  # levels of lists and objects; SQLite and some versions of Python refuse more than 1000
 
 
 class JsonText:
@@ -43,12 +44,33 @@ def loads(text: Any) -> Any:
 def tidy(value: Any) -> Any:
     """Convert a crew's value to plain JSON that every reader accepts: no lone surrogates, no NaN, no foreign types.
 
-    Do not copy plain strings: many executions may hold a large one while waiting for their turn to write.
+    Values inside the deepest level are kept as JSON text. Do not copy plain strings: many executions may hold a large
+    one while waiting for their turn to write.
     """
     try:
-        return _tidied(value)
+        plain = _tidied(value)
     except RecursionError:
-        return _read_back(value)
+        plain = _read_back(value)
+    _flatten(plain)
+    return plain
+
+
+def _flatten(plain: Any) -> None:
+    """Replace everything inside the deepest level with text, level by level, because recursion has a limit too."""
+    level = [plain] if isinstance(plain, (list, dict)) else []
+    for _ in range(1, DEEPEST):
+        level = [container[place] for container in level for place in _places(container)]
+        if not level:
+            return
+    for container in level:
+        for place in _places(container):
+            container[place] = json.dumps(container[place])
+
+
+def _places(container: Any) -> list[Any]:
+    """Return where lists and objects are in a list or an object."""
+    entries = container.items() if isinstance(container, dict) else enumerate(container)
+    return [place for place, inner in entries if isinstance(inner, (list, dict))]
 
 
 def _tidied(value: Any) -> Any:
