@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crew_client import PLAIN, Serve
+from databases import put
 from sqlalchemy import create_engine, func, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
@@ -50,6 +52,23 @@ def test_executions_that_are_over_are_deleted_after_their_days_and_others_stay(s
         counts = [connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("executions", "answers")]
         results = connection.execute("SELECT DISTINCT execution_id FROM results").fetchall()
     assert (counts, results) == ([1, 0], [(waiting,)])
+
+
+def test_large_old_executions_are_deleted_in_short_transactions(tmp_path: Path) -> None:
+    opened, large = Database(str(tmp_path / "x.db")), "x" * 2_000_000
+    for number in range(60):
+        put(opened, str(number), output=large, last_task={"output": large}, aged_from=1.0)
+    moments: list[float] = []
+
+    def is_stopping() -> bool:
+        """Asked between transactions."""
+        moments.append(time.monotonic())
+        return False
+
+    assert retention.forget_old(opened, before=2.0, is_stopping=is_stopping) == 60
+    opened.close()
+    longest = max(later - earlier for earlier, later in pairwise(moments))
+    assert longest < 0.5 * (moments[-1] - moments[0])
 
 
 def test_the_database_is_in_wal_mode_and_syncs_every_commit(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
-from sqlalchemy import delete, exists, select, update
+from sqlalchemy import bindparam, delete, exists, select, update
 
 from crew_service.engine.background import Background
 from crew_service.storage import chains, counts
@@ -19,7 +19,20 @@ log = logging.getLogger(__name__)
 TICK = 0.5  # seconds until erased secrets are also gone from the log
 PAUSE = 60.0  # seconds between searches for old executions
 LONGEST = 3600.0  # maximum seconds for a round
-AT_ONCE = 500  # executions deleted in one transaction, so that kickoffs do not wait long
+AT_ONCE = 500  # executions changed in one transaction
+LONGEST_WRITE = 0.05  # seconds until it ends earlier, because large executions take long and kickoffs wait meanwhile
+
+# Built once: building a statement costs several times as much as running it.
+THIS = executions.c.id == bindparam("key")
+NOTE = update(executions).where(THIS).values(aged_from=bindparam("now"))
+CONTINUED = select(executions.c.continued_from).where(THIS)
+FORGET = [
+    *(
+        delete(table).where(table.c.execution_id == bindparam("key"))
+        for table in (results, answers, questions, dead_letters)
+    ),
+    delete(executions).where(THIS),
+]
 
 
 class Retention:
@@ -68,7 +81,8 @@ def note_ends(database: Database, *, now: float, is_stopping: Callable[[], bool]
         with database.writing() as connection:
             ids = list(connection.execute(some).scalars())
             found = bool(ids)
-            connection.execute(update(executions).where(executions.c.id.in_(ids)).values(aged_from=now))
+            for execution_id in _for_a_moment(ids):
+                connection.execute(NOTE, {"key": execution_id, "now": now})
 
 
 def add_up_counts(database: Database, *, is_stopping: Callable[[], bool] = _never) -> None:
@@ -96,14 +110,21 @@ def forget_old(database: Database, *, before: float, is_stopping: Callable[[], b
 
 def _forget_some(database: Database, before: float) -> int:
     delivered = ~exists().where(outbox.c.execution_id == executions.c.id)
-    columns = executions.c.id, executions.c.continued_from
-    query = select(*columns).where(executions.c.aged_from < before, delivered).limit(AT_ONCE)
+    query = select(executions.c.id).where(executions.c.aged_from < before, delivered).limit(AT_ONCE)
+    deleted = {}
     with database.writing() as connection:
-        old = {row.id: row.continued_from for row in connection.execute(query)}
-        for column in (
-            *(table.c.execution_id for table in (results, answers, questions, dead_letters)),
-            executions.c.id,
-        ):
-            connection.execute(delete(column.table).where(column.in_(list(old))))
-        chains.close_gaps(connection, old)
-    return len(old)
+        for execution_id in _for_a_moment(connection.execute(query).scalars().all()):
+            deleted[execution_id] = connection.execute(CONTINUED, {"key": execution_id}).scalar()
+            for statement in FORGET:
+                connection.execute(statement, {"key": execution_id})
+        chains.close_gaps(connection, deleted)
+    return len(deleted)
+
+
+def _for_a_moment(ids: Iterable[str]) -> Iterator[str]:
+    """Yield at least one id, and more until the transaction has taken its time."""
+    until = time.monotonic() + LONGEST_WRITE
+    for execution_id in ids:
+        yield execution_id
+        if time.monotonic() > until:
+            return
