@@ -49,7 +49,6 @@ def test_an_execution_begins_queued_and_nobody_was_asked(database: Database) -> 
 
 FINDERS = [
     (queries.by_id, {"a": "a", "b": "b"}),
-    (queries.by_kickoff_id, {"b": "a", "c": "b"}),
     # The polled id comes first: after a live resume it may be what another execution began with.
     (queries.by_either_id, {"a": "a", "b": "a", "c": "b"}),
     (queries.locked, {"a": "a", "b": "a", "c": "b"}),

@@ -8,12 +8,16 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from crew_client import Client, Serve, an_hour_passes, eventually
+from crew_client import Client, Serve, an_hour_passes, eventually, figure
+from databases import put
+from test_service_owners import Asking
 
 from crew_service.engine import runner
 from crew_service.engine.crew import (
@@ -28,6 +32,8 @@ from crew_service.engine.crew import (
     TaskOutput,
     TaskStarted,
 )
+from crew_service.storage.database import Database
+from crew_service.storage.states import State
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
@@ -155,6 +161,49 @@ def test_s7_megabytes_of_output_and_of_steps_arrive_and_others_go_on(serve: Serv
     flooding = start(client, "flood")
     assert the_service_goes_on(client)
     assert len(client.until(flooding, "completed")["result"]["output"]) == 5_000_000
+
+
+LARGE = 10_000_000  # characters
+REQUESTS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "/stop/{}": lambda some_id: {},
+    "/resume": lambda some_id: {"execution_id": some_id, "task_id": "t", "human_feedback": "x", "is_approve": True},
+    "/resume_feedback": lambda some_id: {"flow_id": some_id, "feedback": "x"},
+    "/kickoff": lambda some_id: {"inputs": {"topic": "AI"}, "continueFrom": some_id},
+}
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+@pytest.mark.parametrize("whose", ["ended", "another's"])
+def test_a_refused_request_reads_no_large_output(serve: Serve, tmp_path: Path, path: str, whose: str) -> None:
+    ann = serve(crew=Asking(), user_tokens=[("ann", "anns-token-0123456789")]).holding("anns-token-0123456789")
+    task = {"task_id": "t", "output": "x" * LARGE, "agent": "", "execution_time": 1.0}
+    values = {"asked": ["t"], "last_task": task, "output": task["output"], "tasks": [task]}
+    gate = {**task, "key": "t", "state": {}, "rounds": []}
+    with closing(Database(str(tmp_path / "service.db"))) as database:
+        put(database, "ended", owner="ann", state=State.COMPLETED, **values)
+        put(database, "another's", owner="bob", state=State.WAITING, **values, gate=gate)
+    del task, values, gate
+    tracemalloc.start()
+    try:
+        answer = ann.post(path.format(whose), REQUESTS[path](whose))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 400 <= answer.status_code < 500
+    assert most < LARGE
+
+
+def test_a_stop_reads_no_large_draft(serve: Serve, tmp_path: Path) -> None:
+    client = serve({"tasks": [{"id": "draft_task", "human_input": True, "output": "x" * LARGE}]})
+    kickoff_id = client.kickoff()
+    eventually(lambda: figure(client, 'executions{state="waiting"}') == 1, "the question")  # without its draft
+    tracemalloc.start()
+    try:
+        assert client.post(f"/stop/{kickoff_id}").status_code == 200
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < LARGE
 
 
 def test_values_that_are_no_json_are_reported_as_text(serve: Serve) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, Row
 from crew_service.engine import usage
 from crew_service.engine.crew import Crew, CrewFailed
 from crew_service.engine.decisions import Refused, UnknownExecution
-from crew_service.storage import chains, integrity
+from crew_service.storage import chains, integrity, queries
 from crew_service.storage.states import State
 
 OVER_TOKENS = "tokens"  # stored instead of the data to take over
@@ -74,17 +74,19 @@ def find(connection: Connection, some_id: str, inputs: dict[str, Any], *, sees: 
     found = chains.last(connection, some_id)
     if found is None or not sees(found[1]):
         raise UnknownExecution("no such execution")
-    named, row = found
-    if row.state != State.FAILED and row.state != State.STOPPED and row.id != named:
-        raise AlreadyContinued(row.kickoff_id)
+    named, head = found
+    if head.state != State.FAILED and head.state != State.STOPPED and head.id != named:
+        raise AlreadyContinued(head.kickoff_id)
+    if head.state != State.FAILED:
+        raise CannotContinue(head.id, WHY_NOT[head.state])
+    row = queries.by_id(connection, head.id)
+    assert row is not None
     if problem := _problem(row, inputs):
         raise CannotContinue(row.id, problem)
     return row
 
 
 def _problem(row: Row[Any], inputs: dict[str, Any]) -> str | None:
-    if row.state != State.FAILED:
-        return WHY_NOT[row.state]
     if not integrity.is_readable(row) or row.failure is None:
         return "it was unreadable, or an earlier release of this service ended it"
     if chains.CONTINUED_BY in row.failure:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
@@ -35,6 +35,10 @@ from crew_service.storage.states import State
 log = logging.getLogger(__name__)
 
 STOPPED = "Stopped on request"
+# The columns that a stop or an answer needs, of an execution that the caller may change.
+OF_USAGE = ("tokens", "usage", "model_usage", "earlier_usage")
+OF_STOP = (*queries.HEAD, "counted_at", "work_seconds", "steps", "webhooks", *OF_USAGE)
+OF_ANSWER = (*queries.HEAD, "updated_at", "trace", "webhooks", "gate")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class Start:
 
 
 Respond = Callable[[str, Decision], dict[str, Any]]
+Done = TypeVar("Done")
+
+
+class Unreadable(Exception):
+    """A request needs stored values that cannot be read; it has changed nothing."""
 
 
 class Executions:
@@ -203,7 +212,12 @@ class Executions:
         answered_by: str | None = None,
     ) -> dict[str, Any]:
         """Apply the decision; `answer` creates the response from the id to poll next and the settled decision."""
-        self._mend(decision.execution_id)
+        by = answered_by or caller.key
+        return self._ending_unreadable(lambda: self._resume(caller, decision, once, answer, by))
+
+    def _resume(
+        self, caller: Principal, decision: Decision, once: IdempotencyKey | None, answer: Respond, by: str
+    ) -> dict[str, Any]:
         now = self._database.now()
         with self._database.writing() as connection:
             once, earlier = self._repeated(connection, once)
@@ -211,7 +225,6 @@ class Executions:
                 return earlier
             row = self._question(connection, caller, decision)
             said, decision = decision, settled(row.gate, decision)
-            by = answered_by or caller.key
             questions.close(connection, row.gate, by=by, now=now)
             questions.close_round(connection, row, {**kept(row.gate, said, decision), "by": by}, now=now)
             is_same = "ask" in row.gate or row.gate["key"] == row.gate["task_id"]
@@ -266,12 +279,15 @@ class Executions:
 
     def stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
         """Stop an execution; return its row from before the stop."""
-        self._mend(kickoff_id)
+        return self._ending_unreadable(lambda: self._stop(caller, kickoff_id))
+
+    def _stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
         now = self._database.now()
         with self._database.writing() as connection:
-            row = queries.locked(connection, kickoff_id)
+            row = queries.locked(connection, kickoff_id, OF_STOP)
             if row is None or not self.sees(caller, row):
                 raise UnknownExecution("no such execution")
+            _check(row)
             running = row.state == State.RUNNING and row.counted_at is not None
             work = row.work_seconds + (max(0.0, now - row.counted_at) if running else 0.0)
             values = {"error": STOPPED, "work_seconds": work, **queries.ended(now)}
@@ -297,7 +313,7 @@ class Executions:
 
     def _check_state(self, connection: Connection, caller: Principal, state_id: str) -> None:
         """Check access to a state, which belongs to its execution's owner or, if it has none, to the organization."""
-        row = queries.by_either_id(connection, state_id)
+        row = queries.by_either_id(connection, state_id, queries.HEAD)
         if not (self.sees(caller, row) if row is not None else caller.user is None):
             raise UnknownExecution("no such state")
 
@@ -310,6 +326,28 @@ class Executions:
 
     def sees(self, caller: Principal, row: Row[Any] | None) -> bool:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)
+
+    def asked(self, caller: Principal, some_id: str) -> Row[Any] | None:
+        """Find an execution that the caller may answer, by its polling id or its own id, with its question."""
+
+        def read() -> Row[Any] | None:
+            with self._database.reading() as connection:
+                head = queries.by_either_id(connection, some_id, queries.HEAD)
+                return queries.by_id(connection, head.id, OF_ANSWER) if head and self.sees(caller, head) else None
+
+        row = read()
+        if row is not None and not integrity.is_readable(row):
+            self.end_unreadable(row.id)
+            row = read()
+        return row
+
+    def _ending_unreadable(self, request: Callable[[], Done]) -> Done:
+        """Make a request; if the execution cannot be read, end it and repeat the request."""
+        try:
+            return request()
+        except Unreadable as found:
+            self.end_unreadable(*found.args)
+        return request()
 
     def _mend(self, some_id: str) -> None:
         """End an execution if its row cannot be read."""
@@ -334,10 +372,8 @@ class Executions:
 
         If the draft changes in between, the edit is refused, because an edit identifies its draft.
         """
-        self._mend(decision.execution_id)
-        with self._database.reading() as connection:
-            row = queries.by_id(connection, decision.execution_id)
-        if row is None or not self.sees(caller, row) or row.state != State.WAITING:
+        row = self.asked(caller, decision.execution_id)
+        if row is None or row.id != decision.execution_id or row.state != State.WAITING:
             return  # refused when it is applied
         try:
             edit = settled(row.gate, decision).edit
@@ -349,18 +385,28 @@ class Executions:
             raise BadAnswer(f"edited_output is not accepted because {problem.rstrip('.')}; nothing was changed.")
 
     def _question(self, connection: Connection, caller: Principal, decision: Decision) -> Row[Any]:
-        row = queries.locked(connection, decision.execution_id)
-        if row is None or row.id != decision.execution_id or not self.sees(caller, row):
+        head = queries.locked(connection, decision.execution_id)
+        if head is None or head.id != decision.execution_id or not self.sees(caller, head):
             raise UnknownExecution("no such execution")
-        if decision.task_id not in row.asked and decision.task_id not in self._task_ids:
+        _check(head)
+        if decision.task_id not in head.asked and decision.task_id not in self._task_ids:
             raise UnknownTask("no such task in this execution")
-        if row.state != State.WAITING or row.gate["key"] != decision.task_id:
+        row = queries.by_id(connection, head.id, OF_ANSWER) if head.state == State.WAITING else None
+        if row is None:
+            raise NotWaiting("the task is not waiting for feedback")
+        _check(row)
+        if row.gate["key"] != decision.task_id:
             raise NotWaiting("the task is not waiting for feedback")
         if decision.round not in (None, len(row.gate["rounds"]) + 1):
             raise NotWaiting("a different answer is now waiting for feedback")
         if decision.question_id not in (None, row.gate.get("question_id")):
             raise NotWaiting("the Flow is now asking a different question")
         return row
+
+
+def _check(row: Row[Any]) -> None:
+    if not integrity.is_readable(row):
+        raise Unreadable(row.id)
 
 
 def _after(connection: Connection, row: Row[Any], decision: Decision) -> Any:

@@ -12,7 +12,7 @@ from crew_service.engine.decisions import AlreadyAnswered, BadResponseToken, Dec
 from crew_service.engine.executions import Executions
 from crew_service.engine.flow_webhook import FlowWebhook
 from crew_service.engine.principals import Principal, is_key
-from crew_service.storage import queries, questions
+from crew_service.storage import questions
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 
@@ -39,24 +39,24 @@ class FlowAnswers:
         """Accept the single answer that a webhook's address allows; the caller has checked its token."""
         with self._database.reading() as connection:
             question = questions.find(connection, question_id)
-            row = queries.by_id(connection, question.execution_id) if question else None
+        row = self._executions.asked(Principal(), question.execution_id) if question else None
         if question is None or row is None:
             raise BadResponseToken("there is no such question")
         return self._answer(Principal(), row, question, answer, by=_named(answer.source))
 
     def resume(self, caller: Principal, flow_id: str, answer: FlowAnswer) -> dict[str, Any]:
         """Answer the Flow's current question."""
-        found = self._executions.find(caller, flow_id)
-        if found is None:
+        row = self._executions.asked(caller, flow_id)
+        if row is None:
             raise UnknownExecution("no such execution")
-        gate = found[0].gate if found[0].state == State.WAITING else None
+        gate = row.gate if row.state == State.WAITING else None
         with self._database.reading() as connection:
             # The current question is the one in the gate, regardless of timestamps.
             asked = questions.find(connection, gate["question_id"]) if gate and gate.get("question_id") else None
-            question = asked or questions.latest_of(connection, found[0].id)
+            question = asked or questions.latest_of(connection, row.id)
         if question is None:
             raise NotWaiting("the Flow has not asked a question yet")
-        return self._answer(caller, found[0], question, answer, by=caller.key)
+        return self._answer(caller, row, question, answer, by=caller.key)
 
     def _answer(
         self, caller: Principal, row: Row[Any], question: Row[Any], answer: FlowAnswer, *, by: str

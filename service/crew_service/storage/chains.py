@@ -29,7 +29,7 @@ SHOWN = [OF_STEP.get(column.name, column) for column in OTHERS]
 
 
 def last(connection: Connection, some_id: str) -> tuple[str, Row[Any]] | None:
-    """Find an execution by any of its ids; return its id and the last execution in its chain, locked for update."""
+    """Find an execution by any of its ids; return its id and the head of the last one in its chain, locked."""
     head = None if "\0" in some_id else views.head(connection, some_id)
     row = queries.locked(connection, head.id) if head else None
     while row is not None and (following := connection.execute(NEXT, {"id": row.id}).scalar()):

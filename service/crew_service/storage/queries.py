@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -46,14 +46,14 @@ LISTED = [
         *("completed_tasks", "current_task", "asked", "ended_at"),
     )
 ]
+# What decides whether a request may change an execution; the other columns may be large.
+HEAD = ("id", "kickoff_id", "crew", "owner", "state", "asked")
 CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # not displayed; checked if small
 LONGEST_ERROR = 10_000  # characters of an error in a list
 LONG_ERROR = "The error is too long for a list; see the status."
 CALM = 2.0  # seconds
 
 # Built once: building a statement costs several times as much as running it.
-BY_ID = select(executions).where(executions.c.id == bindparam("id"))
-BY_KICKOFF_ID = select(executions).where(executions.c.kickoff_id == bindparam("id"))
 TASKS_OF = select(results.c.task).where(results.c.execution_id == bindparam("id")).order_by(results.c.position)
 
 
@@ -115,12 +115,8 @@ def _length(column: ColumnElement[Any]) -> ColumnElement[int]:
     return func.coalesce(func.length(cast(column, Text)), 0)
 
 
-def by_id(connection: Connection, execution_id: str) -> Row[Any] | None:
-    return _by(connection, BY_ID, execution_id)
-
-
-def by_kickoff_id(connection: Connection, kickoff_id: str) -> Row[Any] | None:
-    return _by(connection, BY_KICKOFF_ID, kickoff_id)
+def by_id(connection: Connection, execution_id: str, names: tuple[str, ...] = ()) -> Row[Any] | None:
+    return _by(connection, _finders(names)[1], execution_id)
 
 
 def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | None:
@@ -128,18 +124,26 @@ def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | 
     return None if "\0" in some_id else connection.execute(query, {"id": some_id}).one_or_none()
 
 
-def by_either_id(connection: Connection, some_id: str) -> Row[Any] | None:
-    """Find an execution by the polled id or the kickoff's id."""
-    return by_kickoff_id(connection, some_id) or by_id(connection, some_id)
+def by_either_id(connection: Connection, some_id: str, names: tuple[str, ...] = ()) -> Row[Any] | None:
+    """Find an execution by the polled id or the kickoff's id; return the named columns, or all of them."""
+    return _first(connection, _finders(names), some_id)
 
 
-def locked(connection: Connection, some_id: str) -> Row[Any] | None:
+def locked(connection: Connection, some_id: str, names: tuple[str, ...] = HEAD) -> Row[Any] | None:
     """Find an execution by either id, and lock its row until this transaction ends."""
-    for query in (BY_KICKOFF_ID.with_for_update(), BY_ID.with_for_update()):
-        row = _by(connection, query, some_id)
-        if row is not None:
-            return row
-    return None
+    return _first(connection, [query.with_for_update() for query in _finders(names)], some_id)
+
+
+def _first(connection: Connection, queries: Iterable[Select[Any]], some_id: str) -> Row[Any] | None:
+    found = (_by(connection, query, some_id) for query in queries)
+    return next((row for row in found if row is not None), None)
+
+
+@lru_cache
+def _finders(names: tuple[str, ...]) -> list[Select[Any]]:
+    """Select an execution by its polled id, and by its own id."""
+    query = select(*(executions.c[name] for name in names)) if names else select(executions)
+    return [query.where(column == bindparam("id")) for column in (executions.c.kickoff_id, executions.c.id)]
 
 
 def tasks_of(connection: Connection, execution_id: str) -> list[Any]:
