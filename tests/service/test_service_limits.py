@@ -193,6 +193,16 @@ def test_a_refused_request_reads_no_large_output(serve: Serve, tmp_path: Path, p
     assert most < LARGE
 
 
+@pytest.mark.parametrize("path", ["/stop/{}", "/resume"])
+def test_a_refused_stop_or_answer_does_not_wait_for_writers(serve: Serve, tmp_path: Path, path: str) -> None:
+    client = serve(crew=Asking())
+    with closing(Database(str(tmp_path / "service.db"))) as database:
+        put(database, "ended", state=State.COMPLETED, asked=["t"], output="x", tasks=[])
+        with database.writing():
+            answer = client.post(path.format("ended"), REQUESTS[path]("ended"))
+    assert answer.status_code in (400, 409)
+
+
 def test_a_stop_reads_no_large_draft(serve: Serve, tmp_path: Path) -> None:
     client = serve({"tasks": [{"id": "draft_task", "human_input": True, "output": "x" * LARGE}]})
     kickoff_id = client.kickoff()

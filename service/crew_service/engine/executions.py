@@ -218,6 +218,13 @@ class Executions:
     def _resume(
         self, caller: Principal, decision: Decision, once: IdempotencyKey | None, answer: Respond, by: str
     ) -> dict[str, Any]:
+        try:
+            self._check_asked(caller, decision, self._head(decision.execution_id))
+        except Refused:
+            # Read after the execution: the response to an earlier request was stored together with its effect.
+            if once and (earlier := self.said(once)):
+                return earlier
+            raise
         now = self._database.now()
         with self._database.writing() as connection:
             once, earlier = self._repeated(connection, once)
@@ -282,6 +289,9 @@ class Executions:
         return self._ending_unreadable(lambda: self._stop(caller, kickoff_id))
 
     def _stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
+        head = self._head(kickoff_id)
+        if head is not None and self.sees(caller, head) and head.state in states.OVER:
+            raise AlreadyOver(State(head.state))
         now = self._database.now()
         with self._database.writing() as connection:
             row = queries.locked(connection, kickoff_id, OF_STOP)
@@ -384,16 +394,26 @@ class Executions:
         if problem := self._edit_problem(row.gate["task_id"], row.gate["state"], edit.text):
             raise BadAnswer(f"edited_output is not accepted because {problem.rstrip('.')}; nothing was changed.")
 
-    def _question(self, connection: Connection, caller: Principal, decision: Decision) -> Row[Any]:
-        head = queries.locked(connection, decision.execution_id)
+    def _head(self, some_id: str) -> Row[Any] | None:
+        """Read an execution's head before waiting for the turn to write: SQLite scans a large row for it."""
+        with self._database.reading() as connection:
+            return queries.by_either_id(connection, some_id, queries.HEAD)
+
+    def _check_asked(self, caller: Principal, decision: Decision, head: Row[Any] | None) -> Row[Any]:
+        """Refuse a decision that the execution's state or owner rules out; return its head."""
         if head is None or head.id != decision.execution_id or not self.sees(caller, head):
             raise UnknownExecution("no such execution")
         _check(head)
         if decision.task_id not in head.asked and decision.task_id not in self._task_ids:
             raise UnknownTask("no such task in this execution")
-        row = queries.by_id(connection, head.id, OF_ANSWER) if head.state == State.WAITING else None
-        if row is None:
+        if head.state != State.WAITING:
             raise NotWaiting("the task is not waiting for feedback")
+        return head
+
+    def _question(self, connection: Connection, caller: Principal, decision: Decision) -> Row[Any]:
+        head = self._check_asked(caller, decision, queries.locked(connection, decision.execution_id))
+        row = queries.by_id(connection, head.id, OF_ANSWER)
+        assert row is not None
         _check(row)
         if row.gate["key"] != decision.task_id:
             raise NotWaiting("the task is not waiting for feedback")
