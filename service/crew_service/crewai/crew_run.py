@@ -104,7 +104,8 @@ class CrewRun:
         if not gate.is_approve:
             self._without_planning(self._tasks[gate.task_id])
             return
-        task, output = self._tasks[gate.task_id], edited(gate.state["task"], gate.output)
+        task = self._tasks[gate.task_id]
+        output = edited(task, gate.state["task"], gate.output)
         task.output = restored(task, output)
         self._crew.before_kickoff_callbacks.append(lambda inputs: self._settle(task, output, inputs))
 

@@ -32,7 +32,7 @@ from crew_service.crewai.errors import Fatal, Interrupted
 from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, NestedFeedback
 from crew_service.crewai.task_outputs import restored, save, stored
 from crew_service.engine.approval import reads_like_approval
-from crew_service.engine.crew import CrewFailed, ReviewDecision, Round
+from crew_service.engine.crew import ReviewDecision, Round
 from crew_service.engine.crew import TaskOutput as StoredOutput
 
 APPROVE, REVISE = "approve", "revise"
@@ -167,7 +167,7 @@ class NestedTasks:
             raise run.asked
         journal.enter(run.method, f"{place.partition('/')[2]} round {len(self.rounds_of(task) or ())}")
         if place in self._finished:
-            task.output = _restored(task, self._finished[place])
+            task.output = restored(task, self._finished[place])
             return task.output
         if place == self._unused:
             self._unused = None
@@ -195,7 +195,7 @@ class NestedTasks:
     def _approve(self, task: Task, place: str) -> TaskOutput:
         """Do what CrewAI does after a task's answer, now that the answer is approved."""
         self._finished[place] = self._approved.pop(place)
-        task.output = output = _restored(task, self._finished[place])
+        task.output = output = restored(task, self._finished[place])
         crew = internals.crew_of(task)
         for callback in callbacks_of(crew, task) if crew else []:
             call(callback, output)
@@ -243,13 +243,6 @@ class NestedTasks:
                 f"The crew that the method {method!r} started is not the one whose question a person answered: "
                 "its tasks and agents must have the same texts when the method runs again. Start the Flow again."
             )
-
-
-def _restored(task: Task, output: StoredOutput) -> TaskOutput:
-    try:
-        return restored(task, output)
-    except CrewFailed as failure:  # which the method could catch
-        raise Fatal(str(failure)) from None
 
 
 @contextmanager

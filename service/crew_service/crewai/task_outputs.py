@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from crewai import Task, TaskOutput
 from crewai.tasks import OutputFormat
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
-from crew_service.crewai import internals
+from crew_service.crewai import answers, internals
 from crew_service.engine.crew import CrewFailed
 from crew_service.engine.crew import TaskOutput as StoredOutput
 from crew_service.engine.drafts import json_object_in
+
+OBJECT = "pydantic"
+# Fields that other keys of a stored output determine; the others depend on CrewAI's version.
+TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "json_dict", "agent", "output_format"))
+LONGEST_KEPT = 256 * 1024  # characters per field; each process receives those of all finished tasks
 
 
 def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
@@ -30,18 +36,30 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
     data = structured(output)
     if data is not None:
         result["output_json"] = data
+    if kept := _kept(output):
+        result["point"] = kept
     return result
+
+
+def _kept(output: TaskOutput) -> dict[str, str]:
+    """Encode the fields that only later processes of the crew need, such as its object and its messages."""
+    kept = {}
+    for name in TaskOutput.model_fields.keys() - TOLD:
+        with suppress(answers.NotStorable):
+            if value := getattr(output, name):
+                kept[name] = answers.encoded(value)
+    return {name: text for name, text in sorted(kept.items()) if len(text) <= LONGEST_KEPT}
 
 
 def structured(output: Any) -> dict[str, Any] | None:
     """Return the structured output of a crew or task; None if it has no output model."""
     if output.json_dict is not None:
         return dict(output.json_dict)
-    return output.pydantic.model_dump(mode="json") if output.pydantic is not None else None
+    return output.pydantic.model_dump(mode="json", fallback=str) if output.pydantic is not None else None
 
 
-def edited(output: StoredOutput, approved: str) -> StoredOutput:
-    """Return the output with the approved text, which a person may have edited."""
+def edited(task: Task, output: StoredOutput, approved: str) -> StoredOutput:
+    """Return the output with the approved text, which must fit the task's model if a person has edited it."""
     if approved == output["output"]:
         return output
     changed: StoredOutput = {**output, "output": approved}
@@ -49,6 +67,9 @@ def edited(output: StoredOutput, approved: str) -> StoredOutput:
         changed["output_json"] = json_object_in(approved)
         if changed["output_json"] is None:
             raise CrewFailed("The approved output must be a JSON object: the task has an output model.")
+        _check(task.output_pydantic, changed["output_json"])
+    if point := output.get("point"):
+        changed["point"] = {name: text for name, text in point.items() if name != OBJECT}
     return changed
 
 
@@ -62,25 +83,42 @@ def object_in(text: str) -> dict[str, Any] | None:
 
 
 def restored(task: Task, output: StoredOutput) -> TaskOutput:
-    """Recreate CrewAI's object, with the model that the task declares."""
-    data = output.get("output_json")
-    return TaskOutput(
+    """Recreate CrewAI's object; this never fails, because the crew has accepted the output before."""
+    data, model = output.get("output_json"), task.output_pydantic
+    result = TaskOutput(
         name=task.name or output.get("description"),
         description=output.get("description", ""),
         expected_output=output.get("expected_output"),
         raw=output["output"],
         agent=output["agent"],
-        pydantic=_fitting(task.output_pydantic, data),
         json_dict=data if task.output_json else None,
         output_format=_format(task),
     )
+    kept = output.get("point") or {}
+    for name in TaskOutput.model_fields.keys() & kept.keys():
+        with suppress(Exception):  # its class may be gone
+            setattr(result, name, answers.decoded(kept[name]))
+    if result.pydantic is None and model and data is not None:
+        result.pydantic = _object(model, data, output["output"])
+    return result
+
+
+def _object(model: type[BaseModel], data: Any, text: str) -> BaseModel:
+    """Return the object of an edited output, or of one whose object could not be stored."""
+    for given in (data, json_object_in(text)):
+        with suppress(Exception):  # raised by a user's model
+            return model.model_validate(given)
+    found = data if isinstance(data, dict) and not issubclass(model, RootModel) else {"root": data}
+    known = {name: found.get(name) for name in model.model_fields}
+    empty = {"__pydantic_extra__": None, "__pydantic_private__": None}
+    return answers.with_state(model, {"__dict__": known, "__pydantic_fields_set__": set(known), **empty})
 
 
 def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
     """Return why `text` cannot be a waiting task's output, worded as the end of a sentence; None if it can."""
     try:
-        result = restored(task, edited(output, text))
-        _fitting(task.output_json, result.json_dict)
+        result = restored(task, edited(task, output, text))
+        _check(task.output_json, result.json_dict)
     except CrewFailed as failure:
         return f"its task cannot accept it. {failure}"
     for guardrail in internals.guardrails_of(task):
@@ -119,11 +157,11 @@ def _first(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'the object'}: {first['msg']}"
 
 
-def _fitting(model: type[BaseModel] | None, data: Any) -> BaseModel | None:
+def _check(model: type[BaseModel] | None, data: Any) -> None:
     if model is None or data is None:
-        return None
+        return
     try:
-        return model.model_validate(data)
+        model.model_validate(data)
     except ValidationError as error:
         raise CrewFailed(f"The approved output does not fit the model of its task: {_first(error)}.") from None
 

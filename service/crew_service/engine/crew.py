@@ -91,7 +91,7 @@ class TaskOutput(FinishedTask, total=False):
     expected_output: str
     summary: str
     output_json: Any
-    point: Any  # where the crew continues after a crash; never sent
+    point: Any  # from which the crew continues in another process; never sent
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from crewai import Task
 from engine_stub import CREWS, EngineStub
+from pydantic import BaseModel, Field
 
-from crew_service.crewai import load
-from crew_service.engine.crew import Completed, CrewFailed, StepDone, TaskInfo
+from crew_service.crewai import load, task_outputs
+from crew_service.engine.crew import Completed, CrewFailed, PendingReview, StepDone, TaskInfo, TaskOutput
 from crew_service.targets import BadTarget
 
 Player = Callable[..., EngineStub]
@@ -24,6 +27,61 @@ def test_output_models_give_json_and_come_back_as_models(play: Player) -> None:
     assert crew.finished() == ["place", "sure", "answer"], "the condition has read the model of a stored output"
     assert isinstance(outcome, Completed)
     assert outcome.output_json == {"x": 4, "why": "here"}
+
+
+@pytest.mark.parametrize("name", ["named", "tagged", "doubled"])
+@pytest.mark.parametrize("has_point", [True, False], ids=["stored now", "stored by release 0.2.0"])
+def test_an_object_that_its_own_model_would_refuse_as_json_is_the_same_in_every_process(
+    play: Player, name: str, has_point: bool
+) -> None:
+    crew = play(name)
+    waiting = crew.segment()
+    assert isinstance(waiting, PendingReview)
+    if not has_point:
+        waiting.state["task"].pop("point", None)
+    crew.approve()
+    assert crew.finished() == ["made", "sure"]
+    assert crew.calls() == ["made", "sure", "end"]
+    crew.approve()
+    assert crew.finished() == ["made", "sure", "end"]
+
+
+class Always(BaseModel):
+    full_name: str = Field(alias="fullName")
+    age: int = 0
+
+    def model_post_init(self, context: Any) -> None:
+        raise ValueError("not twice")
+
+
+def test_a_stored_object_that_cannot_be_validated_again_is_rebuilt_from_its_fields() -> None:
+    task = Task(description="d", expected_output="e", output_pydantic=Always)
+    kept = {"task_id": "t", "agent": "a", "output": "Ada, 36", "output_json": {"full_name": "Ada", "age": 36, "old": 1}}
+    found: Any = task_outputs.restored(task, cast("TaskOutput", kept)).pydantic
+    assert isinstance(found, Always)
+    assert (found.full_name, found.age) == ("Ada", 36)
+    assert found.model_dump() == {"full_name": "Ada", "age": 36}
+
+
+def test_an_edited_object_is_checked_as_its_model_reads_it(play: Player) -> None:
+    crew = play("named")
+    crew.segment()
+    crew.approve('{"fullName": "Grace"}')
+    assert crew.done[0]["output_json"] == {"fullName": "Grace"}
+    assert crew.done[1]["output"] == "", "the second task was skipped, because the object is another one"
+    assert isinstance(crew.approve(), Completed)
+    crew = play("named")
+    crew.segment()
+    with pytest.raises(CrewFailed, match="does not fit the model of its task: fullName: Field required"):
+        crew.approve('{"full_name": "Grace"}')
+
+
+def test_the_failures_and_messages_of_a_task_are_known_in_the_next_process(play: Player) -> None:
+    pytest.importorskip("crewai.tools.tool_failure", reason="this version does not report them")
+    crew = play("with_a_failed_tool")
+    crew.segment()
+    assert crew.approve().output == "[(True, True), (False, False)]"
+    assert "flaky" in crew.done[0]["point"]["messages"]
 
 
 def test_an_edited_object_fits_the_model_of_its_task_or_ends_the_execution(play: Player) -> None:

@@ -128,6 +128,12 @@ def test_an_answer_that_a_providers_client_made_an_object_of_is_not_converted_ag
     assert killed(play, "instructed", whole[1].total() - 1) == whole
 
 
+def test_an_answer_that_is_an_object_with_other_names_in_json_is_not_asked_for_again(play: Player) -> None:
+    whole = killed(play, "named", 0)
+    assert whole[1]['{"checks": "Ada"}'] == 1
+    assert killed(play, "named", whole[1].total() - 1) == whole
+
+
 def test_nobody_waits_for_a_limit_of_requests_that_are_not_made(play: Player) -> None:
     _, calls = killed(play, "paced", 3)
     assert {call for call in calls if "waits" in call} == set()

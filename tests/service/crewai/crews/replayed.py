@@ -24,7 +24,7 @@ from crewai.memory.unified_memory import Memory
 from crewai.tools import BaseTool, tool
 from crewai.utilities.internal_instructor import InternalInstructor
 from crewai.utilities.rpm_controller import RPMController
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from scribe import write
 
 INPUTS: dict[str, Any] = {}
@@ -445,6 +445,21 @@ def instructed() -> Crew:
 
     of = agent(in_turn(calls(("take", {"what": "a"})), "three"), take, native=True)
     return crew(of, task(of, output_json=Point, guardrails=[accepted, checked]))
+
+
+class Named(BaseModel):
+    full_name: str = Field(alias="fullName")
+
+
+def named() -> Crew:
+    """Its model answers with an object whose fields have other names in JSON."""
+
+    def checked(output):  # type: ignore[no-untyped-def]  # CrewAI refuses annotations that are strings
+        log(checks=output.pydantic.full_name)
+        return True, output
+
+    of = agent(in_turn(calls(("take", {"what": "a"})), Named(fullName="Ada")), take, native=True)
+    return crew(of, task(of, output_pydantic=Named, guardrail=checked))
 
 
 def paced(*, human_input: bool = False) -> Crew:

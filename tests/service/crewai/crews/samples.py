@@ -16,7 +16,7 @@ from crewai.memory.unified_memory import Memory
 from crewai.tasks.conditional_task import ConditionalTask
 from crewai.tasks.task_output import TaskOutput
 from crewai.tools import tool
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
 from scribe import Adder, Scribe, write
 
 
@@ -64,6 +64,81 @@ def models(place: str = '{"x": 3, "why": "there"}') -> Crew:
     answers = {"place": place, "answer": '{"x": 4, "why": "here"}'}
     of = agent(llm=Scribe(model="scribe", answers=answers))
     return Crew(agents=[of], tasks=PointCrew.tasks(of))
+
+
+class Named(BaseModel):
+    full_name: str = Field(alias="fullName")
+
+
+class Tagged(BaseModel):
+    tags: list[str]
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def split(cls, given: str) -> list[str]:
+        return given.split()
+
+
+class Doubled(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    x: int
+
+    @computed_field
+    @property
+    def double(self) -> int:
+        return 2 * self.x
+
+
+def named() -> Crew:
+    return of_one_model(Named, '{"fullName": "Ada"}')
+
+
+def tagged() -> Crew:
+    return of_one_model(Tagged, '{"tags": "a b"}')
+
+
+def doubled() -> Crew:
+    return of_one_model(Doubled, '{"x": 1}')
+
+
+def of_one_model(kind: type[BaseModel], answer: str) -> Crew:
+    """Its second task runs only if it gets the object that CrewAI made of the first one's answer."""
+    of = agent(llm=Scribe(model="scribe", answers={"made": answer}))
+    wanted = kind.model_validate_json(answer)
+    made = task("made", of, output_pydantic=kind, human_input=True)
+    sure = task("sure", of, kind=ConditionalTask, condition=lambda output: output.pydantic == wanted)
+    return Crew(agents=[of], tasks=[made, sure, task("end", of, human_input=True)])
+
+
+@tool
+def flaky() -> Any:
+    """Fail."""
+    from crewai.tools.tool_failure import ToolFailure
+
+    return ToolFailure(message="no")
+
+
+class Failing(Scribe):
+    """Uses its tool once."""
+
+    def supports_function_calling(self) -> bool:
+        return True
+
+    def call(self, messages: Any, *args: Any, from_task: Any = None, **kwargs: Any) -> Any:
+        if any(turn["role"] == "tool" for turn in messages):
+            return "done"
+        return [{"id": "call0", "type": "function", "function": {"name": "flaky", "arguments": "{}"}}]
+
+
+def with_a_failed_tool() -> Crew:
+    def after(result: Any) -> Any:
+        outputs = result.tasks_output
+        result.raw = str([(output.has_tool_failures, len(output.messages) > 2) for output in outputs])
+        return result
+
+    of, other = agent(llm=Failing(model="failing"), tools=[flaky]), agent()
+    tasks = [task("draft", of, human_input=True), task("final", other)]
+    return Crew(agents=[of, other], tasks=tasks, after_kickoff_callbacks=[after])
 
 
 def with_callbacks() -> Crew:
