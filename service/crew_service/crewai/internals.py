@@ -33,6 +33,7 @@ from crewai.llms.base_llm import BaseLLM
 from crewai.memory import unified_memory
 from crewai.tools.agent_tools.base_agent_tools import BaseAgentTool
 from crewai.tools.base_tool import BaseTool, Tool
+from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_list
 from crewai.utilities.internal_instructor import InternalInstructor
 from crewai.utilities.rpm_controller import RPMController
 from crewai.utilities.string_utils import sanitize_tool_name
@@ -363,6 +364,19 @@ def tool_name(tool: BaseTool) -> str:
 def delegates(tool: BaseTool) -> bool:
     """Whether the tool only delegates work to another agent in the crew."""
     return isinstance(tool, BaseAgentTool)
+
+
+def plain_tool_calls(answer: Any) -> list[dict[str, Any]]:
+    """Return a model's tool calls as dicts, which CrewAI reads like the provider's own objects.
+
+    :raises ValueError: if the answer is something else
+    """
+    if not (isinstance(answer, list) and is_tool_call_list(answer)):
+        raise ValueError("the answer is not a list of tool calls")
+    return [
+        {"id": some_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for some_id, name, arguments in filter(None, map(extract_tool_call_info, answer))
+    ]
 
 
 def arguments_by_name(tool: BaseTool, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import threading
 import time
@@ -47,6 +48,8 @@ from crew_service.engine.crew import (
 )
 from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import APPROVE, REPEAT, ToolRule, rule_of
+
+log = logging.getLogger(__name__)
 
 LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
 MOST = 64 * 1024 * 1024  # bytes per journal; once it is full, no more entries are recorded
@@ -196,6 +199,7 @@ class Journal:
         self._failed: dict[str, dict[str, list[int]]] = {}  # by task: the counts that failed model calls have freed
         self._running: dict[str, Scope] = {}
         self._at_work = 0  # running tools
+        self._unrecorded: set[str] = set()  # tasks with an answer that cannot be stored
         self._answered: set[str] = set()  # the keys of calls whose answers are stored
         self._asked: Asked | None = None
         self._stopped: set[str] = set()  # the tasks that a question has stopped
@@ -475,6 +479,19 @@ class Journal:
     def note_answered(self, entry: JournalEntry) -> None:
         self._answered.add(entry.key)
 
+    def note_unrecorded(self, entry: JournalEntry, answer: Any) -> None:
+        """Log once per task that an answer cannot be stored."""
+        with self._lock:
+            if entry.task_id in self._unrecorded:
+                return
+            self._unrecorded.add(entry.task_id)
+        found = type(answer[0] if isinstance(answer, list) and answer else answer)
+        log.warning(
+            "in the task '%s', answers of the %s %s, of the class %s.%s, cannot be recorded: "
+            "if this process is killed or a person is asked, the call is made again and, for a model, paid for again",
+            *(entry.task_id, entry.kind, entry.name, found.__module__, found.__qualname__),
+        )
+
     def note_cancelled(self, entry: JournalEntry) -> None:
         with self._lock:
             self._cancelled.add((entry.task_id, entry.name))
@@ -663,17 +680,19 @@ class Call:
 
     def end(self, answer: Any, used: dict[str, int] | None = None) -> Any:
         """Record the answer and, for a model, its usage; return the answer."""
-        self._over("done", self._stored(answer), answers.told(answer), used or None)
+        stored = self._stored(answer)
+        if stored is None:
+            self.journal.note_unrecorded(self.entry, answer)
+        self._over("done", stored, answers.told(answer), used or None)
         return answer
 
     def _stored(self, answer: Any) -> str | None:
-        """Return the encoded answer; if a tool's answer cannot be stored, encode the text that its agent reads."""
-        try:
+        """Return the encoded answer or, if it cannot be stored, what CrewAI reads from it: a text or tool calls."""
+        with suppress(answers.NotStorable):
             return answers.encoded(answer, self.expected, is_whole=self.has_effect or self.entry.kind == "model")
-        except answers.NotStorable:
-            if self.text_of:
-                with suppress(Exception):  # raised by a user's method
-                    return answers.encoded(self.text_of(answer))
+        with suppress(Exception):  # raised by a user's method
+            read = self.text_of or internals.plain_tool_calls
+            return answers.encoded(read(answer))
         return None
 
     def _over(self, state: Any, answer: str | None, said: str | None, used: dict[str, int] | None = None) -> None:

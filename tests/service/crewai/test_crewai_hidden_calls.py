@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import fields, replace
 from datetime import date
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,26 @@ def test_a_tool_whose_exception_has_no_text_has_an_unknown_outcome() -> None:
         with pytest.raises(Asked):
             Pay().to_structured_tool().invoke({})
     assert ran == [1]
+
+
+def test_an_answer_that_cannot_be_recorded_is_told_once_for_each_task(caplog: pytest.LogCaptureFixture) -> None:
+    class Text(str):
+        pass
+
+    def answered(scope: journal.Scope) -> Any:
+        kept.enter(scope)
+        call = kept.of_model(SimpleNamespace(model="m"), ([{"role": "user", "content": "Go on."}],), {})
+        with call.inside():
+            return call.end(Text("done"))
+
+    kept, told = begun()
+    for scope in (TASK, TASK, journal.Scope("another")):
+        answered(scope)
+    assert {step.answer for step in told.told if step.state == "done"} == {None}
+    told_once = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [said.partition("'")[2].partition("'")[0] for said in told_once] == ["task", "another"]
+    assert "Text, cannot be recorded" in told_once[0]
+    assert "the call is made again" in told_once[0]
 
 
 def test_a_rule_holds_for_a_method_that_replaced_the_classs_own() -> None:

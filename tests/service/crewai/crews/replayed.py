@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace as N
 from typing import Any
 
 from crewai import Agent, BaseLLM, Crew, Flow, Process, Task
@@ -178,6 +179,24 @@ def parallel() -> Crew:
 def identical() -> Crew:
     one = calls(("roll", {"what": "a"}))
     return crew(agent(in_turn(one, one, one, "done"), Roll(), native=True))
+
+
+def foreign() -> Crew:
+    """Its model gives the calls of tools as objects of its provider's own, as Azure's does."""
+    return of_a_provider(lambda some_id, name, given: N(id=some_id, function=N(name=name, arguments=json.dumps(given))))
+
+
+def blocks() -> Crew:
+    return of_a_provider(lambda some_id, name, given: N(id=some_id, name=name, input=given))
+
+
+def parts() -> Crew:
+    return of_a_provider(lambda _, name, given: N(function_call=N(name=name, args=given)))
+
+
+def of_a_provider(call: Callable[[str, str, dict[str, Any]], Any]) -> Crew:
+    one, two = [call("call1", "take", {"what": "a"})], [call("call2", "Roll", {"what": "b"})]
+    return crew(agent(in_turn(one, two, "done"), take, Roll(), native=True))
 
 
 def beside() -> Crew:
