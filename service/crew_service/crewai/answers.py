@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, TypeVar
 
@@ -23,8 +24,11 @@ class NotStorable(Exception):
     """Decoding the answer would not return an equal value."""
 
 
-class Raised(Exception):
-    """Replaces a tool's exception; it has the same name and text."""
+@dataclass(frozen=True)
+class Raised:
+    """The answer of a call that raised an exception."""
+
+    error: Exception
 
 
 def encoded(answer: Any, expected: type[BaseModel] | None = None, *, is_whole: bool = True) -> str:
@@ -45,7 +49,15 @@ def encoded(answer: Any, expected: type[BaseModel] | None = None, *, is_whole: b
 
 
 def failure(error: Exception) -> str:
-    return json.dumps({"raised": [type(error).__name__, text_of(error)]})
+    """Encode an exception with its importable classes, and what pickle would keep of it."""
+    kind = type(error)
+    _, args, *more = _builtin(kind).__reduce__(error)
+    kept = {}
+    for name, value in (("args", [*args]), *(more[0] or {} if more else {}).items()):
+        with suppress(NotStorable):
+            kept[name] = encoded(value)
+    classes = [each for each in map(_importable, kind.__mro__) if each]
+    return json.dumps({"raised": [kind.__name__, text_of(error)], "classes": classes, "kept": kept})
 
 
 def text_of(error: BaseException) -> str:
@@ -57,7 +69,7 @@ def text_of(error: BaseException) -> str:
 
 
 def decoded(text: str, expected: type[BaseModel] | None = None) -> Any:
-    """Return the answer; a failure becomes an exception for the caller to raise."""
+    """Return the answer; a failure is `Raised`."""
     return _unpacked(json.loads(text), expected)
 
 
@@ -91,7 +103,7 @@ def _unpacked(packed: Any, expected: type[BaseModel] | None) -> Any:
         return {name: unpack(each) for name, each in packed["dict"].items()}
     if "raised" in packed:
         name, text = packed["raised"]
-        return type(name, (Raised,), {})(text)
+        return Raised(_error(name, text, packed.get("classes", [f"builtins:{name}"]), packed.get("kept", {})))
     kind: Any = _class(packed["class"]) if packed["class"] else expected
     if "items" in packed:
         return kind(map(unpack, packed["items"]))
@@ -107,6 +119,45 @@ def with_state(kind: type[Model], state: dict[str, Any]) -> Model:
     made = kind.__new__(kind)
     made.__setstate__(state)
     return made
+
+
+def _error(name: str, text: str, classes: list[str], kept: dict[str, str]) -> Exception:
+    """Return an exception that the crew's code catches like the original: of its class or, if impossible, a subclass.
+
+    It has the same name and text. No code of its class runs, which might need other arguments.
+    """
+    state: dict[str, Any] = {}
+    for each, value in kept.items():
+        with suppress(Exception):  # its class may be gone
+            state[each] = decoded(value)
+    args = state.pop("args", [text])
+    for path in (*classes, "builtins:Exception"):
+        for is_made_up in (False, True):
+            with suppress(Exception):
+                known = _class(path)
+                kind = type(name, (known,), {"__str__": lambda _: text}) if is_made_up else known
+                return _same(kind, [text] if is_made_up else args, state, name, text)
+    return Exception(text)
+
+
+def _same(kind: type[Exception], args: list[Any], state: dict[str, Any], name: str, text: str) -> Exception:
+    builtin = _builtin(kind)
+    error: Exception = builtin.__new__(kind, *args)
+    builtin.__init__(error, *args)
+    error.__setstate__(state)
+    if kind.__name__ != name or str(error) != text:
+        raise ValueError("it is not the same exception")
+    return error
+
+
+def _builtin(kind: type[Exception]) -> Any:
+    return next(each for each in kind.__mro__ if each.__module__ == "builtins" and issubclass(each, Exception))
+
+
+def _importable(kind: type) -> str | None:
+    with suppress(Exception):
+        return _path(kind) if issubclass(kind, Exception) else None
+    return None
 
 
 def _path(kind: type) -> str:

@@ -590,8 +590,8 @@ class Call:
             self.journal.write(self._step(**told))
             self.end(self.found[0])
         if isinstance(self.found[0], answers.Raised):
-            self.journal.note_failed(self.found[0], self.entry)
-            raise self.found[0]
+            self.journal.note_failed(self.found[0].error, self.entry)
+            raise self.found[0].error
         return self.found[0]
 
     def begin(self) -> None:

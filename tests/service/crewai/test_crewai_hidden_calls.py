@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import fields, replace
 from datetime import date
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +22,9 @@ from crewai.mcp.client import MCPClient
 from crewai.mcp.transports.http import HTTPTransport
 from crewai.tools import BaseTool, tool
 from crewai.tools.mcp_native_tool import MCPNativeTool
+from pydantic import BaseModel
 
-from crew_service.crewai import flow_values, internals, journal
+from crew_service.crewai import answers, flow_values, internals, journal
 from crew_service.crewai.errors import Asked
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
@@ -101,6 +104,66 @@ def test_an_answer_that_cannot_be_recorded_is_told_once_for_each_task(caplog: py
     assert [said.partition("'")[2].partition("'")[0] for said in told_once] == ["task", "another"]
     assert "Text, cannot be recorded" in told_once[0]
     assert "the call is made again" in told_once[0]
+
+
+class Coded(LookupError):
+    def __init__(self, code: int, *, response: Any = None) -> None:
+        super().__init__(f"failed with {code}")
+        self.code, self.response = code, response
+
+
+class Worded(Coded):
+    def __str__(self) -> str:
+        return f"code {self.code}"
+
+
+class Number(BaseModel):
+    x: int
+
+
+def raised(cause: Any) -> Exception:
+    try:
+        cause()
+    except Exception as error:
+        return error
+    raise AssertionError
+
+
+class Local(TypeError):
+    pass
+
+
+Local.__qualname__ = "no.such.Local"
+FAILURES = {
+    "KeyError": (KeyError("x"), KeyError),
+    "FileNotFoundError": (raised(Path("/no/such/file").read_text), FileNotFoundError),
+    "ModuleNotFoundError": (raised(lambda: importlib.import_module("no_such_module")), ModuleNotFoundError),
+    "Coded": (Coded(7), Coded),
+    "with what cannot be stored": (Coded(7, response=object()), Coded),
+    "Worded": (Worded(7), Worded),
+    "ValidationError": (raised(lambda: Number(x="many")), ValueError),
+    "local": (Local("no"), TypeError),
+    "with an object": (RuntimeError(object()), RuntimeError),
+    "ExceptionGroup": (ExceptionGroup("several", [KeyError("x")]), Exception),
+}
+
+
+@pytest.mark.parametrize(("error", "caught"), FAILURES.values(), ids=FAILURES)
+def test_a_replayed_failure_is_caught_by_its_class_or_by_the_nearest_that_is_known(
+    error: Exception, caught: type[Exception]
+) -> None:
+    again = answers.decoded(answers.failure(error)).error
+    assert isinstance(again, caught)
+    assert (type(again).__name__, str(again)) == (type(error).__name__, str(error))
+    for name in ("errno", "filename", "name", "code"):
+        assert getattr(again, name, None) == getattr(error, name, None)
+
+
+def test_a_failure_that_release_candidates_recorded_is_caught_as_a_builtin_exception() -> None:
+    again = answers.decoded('{"raised": ["KeyError", "\'x\'"]}').error
+    assert isinstance(again, KeyError)
+    assert str(again) == "'x'"
+    assert type(answers.decoded('{"raised": ["Unknown", "no"]}').error).__name__ == "Unknown"
 
 
 def test_a_rule_holds_for_a_method_that_replaced_the_classs_own() -> None:

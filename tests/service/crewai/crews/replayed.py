@@ -291,6 +291,39 @@ def rephrasing() -> Crew:
     return crew(of, task(of, text="Do it at {fresh}."))
 
 
+class Missing(KeyError):
+    def __init__(self, key: str, *, code: int) -> None:
+        super().__init__(key)
+        self.code = code
+
+
+class Lacking(Roll):
+    name: str = "lacking"
+
+    def _run(self, what: str) -> str:
+        log(tool="lacking", what=what)
+        if what == "coded":
+            raise Missing(what, code=7)
+        raise {"key": KeyError, "file": FileNotFoundError}[what](what)
+
+
+class Catching(Flow):
+    """A method that catches what its tool raises, by class."""
+
+    @start()
+    def work(self) -> str:
+        remember({"log": self.state["log"]})
+        found = []
+        for what in ("key", "file", "coded"):
+            try:
+                Lacking().run(what=what)
+            except Missing as error:
+                found.append(error.code)
+            except (KeyError, FileNotFoundError) as error:
+                found.append(error.args)
+        return f"{found} {[take.run(what=what) for what in 'abcd']}"
+
+
 class Ask(BaseTool):
     """Has a crew of its own."""
 
