@@ -74,6 +74,8 @@ class CrewRun:
         self._prepare()
         if self._gate:
             self._go_on_from(self._gate)
+        if any(task.output for task in self._crew.tasks):
+            self._keep_contexts()
         try:
             with self._hooked():
                 result = self._crew.kickoff(inputs=dict(self._inputs))
@@ -108,6 +110,15 @@ class CrewRun:
         output = edited(task, gate.state["task"], gate.output)
         task.output = restored(task, output)
         self._crew.before_kickoff_callbacks.append(lambda inputs: self._settle(task, output, inputs))
+
+    def _keep_contexts(self) -> None:
+        """Give each async task without `context=` what it gets in an undisturbed run: no earlier outputs.
+
+        CrewAI would give it the last output of the tasks that are skipped because they are finished.
+        """
+        for task in self._crew.tasks:
+            if task.async_execution and not isinstance(task.context, list):
+                task.context = None
 
     def _settle(self, task: Task, approved: StoredOutput, inputs: dict[str, Any]) -> dict[str, Any]:
         """Do what CrewAI does after a task's answer, now that the answer is approved."""

@@ -22,7 +22,7 @@ from crew_service.engine.tool_rules import ONCE, JournalOptions, ToolRule
 pytestmark = pytest.mark.slow
 Player = Callable[..., EngineStub]
 EXACT = ("plain", "guarded", "structured", "identical", "refusing", "limited", "cached", "delegating")
-MORE = ("hierarchical", "planned", "reviewed", "Nested", "foreign", "blocks", "parts", "Catching")
+MORE = ("hierarchical", "planned", "reviewed", "Nested", "foreign", "blocks", "parts", "behind", "Catching")
 SIDE_BY_SIDE = ("parallel", "beside")
 RARE = ("awaited", "dated", "reasoning", "overflowing", "remembering", "instructed")
 

@@ -206,6 +206,16 @@ def beside() -> Crew:
     return crew(left, *tasks)
 
 
+def behind() -> Crew:
+    """Its second task runs in a thread, and gets nothing of the first one's output."""
+
+    def play(text: str, results: int) -> str:
+        return in_turn(action("take", what=f"{'a note' in text}"), final("a note"))(text, results)
+
+    first, second = agent(lambda *_: final("a note")), agent(play, take)
+    return crew(first, task(first, "first"), task(second, "second", async_execution=True), task(first, "last"))
+
+
 def reviewed() -> Crew:
     of = agent(in_turn(action("take", what="a"), final("draft")), take)
     return crew(of, task(of, "draft", human_input=True), task(of, "after"))
