@@ -36,7 +36,7 @@ from crew_service.crewai import (
 from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
-from crew_service.crewai.description import named_tasks
+from crew_service.crewai.edit_check import EditCheck
 from crew_service.crewai.errors import Fatal, Interrupted, UnsupportedCrew
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
@@ -210,6 +210,9 @@ def _flush() -> None:
 
 def _done(service: ServiceConnection, request: Message) -> Message:
     report: Report = service.report
+    if edit := request.get("edit"):
+        check = EditCheck(ToolRule(*rule) for rule in request["rules"])
+        internals.record_tool_calls(check)
     if kept := request.get("journal"):  # before the crew's own modules define or instantiate classes
         entries = map(channel.unpacked, kept["entries"])
         rules = [ToolRule(*rule) for rule in kept["rules"]]
@@ -218,7 +221,7 @@ def _done(service: ServiceConnection, request: Message) -> Message:
             internals.give_tool(AskPerson())
     try:
         served = loading.build(request["target"])
-        if kept:
+        if kept or edit:
             internals.record_tools()
         described = description.describe(served)
     except UnsupportedCrew as refusal:
@@ -228,8 +231,8 @@ def _done(service: ServiceConnection, request: Message) -> Message:
             raise
         reason, trace = _told(f"{type(error).__name__}: {error}"), _told(traceback.format_exc())
         return {"type": "refused", "reason": reason, "trace": trace}
-    if "edit" in request:
-        return {"type": "checked", "problem": _edit_problem(served, **request["edit"])}
+    if edit:
+        return {"type": "checked", "problem": check.problem(served, **edit)}
     if "job" not in request:
         described["can_record"] = internals.can_record()
         # Include the secrets in the crew's `.env`, which the service does not read.
@@ -244,16 +247,6 @@ def _done(service: ServiceConnection, request: Message) -> Message:
     outcome = _run_of(served, channel.job_from(request["job"]), report).run()
     journal.tell()
     return channel.packed(outcome)
-
-
-def _edit_problem(served: loading.Served, task_id: str, state: dict[str, Any], text: str) -> str | None:
-    crew = served.crew if isinstance(served, JsonCrew) else served
-    if "tool" in state:
-        return description.arguments_problem(crew, state["tool"], text)
-    task = None if isinstance(crew, FlowSource) else named_tasks(crew).get(task_id)
-    if task is None or "task" not in state:
-        return "the crew has changed and no longer has this task"
-    return task_outputs.edit_problem(task, state["task"], text)
 
 
 def _run_of(served: loading.Served, job: Job, report: Report) -> CrewRun | FlowRun:

@@ -75,6 +75,10 @@ class CrewAICrew:
         """Whether the crew may have a tool that the rule matches; some tools are unknown until a task runs."""
         return not self._knows_all_tools or any(map(rule.matches, self._tools))
 
+    @property
+    def _told_rules(self) -> list[list[Any]]:
+        return [[each.pattern, each.rule, each.is_common] for each in self._rules]
+
     def _problem(self, options: JournalOptions) -> str | None:
         """Return why the crew's rules cannot be followed, worded as the end of a sentence; None if they can."""
         once = tool_rules.run_once(self._rules) or self._asking
@@ -111,7 +115,7 @@ class CrewAICrew:
         if self._keeps_journal:
             request["journal"] = {
                 "entries": len(recorded),
-                "rules": [[each.pattern, each.rule, each.is_common] for each in self._rules],
+                "rules": self._told_rules,
                 "ask_person": self._gives_ask_person,
             }
         worker.send(request)
@@ -132,7 +136,7 @@ class CrewAICrew:
         """Check an edited answer in a separate process, because models and guardrails are the crew's own code."""
         edit = {"task_id": task_id, "state": state, "text": text}
         try:
-            request = {"target": self._target, "edit": edit}
+            request = {"target": self._target, "edit": edit, "rules": self._told_rules}
             said = _asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping)
         except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
             problem: str | None = f"it cannot be checked now: {error}"

@@ -119,20 +119,26 @@ def watch_models(watcher: Watcher) -> None:
 
 def record_calls(recorder: Recorder) -> None:
     """Consult a recorder before every call to a tool or a watched model; it replaces any earlier recorder."""
-    first = not _recorders
-    _recorders[:] = [recorder]
-    if not first:
+    if not record_tool_calls(recorder):
         return
-    for name in ("run", "arun"):  # they call the function directly; without them, a tool behaves like its base class
-        if name in vars(Tool):
-            delattr(Tool, name)
-    record_tools()
-    _wrap_classes_to_come(BaseTool, TOOLS)
     emit = step_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
     crewai_event_bus.emit = emit  # type: ignore[method-assign, assignment]
     wait, recall = RPMController.check_or_wait, unified_memory.Memory.recall
     RPMController.check_or_wait = wraps(wait)(_deferred(wait))  # type: ignore[method-assign, assignment]
     unified_memory.Memory.recall = wraps(recall)(_recalled(recall))  # type: ignore[method-assign]
+
+
+def record_tool_calls(recorder: Recorder) -> bool:
+    """Consult a recorder before every call to a tool; return whether it is the first in this process."""
+    first = not _recorders
+    _recorders[:] = [recorder]
+    if first:
+        for name in ("run", "arun"):  # they call the function directly; without them, a tool behaves like its base
+            if name in vars(Tool):
+                delattr(Tool, name)
+        record_tools()
+        _wrap_classes_to_come(BaseTool, TOOLS)
+    return first
 
 
 def record_tools() -> None:
@@ -299,11 +305,8 @@ def _recorded_run(
     return _recorders[0].of_tool(tool, name, args, kwargs)
 
 
-class _Count:
-    """A recorder that counts tool calls."""
-
-    def __init__(self) -> None:
-        self.calls = 0
+class NoRecorder:
+    """A recorder that leaves all calls alone."""
 
     def of_model(self, *call: Any) -> None:
         return None
@@ -311,8 +314,8 @@ class _Count:
     def of_conversion(self, *call: Any) -> None:
         return None
 
-    def of_tool(self, *call: Any) -> None:
-        self.calls += 1
+    def of_tool(self, tool: Any, *call: Any) -> None:
+        return None
 
     def of_recall(self, *call: Any) -> None:
         return None
@@ -325,6 +328,16 @@ class _Count:
 
     def is_replaying(self) -> bool:
         return False
+
+
+class _Count(NoRecorder):
+    """Counts tool calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def of_tool(self, tool: Any, *call: Any) -> None:
+        self.calls += 1
 
 
 def can_record() -> bool:

@@ -16,8 +16,9 @@ from crew_client import Client, Command, Serve, eventually
 from engine_stub import CREWS, EngineStub
 
 from crew_service.crewai import load
-from crew_service.engine.crew import CrewFailed
+from crew_service.engine.crew import Cancellation, CrewFailed, PendingReview
 from crew_service.engine.drafts import draft_sha256
+from crew_service.engine.tool_rules import APPROVE, ONCE, JournalOptions, ToolRule
 from crew_service.http.slots import EDITS
 from scripts.stack.waiting import PATIENCE
 
@@ -81,6 +82,23 @@ def test_s42_an_edit_that_the_model_or_the_guardrail_refuses_leaves_the_question
         assert edited(client, execution, task, draft, '{"x": 4, "why": "mine"}').ok
     tasks = client.until(execution, "completed")["result"]["tasks"]
     assert [task["output"] for task in tasks] == ['{"x": 4, "why": "mine"}'] * 2
+
+
+def test_the_check_of_an_edit_runs_no_tool_that_has_a_rule(tmp_path: Path) -> None:
+    def asked(*rules: ToolRule) -> EngineStub:
+        return EngineStub(load(f"{CREWS / 'samples.py'}:charging", JournalOptions(rules)), tmp_path / "log")
+
+    crew = asked(ToolRule("pay", ONCE))
+    waiting = crew.segment()
+    assert isinstance(waiting, PendingReview)
+    for rule in (ONCE, APPROVE):
+        checked = asked(ToolRule("pay", rule)).crew
+        problem = checked.edit_problem("draft", waiting.state, "edited", Cancellation())
+        assert problem
+        assert problem.startswith("the guardrail of its task calls the tool pay, which may run only within")
+        assert problem.endswith("Approve the draft unchanged, or request a revision")
+    assert crew.calls(of="paid") == ["draft v1"], "within the execution"
+    assert asked().crew.edit_problem("draft", waiting.state, "edited", Cancellation()) is None
 
 
 def until_asked(client: Client, execution: str, task: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -17,7 +18,7 @@ from crewai.tasks.conditional_task import ConditionalTask
 from crewai.tasks.task_output import TaskOutput
 from crewai.tools import tool
 from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
-from scribe import Adder, Scribe, write
+from scribe import INPUTS, Adder, Scribe, remember, write
 
 
 def agent(role: str = "Writer", **options: Any) -> Agent:
@@ -347,6 +348,26 @@ def demanding() -> Crew:
     of = agent(llm=Scribe(model="scribe", answers={"place": answer, "answer": answer}))
     place = task("place", of, output_pydantic=Point, human_input=True, guardrail=brief)
     return Crew(agents=[of], tasks=[place, task("answer", of, output_json=Point, human_input=True)])
+
+
+@tool
+def pay(what: str) -> str:
+    """Pay something."""
+    write(INPUTS["log"], {"paid": what})
+    return "paid"
+
+
+def charging() -> Crew:
+    """Its guardrail pays, and passes whatever comes of it."""
+
+    def charge(output):  # type: ignore[no-untyped-def]
+        with contextlib.suppress(BaseException):
+            pay.run(what=output.raw)
+        return (True, output.raw)
+
+    of = agent(llm=Scribe(model="scribe"), tools=[pay])
+    tasks = [task("draft", of, human_input=True, guardrail=charge)]
+    return Crew(agents=[of], tasks=tasks, before_kickoff_callbacks=[remember])
 
 
 def pondering() -> Crew:
