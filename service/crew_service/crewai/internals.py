@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from types import SimpleNamespace
@@ -227,7 +227,7 @@ def _run_recorded(method: Any, name: str) -> Callable[..., Any]:
             return recorded.answer()
         args, kwargs = recorded.given(args, kwargs)
         recorded.begin()
-        with recorded.inside():
+        with recorded.inside(), _not_hidden():
             answer = performed(*args, **kwargs)
         return _ended(recorded, answer) if inspect.iscoroutine(answer) else recorded.end(answer)
 
@@ -434,7 +434,10 @@ def never_cache(tool: BaseTool) -> None:
 
 
 def send_once(tool: Any) -> None:
-    """Make an MCP server's tool send its request only once: CrewAI's clients repeat it after a timeout."""
+    """Make an MCP server's tool send its request only once, and raise what the request raises.
+
+    CrewAI's clients repeat a request after a timeout, and one of its two kinds of tools returns exceptions as text.
+    """
     kind = type(tool).__name__
     if kind == "MCPNativeTool" and not isinstance(tool._client_factory, partial):
         tool._client_factory = partial(_sending_once, tool._client_factory)
@@ -448,8 +451,27 @@ def _sending_once(make: Callable[[], Any]) -> Any:
     return client
 
 
+class _NotHidden(BaseException):
+    """Carries an exception through a tool that catches every `Exception`."""
+
+
 async def _tried_once(operation: AsyncCall, **arguments: Any) -> Any:
-    return await operation(**arguments)
+    try:
+        return await operation(**arguments)
+    except Exception as error:
+        raise _NotHidden from error
+
+
+@contextmanager
+def _not_hidden() -> Iterator[None]:
+    try:
+        yield
+    except _NotHidden as carrier:
+        error = carrier.__cause__
+    else:
+        return
+    assert error
+    raise error
 
 
 def _no_cache(*_: Any) -> bool:

@@ -20,8 +20,9 @@ from crewai import Agent, BaseLLM, Task
 from crewai.flow import Flow, listen, router, start
 from crewai.mcp.client import MCPClient
 from crewai.mcp.transports.http import HTTPTransport
-from crewai.tools import BaseTool, tool
+from crewai.tools import BaseTool, mcp_tool_wrapper, tool
 from crewai.tools.mcp_native_tool import MCPNativeTool
+from crewai.tools.mcp_tool_wrapper import MCPToolWrapper
 from pydantic import BaseModel
 
 from crew_service.crewai import answers, flow_values, internals, journal
@@ -216,6 +217,30 @@ def test_a_tool_of_an_mcp_server_gets_one_request_for_one_approval() -> None:
     begun([replace(asked.value.question.entry, decision={"outcome": "approve", "text": ""})])
     with pytest.raises(Asked):
         paying.run()
+    assert len(sent) == 1
+
+
+def test_a_tool_of_an_mcp_server_that_does_not_answer_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CrewAI's wrapper for a server that is given as an address returns every exception as text."""
+    sent = []
+
+    async def unanswered(paying: MCPToolWrapper, **arguments: Any) -> str:
+        sent.append(arguments)
+        await asyncio.sleep(9)
+        return ""
+
+    monkeypatch.setattr(mcp_tool_wrapper, "MCP_TOOL_EXECUTION_TIMEOUT", 0.1)
+    monkeypatch.setattr(MCPToolWrapper, "_execute_tool", unanswered)
+    paying = MCPToolWrapper({"url": "https://bank.example"}, "pay", {}, "bank")
+    begun()
+    with pytest.raises(Asked) as asked:
+        paying.run()
+    begun([replace(asked.value.question.entry, decision={"outcome": "approve", "text": ""})])
+    for _ in range(2):
+        with pytest.raises(Asked) as asked:
+            paying.run()
+    question = asked.value.question
+    assert (question.kind, question.text.partition(":")[0]) == ("unknown_outcome", "it raised TimeoutError")
     assert len(sent) == 1
 
 
