@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import socket
+import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -33,6 +35,8 @@ from crewai.llms.base_llm import BaseLLM
 from crewai.memory import unified_memory
 from crewai.tools.agent_tools.base_agent_tools import BaseAgentTool
 from crewai.tools.base_tool import BaseTool, Tool
+from crewai.tools.structured_tool import CrewStructuredTool
+from crewai.utilities import agent_utils
 from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_list
 from crewai.utilities.internal_instructor import InternalInstructor
 from crewai.utilities.rpm_controller import RPMController
@@ -51,6 +55,7 @@ OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
 WRAPPER = "_crew_service_wrapper"
 DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must obey", default=None)
+CALLED: ContextVar[tuple[Any, str, str] | None] = ContextVar("the tool called by its model's name for it", default=None)
 _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
@@ -121,6 +126,7 @@ def record_calls(recorder: Recorder) -> None:
     """Consult a recorder before every call to a tool or a watched model; it replaces any earlier recorder."""
     if not record_tool_calls(recorder):
         return
+    _tell_namesakes_apart()
     emit = step_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
     crewai_event_bus.emit = emit  # type: ignore[method-assign, assignment]
     wait, recall = RPMController.check_or_wait, unified_memory.Memory.recall
@@ -369,9 +375,48 @@ def failed_tool(error: BaseException) -> str | None:
     return sanitize_tool_name(record.tool_name) if record and reason in OF_TOOLS else None
 
 
-def tool_name(tool: BaseTool) -> str:
-    """Return the tool's name as shown to the model."""
+def tool_name(tool: BaseTool | CrewStructuredTool) -> str:
+    """Return the tool's name as shown to the model, unless its agent has several tools with that name."""
     return sanitize_tool_name(tool.name)
+
+
+def called_as(tool: BaseTool) -> tuple[str, str]:
+    """Return the name by which a model calls the tool and, if its agent has others with its name, its description."""
+    called = CALLED.get()
+    return called[1:] if called and called[0] is tool else (tool_name(tool), "")
+
+
+def _tell_namesakes_apart() -> None:
+    """Remember by which name a model calls one of several tools with the same name: CrewAI numbers all but the first.
+
+    CrewAI's modules import the function that does so by name.
+    """
+    convert = agent_utils.convert_tools_to_openai_schema
+
+    @wraps(convert)
+    def converted(tools: Any) -> Any:
+        schemas, functions, by_name = convert(tools)
+        count = Counter(map(tool_name, by_name.values()))
+        for schema in (each["function"] for each in schemas):
+            name, tool = schema["name"], by_name[schema["name"]]
+            if count[tool_name(tool)] > 1:
+                functions[name] = _called_as((tool, name, schema["description"] or name), functions[name])
+        return schemas, functions, by_name
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(convert.__name__) is convert:
+            setattr(module, convert.__name__, converted)
+
+
+def _called_as(called: tuple[Any, str, str], run: Callable[..., Any]) -> Callable[..., Any]:
+    def run_as(*args: Any, **kwargs: Any) -> Any:
+        before = CALLED.set(called)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            CALLED.reset(before)
+
+    return run_as
 
 
 def delegates(tool: BaseTool) -> bool:

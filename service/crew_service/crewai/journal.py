@@ -59,6 +59,7 @@ REMEMBERED = 50  # newest exceptions to keep; one of them may end the crew
 FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # not a sign that one of the crew's answers was rejected
 NO_END = "it had started, and its end was not recorded"
 UNREADABLE = "it ended, but its recorded result can no longer be read"
+OF_NAMESAKE = "n"  # ends the keys of calls to tools that share their name with another of the agent's tools
 OF_CALL = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
 
 
@@ -295,12 +296,16 @@ class Journal:
         if place.tool is tool and place.method != method:
             return None
         self.stop_if_asked()
-        name = internals.tool_name(tool)
+        name, about = internals.called_as(tool)
         arguments = internals.arguments_by_name(tool, method, args, kwargs)
         asked = answers.as_text((name, args, kwargs))
-        call = self._call("tool", name, asked)
+        call = self._call("tool", name, asked, mark=OF_NAMESAKE if about else "")
         was_once = call is not None and call.entry.once  # by a rule that may have been removed since
-        rule = APPROVE if isinstance(tool, AskPerson) else rule_of(self._rules, (tool.name, name))
+        rule = (
+            APPROVE
+            if isinstance(tool, AskPerson)
+            else rule_of(self._rules, (tool.name, internals.tool_name(tool), name))
+        )
         if was_once or rule != REPEAT:
             shown = answers.as_text(arguments)
             if call is None:
@@ -311,7 +316,7 @@ class Journal:
             internals.send_once(tool)
         if call:
             call.asked = arguments
-            call.tool = tool
+            call.tool, call.about = tool, about
             call.inner = Place(call.entry.key, tool, method, in_once=place.in_once or bool(call.once))
             if rule == APPROVE:
                 call.ask = asks.QUESTION if isinstance(tool, AskPerson) else asks.TOOL
@@ -330,14 +335,21 @@ class Journal:
         return call
 
     def _call(
-        self, kind: Any, name: str, asked: str, expected: type[BaseModel] | None = None, *, is_read: bool = False
+        self,
+        kind: Any,
+        name: str,
+        asked: str,
+        expected: type[BaseModel] | None = None,
+        *,
+        is_read: bool = False,
+        mark: str = "",
     ) -> Call | None:
         if not self._service.is_mine or (scope := self._scope()) is None:
             return None
         within = _place().within
         digest = _digest(kind, scope.task, scope.part, within or "", asked)
         with self._lock:
-            key = f"{digest}:{self._count(scope.task, digest)}"
+            key = f"{digest}:{self._count(scope.task, digest)}{mark}"
             earlier = self._take(scope.task, key)
             is_decided = asks.is_decided(earlier)
             found = [asks.result_of(earlier)] if earlier and is_decided else _read(earlier, expected)
@@ -390,7 +402,7 @@ class Journal:
             if call.earlier:
                 raise call.asks(asks.UNKNOWN, NO_END if call.earlier.answer is None else UNREADABLE)
             # Parallel calls may come a moment later.
-            if not self._taken.wait_for(lambda: not self._has(known, entry), CAME_BY):
+            if not self._taken.wait_for(lambda: not self._has(known, call), CAME_BY):
                 raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call to it")
             if (entry.task_id, entry.name) in self._cancelled:
                 raise call.asks(asks.UNKNOWN, "an earlier call to it was cancelled")
@@ -467,13 +479,21 @@ class Journal:
         left = (task for each, task in list(self._left) if any(each is cause for cause in causes))
         return next(left, None), []
 
-    def _has(self, known: dict[str, JournalEntry], entry: JournalEntry) -> bool:
+    def _has(self, known: dict[str, JournalEntry], call: Call) -> bool:
         """Whether an earlier call to the same tool was recorded and has not been made again.
 
-        A nested task whose texts have changed never begins again under its earlier name.
+        A nested task whose texts have changed never begins again under its earlier name. An earlier version's
+        journal does not tell tools with the same name apart, so the call may have been to any of them.
         """
+        entry = call.entry
         entered = self._entered.get(entry.task_id, set())
-        parts = (each.part for each in known.values() if each.name == entry.name and asks.may_have_run(each))
+        own = internals.tool_name(call.tool)
+        same = (
+            each
+            for each in known.values()
+            if each.name == entry.name or (each.name == own and not each.key.endswith(OF_NAMESAKE))
+        )
+        parts = (each.part for each in same if asks.may_have_run(each))
         return any(part == entry.part or ("/" in part and _nested(part) not in entered) for part in parts)
 
     def note_answered(self, entry: JournalEntry) -> None:
@@ -561,6 +581,7 @@ class Call:
     agent: str = ""
     ask: AskKind | None = None  # what to ask a person before it runs
     tool: Any = None
+    about: str = ""  # the tool's description, if its agent has several tools with its name
     asked: Any = None  # the request as shown to people
     inner: Place = OUTSIDE
     text_of: Callable[[Any], str] | None = None  # for a tool: converts an object to the text its agent reads
@@ -633,8 +654,10 @@ class Call:
     def asks(self, kind: AskKind, text: str = "") -> Asked:
         """Return the exception that stops the crew until a person has decided."""
         arguments = None if kind == asks.QUESTION else self._arguments()
-        state = {"tool": self.entry.name}
-        return self.journal.ask(PendingQuestion(kind, self.entry, self.agent, arguments, text, self.once, state))
+        state = {"tool": internals.tool_name(self.tool)}
+        return self.journal.ask(
+            PendingQuestion(kind, self.entry, self.agent, arguments, text, self.once, state, self.about)
+        )
 
     def _arguments(self) -> dict[str, Any]:
         """Return the arguments by name, as a JSON object."""

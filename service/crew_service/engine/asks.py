@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ APPROVING = frozenset((APPROVE, ANSWER, DONE, RUN_AGAIN))
 RUNNING = frozenset((APPROVE, RUN_AGAIN))  # outcomes that run the tool
 # Characters that would reverse adjacent text, or send control codes to a terminal.
 UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+LONGEST_ABOUT = 300  # characters of a tool's description
 
 
 class BadArguments(ValueError):
@@ -110,9 +113,11 @@ def gate_of(question: PendingQuestion, number: int, printed: Printed, before: An
 
 
 def _sentence(question: PendingQuestion) -> str:
-    tool = question.entry.name
     if question.kind == QUESTION:
         return question.text
+    # Only whole words are left out: the beginning of a secret would not be recognized.
+    about = _without_unseen(textwrap.shorten(question.about, LONGEST_ABOUT))
+    tool = f"{question.entry.name} ({about})" if about else question.entry.name
     if question.kind == UNKNOWN:
         return f"It is unknown whether the tool {tool} did its work: {question.text}. Did it succeed?"
     return f"{question.agent or 'The crew'} wants to call the tool {tool}. May it run?"
@@ -124,8 +129,11 @@ def _shown(ask: Mapping[str, Any], sentence: str) -> str:
     if ask["kind"] == QUESTION:
         return text
     arguments = json.dumps(ask["arguments"], sort_keys=True, indent=2, ensure_ascii=False)
-    arguments = UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", arguments)
-    return f"{text}\n\nTool: {ask['tool']}\nArguments:\n{arguments}"
+    return f"{text}\n\nTool: {ask['tool']}\nArguments:\n{_without_unseen(arguments)}"
+
+
+def _without_unseen(text: str) -> str:
+    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:

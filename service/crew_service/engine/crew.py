@@ -273,6 +273,7 @@ class PendingQuestion:
     text: str = ""  # an agent's question, or why an outcome is unknown
     shown: str = ""  # the call's arguments, as shown in an error
     state: dict[str, Any] = field(default_factory=dict)  # the crew's data for checking changed arguments
+    about: str = ""  # the tool's description, if its agent has several tools with this name
 
 
 Outcome = Completed | PendingReview | PendingQuestion

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from crewai import Agent, BaseLLM, Task
@@ -29,7 +29,9 @@ from crew_service.crewai import answers, flow_values, internals, journal
 from crew_service.crewai.errors import Asked
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
+from crew_service.engine import asks
 from crew_service.engine.crew import Job, JournalEntry, Step, TaskDone
+from crew_service.engine.printed import Printed
 from crew_service.engine.tool_rules import ToolRule
 from scripts.stack.waiting import PATIENCE
 
@@ -473,3 +475,68 @@ def test_an_async_task_that_exits_passes_it_on() -> None:
 def test_keys_of_any_type_are_stored_as_text() -> None:
     assert flow_values.jsonable({date(2026, 1, 1): {("a", 1): 2}}) == {"2026-01-01": {"('a', 1)": 2}}
     assert flow_values.stored({date(2026, 1, 1): 1}) == {"lost": "dict"}
+
+
+class Transfer(BaseTool):
+    name: str = "wire"
+    description: str = "Wire."
+    account: str
+    made: ClassVar[list[str]] = []
+
+    def _run(self) -> str:
+        self.made.append(self.account)
+        return f"wired from {self.account}"
+
+
+class InTurn(BaseLLM):
+    """Calls tools in turn."""
+
+    tools: list[str]
+
+    def supports_function_calling(self) -> bool:
+        return True
+
+    def call(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        done = sum(each["role"] == "tool" for each in messages)
+        if done == len(self.tools):
+            return " and ".join(each["content"] for each in messages if each["role"] == "tool")
+        return [{"id": f"{done}", "type": "function", "function": {"name": self.tools[done], "arguments": "{}"}}]
+
+
+def wired(text: str, *names: str) -> str:
+    tools = [Transfer(account=each, description=f"Wire from {each}.") for each in ("A", "B")]
+    agent = Agent(role="r", goal="g", backstory="b", llm=InTurn(model="m", tools=names), tools=tools)
+    return Task(description=text, expected_output="e", agent=agent).execute_sync().raw
+
+
+def test_an_approval_is_for_one_of_an_agents_tools_with_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transfer, "made", [])
+    begun()
+    with pytest.raises(Asked) as first:
+        wired("Do it.", "wire", "wire_2")
+    approved = [replace(first.value.question.entry, decision={"outcome": "approve", "text": ""})]
+    begun(approved)
+    with pytest.raises(Asked) as second:
+        wired("Do it in another order.", "wire_2", "wire")
+    questions = [each.value.question for each in (first, second)]
+    assert [(each.entry.name, each.about) for each in questions] == [
+        ("wire", "Wire from A."),
+        ("wire_2", "Wire from B."),
+    ]
+    shown = asks.gate_of(questions[1], 1, Printed(), None)["question"]
+    assert shown == "The crew wants to call the tool wire_2 (Wire from B.). May it run?"
+    approved.append(replace(second.value.question.entry, decision={"outcome": "approve", "text": ""}))
+    begun(approved)
+    assert wired("Do it in another order.", "wire_2", "wire") == "wired from B and wired from A"
+    assert Transfer.made == ["B", "A"]
+
+
+def test_a_tool_with_the_same_name_as_another_may_have_made_a_call_that_an_earlier_version_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal, "CAME_BY", 0.1)
+    monkeypatch.setattr(Transfer, "made", [])
+    begun([recorded("wire", answer='"wired"')])
+    with pytest.raises(Asked) as asked:
+        wired("Do it.", "wire_2")
+    assert (asked.value.question.kind, Transfer.made) == ("unknown_outcome", [])
