@@ -2,7 +2,7 @@
 
 A task whose process was killed restarts from its beginning. As long as it makes the same requests as before, its calls
 get the recorded answers; calls without a recorded answer are executed. The key of a call consists of its task, the
-review round, the calling tool, the request, and how often that request has been made.
+review round, the calling tool or model, the request, and how often that request has been made.
 
 The start of a tool call is stored before the tool runs. Every answer is sent to the service before the crew continues.
 An agent's memory lookups are also recorded, because later prompts contain their results.
@@ -78,7 +78,7 @@ class Place:
     within: str | None = None  # the key of the innermost tool call
     tool: Any = None
     method: str = ""
-    in_model: bool = False
+    model: str | None = None  # the key of the model call within it
     in_once: bool = False  # within a tool that may run only once, which a question elsewhere must not interrupt
 
 
@@ -280,13 +280,13 @@ class Journal:
 
     def _of_model(self, model: Any, asked: tuple[Any, ...], expected: type[BaseModel] | None) -> Call | None:
         place = _place()
-        if place.in_model:
+        if place.model:
             return None
         self.stop_if_asked()
         name = model if isinstance(model, str) else str(getattr(model, "model", None) or "")
         call = self._call("model", name, answers.prompt_as_text((name, *asked)), expected)
         if call:
-            call.inner = replace(place, in_model=True)
+            call.inner = replace(place, model=call.entry.key)
             call.announce(step_events.PLAN)
         return call
 
@@ -346,7 +346,8 @@ class Journal:
     ) -> Call | None:
         if not self._service.is_mine or (scope := self._scope()) is None:
             return None
-        within = _place().within
+        place = _place()
+        within = place.model or place.within  # a model may run tools itself
         digest = _digest(kind, scope.task, scope.part, within or "", asked)
         with self._lock:
             key = f"{digest}:{self._count(scope.task, digest)}{mark}"
@@ -369,7 +370,7 @@ class Journal:
             self.tell()
         once = earlier.once if earlier else None
         entry = JournalEntry(number, scope.task, scope.part, kind, key, name, within, once=once)
-        agent = self._agent(scope.task, within)
+        agent = self._agent(scope.task, place.within)
         return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent)
 
     def _agent(self, task: str, within: str | None, role: str = "") -> str:
@@ -452,7 +453,10 @@ class Journal:
 
     def _is_left_over(self) -> bool:
         scope = SCOPE.get()
-        return _place().within in self._answered or (scope is not None and scope.task in self._over)
+        place = _place()
+        return not self._answered.isdisjoint((place.model, place.within)) or (
+            scope is not None and scope.task in self._over
+        )
 
     def _raise_if_stopped(self, task: str) -> None:
         if self._asked and self._stopped & {task, ""}:

@@ -147,7 +147,7 @@ class JournalEntry:
     kind: Literal["model", "tool"]
     key: str  # identifies the request and how many times it was made before
     name: str
-    within: str | None = None  # the key of the tool call that made this call
+    within: str | None = None  # the key of the call that made this call
     answer: str | None = None  # JSON
     once: bool | None = None  # whether its tool may run only once
     decision: dict[str, Any] | None = None  # a person's, on this call; it has no `outcome` once carried out

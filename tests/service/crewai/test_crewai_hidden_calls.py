@@ -29,6 +29,7 @@ from crew_service.crewai import answers, flow_values, internals, journal
 from crew_service.crewai.errors import Asked
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
+from crew_service.crewai.usage import TokenMeter
 from crew_service.engine import asks
 from crew_service.engine.crew import Job, JournalEntry, Step, TaskDone
 from crew_service.engine.printed import Printed
@@ -297,6 +298,12 @@ def test_a_person_reads_that_a_result_can_no_longer_be_read() -> None:
     assert asked.value.question.text == "it ended, but its recorded result can no longer be read"
 
 
+def entries_of(told: Told) -> list[JournalEntry]:
+    ended = [each for each in told.told if isinstance(each, Step) and each.answer is not None]
+    names = [each.name for each in fields(JournalEntry)]
+    return [JournalEntry(**{name: getattr(each, name) for name in names}) for each in ended]
+
+
 def test_a_tool_whose_result_cannot_be_read_repeats_no_recorded_call_that_it_makes() -> None:
     ran = []
 
@@ -313,12 +320,42 @@ def test_a_tool_whose_result_cannot_be_read_repeats_no_recorded_call_that_it_mak
 
     _, told = begun()
     order.run()
-    ended = [each for each in told.told if isinstance(each, Step) and each.answer is not None]
-    names = [each.name for each in fields(JournalEntry)]
-    entries = [JournalEntry(**{name: getattr(each, name) for name in names}) for each in ended]
+    entries = entries_of(told)
     assert [each.name for each in entries] == ["pay", "order"]
     begun([entries[0], replace(entries[1], answer="of a class that is gone")])
     assert (order.run(), ran) == ("paid", [1])
+
+
+class RunsTools(BaseLLM):
+    """Runs a tool itself, as models do that are called with functions."""
+
+    def call(self, messages: Any, *args: Any, available_functions: Any = None, **kwargs: Any) -> Any:
+        return available_functions["pay"](to=messages.split()[-1])
+
+
+@pytest.mark.parametrize("other", ["Also pay ann", "Pay bob"])
+def test_a_recorded_model_call_includes_the_tool_calls_that_it_made(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setattr(journal, "CAME_BY", 0.1)
+    paid = []
+
+    @tool("pay")
+    def counted(to: str) -> str:
+        """Pay."""
+        paid.append(to)
+        return f"paid {to}"
+
+    def called(text: str) -> str:
+        return str(RunsTools(model="m").call(text, available_functions={"pay": counted.run}))
+
+    kept, told = begun()
+    TokenMeter(kept, lambda task_id: "")
+    called("Pay ann")
+    begun(entries_of(told))
+    assert called("Pay ann") == "paid ann"
+    called(other)
+    assert paid == ["ann", other.split()[-1]]
 
 
 def test_a_cancelled_tool_is_not_run_again_by_the_next_crew_of_the_method() -> None:
@@ -524,7 +561,7 @@ def test_an_approval_is_for_one_of_an_agents_tools_with_the_same_name(monkeypatc
         ("wire_2", "Wire from B."),
     ]
     shown = asks.gate_of(questions[1], 1, Printed(), None)["question"]
-    assert shown == "The crew wants to call the tool wire_2 (Wire from B.). May it run?"
+    assert shown.endswith(" wants to call the tool wire_2 (Wire from B.). May it run?")
     approved.append(replace(second.value.question.entry, decision={"outcome": "approve", "text": ""}))
     begun(approved)
     assert wired("Do it in another order.", "wire_2", "wire") == "wired from B and wired from A"
