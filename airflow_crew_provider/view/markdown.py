@@ -53,7 +53,7 @@ class _Renderer(RendererHTML):
         """Mark the added and removed lines of a difference."""
         lines = tokens[idx].content.splitlines()
         shown = map(_line_of_difference, lines) if tokens[idx].info == "diff" else map(escape, lines)
-        return str(Markup("<pre>{}</pre>\n").format(Markup("\n").join(shown)))
+        return "<pre>" + "\n".join(shown) + "</pre>\n"
 
 
 def _shown(address: Any) -> Markup:
@@ -65,11 +65,11 @@ def _heading(token: Token) -> str:
     return f"h{min(6, int(token.tag[1:]) + HEADINGS_OF_THE_PAGE)}"
 
 
-def _line_of_difference(line: str) -> Markup:
+def _line_of_difference(line: str) -> str:
     tag = SIGNS.get(line[:1])
     if tag is None or line[:3] in ("+++", "---"):
-        return Markup('<span class="soft">{}</span>').format(line)
-    return Markup(f"<{tag}>{{}}</{tag}>").format(line)  # noqa: S704 - one of two tags
+        return f'<span class="soft">{escape(line)}</span>'
+    return f"<{tag}>{escape(line)}</{tag}>"
 
 
 @cache

@@ -41,8 +41,8 @@ DIFFERS = {
 }
 COLUMNS = ("tests", "dag", "processes", "service", "tried")
 HEAD = (
-    "| Airflow | tests | one DAG in real processes | inbox and reviews in real processes | with the `service` extra "
-    "| tested on | what differs |\n|---|---|---|---|---|---|---|"
+    "| Airflow | tests | one DAG in real processes | inbox and reviews in real processes "
+    "| packages with the `service` extra | tested on | what differs |\n|---|---|---|---|---|---|---|"
 )
 
 

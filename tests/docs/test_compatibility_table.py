@@ -14,7 +14,7 @@ import yaml
 from scripts.matrix import table
 
 ROOT = Path(__file__).parents[2]
-RESULTS = {"tests": "7 passed", "dag": "success", "processes": "3 passed", "service": "changes nothing"}
+RESULTS = {"tests": "7 passed", "dag": "success", "processes": "3 passed", "service": "unchanged"}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_result_changes_its_own_row_only(page: Path) -> None:
     table.record("3.3.2, Python 3.13", RESULTS)
     changed = [line for line in page.read_text("utf-8").splitlines() if line not in before]
     today = f"{datetime.now(UTC):%Y-%m-%d}"
-    assert changed == [f"| 3.3.2, Python 3.13 | 7 passed | success | 3 passed | changes nothing | {today} |  |"]
+    assert changed == [f"| 3.3.2, Python 3.13 | 7 passed | success | 3 passed | unchanged | {today} |  |"]
 
 
 def test_a_release_takes_the_row_of_the_one_before_it(page: Path) -> None:

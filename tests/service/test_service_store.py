@@ -212,7 +212,7 @@ def test_a_gate_can_be_left_out_by_an_input() -> None:
     ("query", "index"),
     [
         (queries.status_query(("state",)), "sqlite_autoindex_executions_2"),
-        (queries.BY_ID, "sqlite_autoindex_executions_1"),
+        (queries.finders(queries.HEAD)[1], "sqlite_autoindex_executions_1"),
         (
             select(executions.c.id).where(executions.c.state == "queued", executions.c.due_at <= 1.0),
             "executions_by_turn",

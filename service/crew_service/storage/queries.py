@@ -116,7 +116,7 @@ def _length(column: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def by_id(connection: Connection, execution_id: str, names: tuple[str, ...] = ()) -> Row[Any] | None:
-    return _by(connection, _finders(names)[1], execution_id)
+    return _by(connection, finders(names)[1], execution_id)
 
 
 def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | None:
@@ -126,12 +126,12 @@ def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | 
 
 def by_either_id(connection: Connection, some_id: str, names: tuple[str, ...] = ()) -> Row[Any] | None:
     """Find an execution by the polled id or the kickoff's id; return the named columns, or all of them."""
-    return _first(connection, _finders(names), some_id)
+    return _first(connection, finders(names), some_id)
 
 
 def locked(connection: Connection, some_id: str, names: tuple[str, ...] = HEAD) -> Row[Any] | None:
     """Find an execution by either id, and lock its row until this transaction ends."""
-    return _first(connection, [query.with_for_update() for query in _finders(names)], some_id)
+    return _first(connection, [query.with_for_update() for query in finders(names)], some_id)
 
 
 def _first(connection: Connection, queries: Iterable[Select[Any]], some_id: str) -> Row[Any] | None:
@@ -140,7 +140,7 @@ def _first(connection: Connection, queries: Iterable[Select[Any]], some_id: str)
 
 
 @lru_cache
-def _finders(names: tuple[str, ...]) -> list[Select[Any]]:
+def finders(names: tuple[str, ...]) -> list[Select[Any]]:
     """Select an execution by its polled id, and by its own id."""
     query = select(*(executions.c[name] for name in names)) if names else select(executions)
     return [query.where(column == bindparam("id")) for column in (executions.c.kickoff_id, executions.c.id)]
