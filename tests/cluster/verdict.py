@@ -7,11 +7,13 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from statistics import quantiles
 from typing import Any
 
 import sqlalchemy
 
+from crew_service.storage.states import State
 from scripts.stack import DagRun
 from scripts.stack.reviews import draft_shown, is_approval, round_of
 
@@ -19,6 +21,7 @@ EXPECTED = {"cluster_failing": "failed"}
 PLAIN = "cluster_plain"
 REVIEWED = ("cluster_gated", "cluster_flow")
 NAIVE = "cluster_naive"
+COLUMNS = "id, state, inputs, meta, output, created_at, ended_at"  # times by the database's clock
 
 
 @dataclass
@@ -50,7 +53,7 @@ def executions(url: str) -> list[dict[str, Any]]:
     """Return every execution that any of the services has stored."""
     engine = sqlalchemy.create_engine(url)
     with engine.connect() as connection:
-        rows = connection.execute(sqlalchemy.text("SELECT id, state, inputs, meta, output, ended_at FROM executions"))
+        rows = connection.execute(sqlalchemy.text(f"SELECT {COLUMNS} FROM executions"))
         found = [dict(row._mapping) for row in rows]
     engine.dispose()
     return [{**each, "inputs": _json(each["inputs"]), "meta": _json(each["meta"]) or {}} for each in found]
@@ -75,8 +78,10 @@ def judge(runs: list[DagRun], stored: list[dict[str, Any]], stuck: set[str]) -> 
 
 
 def _judge_run(run: DagRun, mine: list[dict[str, Any]], verdict: Verdict) -> None:
-    starts = Counter((each["meta"]["airflow"]["task_id"], each["meta"]["airflow"]["map_index"]) for each in mine)
-    verdict.doubled += [f"{run.run_id} {task}: {times} times" for task, times in starts.items() if times > 1]
+    starts = defaultdict(list)
+    for each in mine:
+        starts[each["meta"]["airflow"]["task_id"], each["meta"]["airflow"]["map_index"]].append(each)
+    verdict.doubled += [f"{run.run_id} {task}: {_told(each)}" for task, each in starts.items() if _is_doubled(each)]
     verdict.orphans += [each["id"] for each in mine if each["ended_at"] is None]
     if run.state != EXPECTED.get(run.dag_id, "success"):
         verdict.lost.append(f"{run.dag_id} {run.run_id}: {run.failure_report()}")
@@ -84,6 +89,18 @@ def _judge_run(run: DagRun, mine: list[dict[str, Any]], verdict: Verdict) -> Non
         verdict.seconds.append(_downstream_start(run) - mine[0]["ended_at"])
     elif run.dag_id in REVIEWED:
         verdict.wrong_draft += _wrong_answers(run, mine[0])
+
+
+def _is_doubled(started: list[dict[str, Any]]) -> bool:
+    """Return whether a task started one before its last one had failed; only then, a retry starts another."""
+    in_order = sorted(started, key=lambda each: each["created_at"])
+    return any(
+        one["state"] != State.FAILED or one["ended_at"] > other["created_at"] for one, other in pairwise(in_order)
+    )
+
+
+def _told(started: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{each['id']} {each['state']} {each['created_at']}-{each['ended_at']}" for each in started)
 
 
 def _downstream_start(run: DagRun) -> float:
