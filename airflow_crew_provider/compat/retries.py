@@ -22,7 +22,7 @@ def at_least(default_args: Mapping[str, Any] | None, retries: int = RETRIES, del
     given = default_args or {}
     configured = conf.getint("core", "default_task_retries", fallback=0)
     return {
-        "retries": max(retries, given.get("retries", configured) or 0),
+        "retries": max(retries, int(given.get("retries", configured) or 0)),
         "retry_delay": given.get("retry_delay", delay),
     }
 
@@ -35,6 +35,8 @@ def mapped_at_least(task: Any, given: Json, retries: int = RETRIES) -> Any:
     arguments: Json = task.kwargs
     owners = [each.default_args for each in (arguments.get("dag"), arguments.get("task_group")) if each]
     defaults = {name: value for each in (*owners, given.get("default_args") or {}) for name, value in each.items()}
-    own = at_least(defaults, retries)
-    arguments.update({name: value for name, value in own.items() if name not in given})
+    if "retries" not in given:
+        arguments["retries"] = at_least(defaults, retries)["retries"]
+    if "retry_delay" not in {*given, *defaults}:
+        arguments["retry_delay"] = DELAY
     return task

@@ -116,6 +116,7 @@ class DraftCheck:
             self._patience,
             self._sends_hash,
             self._open_round,
+            self._answer.execution_id,
             self._answer.crew_task_id,
             self._answer.decision,
         ).to_json()
@@ -205,7 +206,8 @@ class DraftCheck:
         """
         posts = self._record.newest.unsettled if is_uuid(self._answer.crew_task_id) else ()
         taken = (SentAnswer.of(post) for post in posts if post.kickoff_id)
-        return next((each for each in taken if each.crew_task_id == self._answer.crew_task_id), None)
+        question = self._answer.execution_id, self._answer.crew_task_id
+        return next((each for each in taken if (each.execution_id, each.crew_task_id) == question), None)
 
     def _is_taken_by_now(self, seen: Execution, verdict: Verdict, sender: Sender) -> bool:
         by_key = self.was_keyed and seen.state is not ExecutionState.PENDING

@@ -50,7 +50,8 @@ class SentAnswer:
     :param patience: how many seconds the service has to respond
     :param sends_hash: whether the answer contains the hash, so that the service refuses it for another draft
     :param open_round: the number of the question, if the same text may wait again after this answer
-    :param crew_task_id: the service's id of the question; None in records from releases up to 0.2.0, like the next
+    :param execution_id: the answered execution; None in records from releases up to 0.2.0, like the next two
+    :param crew_task_id: the service's id of the question
     :param decision: the answer in one word
     :param intended_at: when it was sent, in epoch seconds
     :param lost_at: when the response was given up as lost, in epoch seconds
@@ -61,6 +62,7 @@ class SentAnswer:
     patience: float = 0.0
     sends_hash: bool = False
     open_round: int | None = None
+    execution_id: str | None = None
     crew_task_id: str | None = None
     decision: str | None = None
     intended_at: float = 0.0

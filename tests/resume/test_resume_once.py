@@ -107,6 +107,17 @@ def test_n13_a_live_question_that_is_not_known_to_be_answered_gets_its_answer(
     assert len(server.sent(POST)) == 2
 
 
+@pytest.mark.row("N13")
+def test_n13_a_live_question_of_a_new_execution_gets_its_answer_even_if_its_id_is_used_again(
+    server: FaultServer,
+) -> None:
+    server.on(POLL, UNKNOWN_LIVE, LIVE.running).on("GET /status/k-9", UNKNOWN_LIVE).on(POST, LIVE.resumed)
+    task_run = TaskRun("resume")
+    run(on_live(QUESTION), task_run)
+    run(on_live(QUESTION, execution_id="k-9", is_approve=False, human_feedback="Shorter."), task_run.clear())
+    assert len(server.sent(POST)) == 2
+
+
 LOST: dict[str, Any] = {
     "reset": NoReply(RESET),
     "silence": NoReply(SILENCE),

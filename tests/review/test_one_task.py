@@ -254,7 +254,12 @@ def test_its_dag_has_one_task_that_retries_five_times() -> None:
 @one_task
 @pytest.mark.parametrize(
     ("default_args", "given", "retries", "delay"),
-    [({}, {}, 5, 10), ({"retries": 9, "retry_delay": timedelta(seconds=1)}, {}, 9, 1), ({}, {"retries": 7}, 7, 10)],
+    [
+        ({}, {}, 5, 10),
+        ({"retries": "7", "retry_delay": 300}, {}, 7, 300),
+        ({"retries": 9, "retry_delay": timedelta(seconds=1)}, {}, 9, 1),
+        ({}, {"retries": 7}, 7, 10),
+    ],
     ids=str,
 )
 def test_a_mapped_task_has_as_many_retries(default_args: Json, given: Json, retries: int, delay: int) -> None:

@@ -169,6 +169,7 @@ DELAY, OWN_DELAY = timedelta(seconds=10), timedelta(minutes=5)
         ({"retries": None}, 2, 2, DELAY),
         ({"retries": 0}, 2, 2, DELAY),
         ({"retries": 5, "owner": "ann"}, 2, 5, DELAY),
+        ({"retries": "3"}, 2, 3, DELAY),
         ({"retry_delay": OWN_DELAY}, 3, 3, OWN_DELAY),
     ],
 )

@@ -290,7 +290,9 @@ class Executions:
 
     def _stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
         head = self._head(kickoff_id)
-        if head is not None and self.sees(caller, head) and head.state in states.OVER:
+        if head is None or not self.sees(caller, head):
+            raise UnknownExecution("no such execution")
+        if head.state in states.OVER:
             raise AlreadyOver(State(head.state))
         now = self._database.now()
         with self._database.writing() as connection:

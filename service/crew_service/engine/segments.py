@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import SQLAlchemyError
 
 from crew_service import tracing
 from crew_service.engine import asks, events, machine, retrying, steps, tool_rules, usage
@@ -138,6 +139,8 @@ class Segment:
                 span.error = type(killed).__name__
                 self._go_on_after(killed)
             except BaseException as failure:  # even a crew's SystemExit must not stop the service
+                if isinstance(failure, SQLAlchemyError):
+                    raise  # the database refused a value
                 if machine.is_trouble(failure) and (crew.isolation == "process" or failure is self._trouble):
                     raise  # not the crew's error: a crew's process reports its own, and an inline crew raises its own
                 span.error = type(failure).__name__
