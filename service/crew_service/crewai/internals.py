@@ -60,7 +60,6 @@ _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
-MEMORY = {step_events.RECALL: "recall", step_events.SAVE: "_encode_batch"}  # a memory's methods; saves run in a thread
 OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # reasons in that error that are not the model's fault
 ERROR = 400  # the lowest HTTP status code that means an error
 
@@ -90,7 +89,7 @@ class Recorder(step_events.Answers, Protocol):
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...
     def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
-    def of_memory(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
+    def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
 
 
 class RecordedCall(Protocol):
@@ -130,11 +129,9 @@ def record_calls(recorder: Recorder) -> None:
     _tell_namesakes_apart()
     emit = step_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
     crewai_event_bus.emit = emit  # type: ignore[method-assign, assignment]
-    wait = RPMController.check_or_wait
+    wait, recall = RPMController.check_or_wait, unified_memory.Memory.recall
     RPMController.check_or_wait = wraps(wait)(_deferred(wait))  # type: ignore[method-assign, assignment]
-    for name, method in MEMORY.items():
-        use = getattr(unified_memory.Memory, method)
-        setattr(unified_memory.Memory, method, wraps(use)(_remembered(name, use)))
+    unified_memory.Memory.recall = wraps(recall)(_recalled(recall))  # type: ignore[method-assign]
 
 
 def record_tool_calls(recorder: Recorder) -> bool:
@@ -281,21 +278,21 @@ def _keep_limit(*, is_made: bool) -> None:
             wait()
 
 
-def _remembered(name: str, use: Callable[..., Any]) -> Callable[..., Any]:
-    """Record lookups in a memory, which may change before the task restarts, and saves, which need no repetition."""
+def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
+    """Record memory lookups: the memory, and with it the prompt, may change before the task restarts."""
 
-    def used(memory: unified_memory.Memory, *args: Any, **kwargs: Any) -> Any:
-        recorded = _recorders[0].of_memory(name, args, kwargs)
+    def recalled(memory: unified_memory.Memory, *args: Any, **kwargs: Any) -> Any:
+        recorded = _recorders[0].of_recall(args, kwargs)
         if recorded is None:
-            return use(memory, *args, **kwargs)
+            return recall(memory, *args, **kwargs)
         if recorded.is_answered:
             return recorded.answer()
         recorded.begin()
         with recorded.inside():
-            answer = use(memory, *args, **kwargs)
-        return recorded.end(answer)
+            found = recall(memory, *args, **kwargs)
+        return recorded.end(found)
 
-    return used
+    return recalled
 
 
 TOOLS: dict[str, Callable[[Any], Any]] = {
@@ -326,7 +323,7 @@ class NoRecorder:
     def of_tool(self, tool: Any, *call: Any) -> None:
         return None
 
-    def of_memory(self, *call: Any) -> None:
+    def of_recall(self, *call: Any) -> None:
         return None
 
     def has_model_answer(self) -> bool:

@@ -5,7 +5,7 @@ get the recorded answers; calls without a recorded answer are executed. The key 
 review round, the calling tool or model, the request, and how often that request has been made.
 
 The start of a tool call is stored before the tool runs. Every answer is sent to the service before the crew continues.
-An agent's memory lookups are also recorded, because later prompts contain their results, and so are the memories saved.
+An agent's memory lookups are also recorded, because later prompts contain their results.
 Calls outside any task, such as a crew planner's, are assigned to an additional task with an empty name. A call that
 cannot be assigned to a task, such as one from a user's own thread while several tasks are running, is neither answered
 from the journal nor recorded.
@@ -79,7 +79,7 @@ class Place:
     tool: Any = None
     method: str = ""
     model: str | None = None  # the key of the model call within it
-    in_once: bool = False  # within a run-once tool or a memory's save, which a question elsewhere must not interrupt
+    in_once: bool = False  # within a tool that may run only once, which a question elsewhere must not interrupt
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("the running task, for its journal", default=None)
@@ -325,13 +325,13 @@ class Journal:
             call.announce(name)
         return call
 
-    def of_memory(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Return the call for a memory lookup or a save, which is treated as a tool call that only reads."""
-        call = self._call("tool", name, answers.as_text((args, kwargs)), is_read=True)
+    def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Return the call for an agent's memory lookup, which is treated as a tool call that only reads."""
+        call = self._call("tool", step_events.RECALL, answers.as_text((args, kwargs)), is_read=True)
         if call:
             call.asked = kwargs or args
-            call.inner = Place(call.entry.key, in_once=name == step_events.SAVE)
-            call.announce(name)
+            call.inner = Place(call.entry.key)
+            call.announce(step_events.RECALL)
         return call
 
     def _call(

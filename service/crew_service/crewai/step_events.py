@@ -30,7 +30,7 @@ from crewai.events.types.tool_usage_events import (
 from crewai.utilities.string_utils import sanitize_tool_name
 
 Emit = Callable[[Any, Any], Any]
-RECALL, SAVE, PLAN = "recall", "save", "a plan"  # no tool can have the last name
+RECALL, PLAN = "recall", "a plan"  # no tool can have the latter name
 STARTS = (ToolUsageStartedEvent, MemoryRetrievalStartedEvent, AgentReasoningStartedEvent)
 ENDS_OF_TOOLS = (ToolUsageFinishedEvent, ToolUsageErrorEvent)
 ENDS_OF_RECALLS = (MemoryRetrievalCompletedEvent, MemoryRetrievalFailedEvent)

@@ -20,13 +20,12 @@ from crewai import Agent, BaseLLM, Task
 from crewai.flow import Flow, listen, router, start
 from crewai.mcp.client import MCPClient
 from crewai.mcp.transports.http import HTTPTransport
-from crewai.memory.unified_memory import Memory
 from crewai.tools import BaseTool, mcp_tool_wrapper, tool
 from crewai.tools.mcp_native_tool import MCPNativeTool
 from crewai.tools.mcp_tool_wrapper import MCPToolWrapper
 from pydantic import BaseModel
 
-from crew_service.crewai import answers, flow_values, internals, journal, step_events
+from crew_service.crewai import answers, flow_values, internals, journal
 from crew_service.crewai.errors import Asked
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
@@ -359,31 +358,6 @@ def test_a_recorded_model_call_includes_the_tool_calls_that_it_made(
     assert paid == ["ann", other.split()[-1]]
 
 
-@pytest.mark.parametrize("method", ["remember", "remember_many"])
-def test_a_task_that_restarts_does_not_save_its_memories_again(tmp_path: Path, method: str) -> None:
-    """A crew in a Flow's method runs again from its beginning."""
-    embedded: list[str] = []
-
-    def embed(texts: list[str]) -> list[list[float]]:
-        embedded.extend(texts)
-        return [[1.0, float(len(text))] for text in texts]
-
-    def saved() -> Any:
-        memory = Memory(embedder=embed, llm=InTurn(model="m", tools=[]), storage=str(tmp_path))
-        fact: Any = "a fact" if method == "remember" else ["a fact"]
-        record = getattr(memory, method)(fact, scope="/facts", categories=["c"], importance=0.5, metadata={"a": 1})
-        memory.drain_writes()
-        assert [each.content for each in memory.list_records()] == ["a fact"]
-        return record
-
-    _, told = begun()
-    record = saved()
-    assert embedded == ["a fact"]
-    begun(entries_of(told))
-    again = saved()
-    assert (embedded, again and again.id) == (["a fact"], record and record.id)
-
-
 def test_a_cancelled_tool_is_not_run_again_by_the_next_crew_of_the_method() -> None:
     kept, _ = begun(scope=journal.Scope("method", "aa/1 round 0"))
     call = kept.of_tool(pay, "_run", (), {})
@@ -518,8 +492,6 @@ def test_what_a_finished_tool_or_task_left_at_work_goes_on_after_a_question() ->
         wire.run()
     assert of_tool.run(kept.of_model, "a model", ("a memory",), {})
     assert of_task.run(kept.of_model, "a model", ("a memory",), {})
-    with kept.of_memory(step_events.SAVE, ("a fact",), {}).inside():
-        assert kept.of_model("a model", ("a memory",), {})
     with pytest.raises(Asked):
         kept.of_model("a model", ("the next step",), {})
     kept(TaskDone({"task_id": "beside", "agent": "", "output": "", "execution_time": 0.0}))
