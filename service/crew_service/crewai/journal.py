@@ -298,7 +298,7 @@ class Journal:
         self.stop_if_asked()
         name, about = internals.called_as(tool)
         arguments = internals.arguments_by_name(tool, method, args, kwargs)
-        asked = answers.as_text((name, args, kwargs))
+        asked = answers.as_text((name, args, kwargs, *([about] if about else ())))
         call = self._call("tool", name, asked, mark=OF_NAMESAKE if about else "")
         was_once = call is not None and call.entry.once  # by a rule that may have been removed since
         rule = (
@@ -486,8 +486,8 @@ class Journal:
     def _has(self, known: dict[str, JournalEntry], call: Call) -> bool:
         """Whether an earlier call to the same tool was recorded and has not been made again.
 
-        A nested task whose texts have changed never begins again under its earlier name. An earlier version's
-        journal does not tell tools with the same name apart, so the call may have been to any of them.
+        A nested task whose texts have changed never begins again under its earlier name. A recorded call to one of
+        several tools with this name may have been to any of them: their order may have changed.
         """
         entry = call.entry
         entered = self._entered.get(entry.task_id, set())
@@ -495,7 +495,8 @@ class Journal:
         same = (
             each
             for each in known.values()
-            if each.name == entry.name or (each.name == own and not each.key.endswith(OF_NAMESAKE))
+            if each.name in (entry.name, own)
+            or (each.key.endswith(OF_NAMESAKE) and each.name.rpartition("_")[0] == own)
         )
         parts = (each.part for each in same if asks.may_have_run(each))
         return any(part == entry.part or ("/" in part and _nested(part) not in entered) for part in parts)

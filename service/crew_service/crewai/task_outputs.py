@@ -19,7 +19,9 @@ from crew_service.engine.drafts import json_object_in
 OBJECT = "pydantic"
 # Fields that other keys of a stored output determine; the others depend on CrewAI's version.
 TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "json_dict", "agent", "output_format"))
-LONGEST_KEPT = 256 * 1024  # characters per field; each process receives those of all finished tasks
+# Prompts and tool results, which nobody needs once the task has ended.
+LEFT_OUT = frozenset(("messages",))
+LONGEST_KEPT = 64 * 1024  # characters per field; each process receives those of all finished tasks
 
 
 def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
@@ -42,13 +44,20 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
 
 
 def _kept(output: TaskOutput) -> dict[str, str]:
-    """Encode the fields that only later processes of the crew need, such as its object and its messages."""
+    """Encode the fields that only later processes of the crew need, e.g. an object that its JSON does not restore."""
     kept = {}
-    for name in TaskOutput.model_fields.keys() - TOLD:
+    for name in TaskOutput.model_fields.keys() - TOLD - LEFT_OUT:
+        value = getattr(output, name)
         with suppress(answers.NotStorable):
-            if value := getattr(output, name):
+            if value and not (name == OBJECT and _is_in_json(value)):
                 kept[name] = answers.encoded(value)
     return {name: text for name, text in sorted(kept.items()) if len(text) <= LONGEST_KEPT}
+
+
+def _is_in_json(value: BaseModel) -> bool:
+    with suppress(Exception):  # raised by a user's model
+        return type(value).model_validate(value.model_dump(mode="json")) == value
+    return False
 
 
 def structured(output: Any) -> dict[str, Any] | None:

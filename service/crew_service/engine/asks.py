@@ -116,7 +116,7 @@ def _sentence(question: PendingQuestion) -> str:
     if question.kind == QUESTION:
         return question.text
     # Only whole words are left out: the beginning of a secret would not be recognized.
-    about = _without_unseen(textwrap.shorten(question.about, LONGEST_ABOUT))
+    about = _without_unseen(textwrap.shorten(question.about, LONGEST_ABOUT, break_on_hyphens=False))
     tool = f"{question.entry.name} ({about})" if about else question.entry.name
     if question.kind == UNKNOWN:
         return f"It is unknown whether the tool {tool} did its work: {question.text}. Did it succeed?"

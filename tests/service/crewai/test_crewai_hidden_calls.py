@@ -540,8 +540,8 @@ class InTurn(BaseLLM):
         return [{"id": f"{done}", "type": "function", "function": {"name": self.tools[done], "arguments": "{}"}}]
 
 
-def wired(text: str, *names: str) -> str:
-    tools = [Transfer(account=each, description=f"Wire from {each}.") for each in ("A", "B")]
+def wired(text: str, *names: str, accounts: str = "AB") -> str:
+    tools = [Transfer(account=each, description=f"Wire from {each}.") for each in accounts]
     agent = Agent(role="r", goal="g", backstory="b", llm=InTurn(model="m", tools=names), tools=tools)
     return Task(description=text, expected_output="e", agent=agent).execute_sync().raw
 
@@ -577,3 +577,26 @@ def test_a_tool_with_the_same_name_as_another_may_have_made_a_call_that_an_earli
     with pytest.raises(Asked) as asked:
         wired("Do it.", "wire_2")
     assert (asked.value.question.kind, Transfer.made) == ("unknown_outcome", [])
+
+
+@pytest.mark.parametrize("accounts", ["B", "BA"])
+def test_a_tool_may_have_made_a_call_that_was_recorded_when_it_had_another_number(
+    monkeypatch: pytest.MonkeyPatch, accounts: str
+) -> None:
+    monkeypatch.setattr(journal, "CAME_BY", 0.1)
+    monkeypatch.setattr(Transfer, "made", [])
+    begun([replace(recorded("wire_2"), key=f"of B:1{journal.OF_NAMESAKE}")])
+    with pytest.raises(Asked) as asked:
+        wired("Do it.", "wire", accounts=accounts)
+    assert (asked.value.question.kind, Transfer.made) == ("unknown_outcome", [])
+
+
+def test_an_approval_of_one_tool_is_not_for_another_that_now_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transfer, "made", [])
+    begun()
+    with pytest.raises(Asked) as asked:
+        wired("Do it.", "wire")
+    begun([replace(asked.value.question.entry, decision={"outcome": "approve", "text": ""})])
+    with pytest.raises(Asked):
+        wired("Do it.", "wire", accounts="BA")
+    assert Transfer.made == []

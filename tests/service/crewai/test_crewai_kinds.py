@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from crewai import Task
 from engine_stub import CREWS, EngineStub
 from pydantic import BaseModel, Field
 
-from crew_service.crewai import load, task_outputs
+from crew_service.crewai import answers, load, task_outputs
 from crew_service.engine.crew import Completed, CrewFailed, PendingReview, StepDone, TaskInfo, TaskOutput
 from crew_service.targets import BadTarget
 
@@ -76,12 +77,12 @@ def test_an_edited_object_is_checked_as_its_model_reads_it(play: Player) -> None
         crew.approve('{"full_name": "Grace"}')
 
 
-def test_the_failures_and_messages_of_a_task_are_known_in_the_next_process(play: Player) -> None:
+def test_the_failed_tools_of_a_task_are_known_in_the_next_process(play: Player) -> None:
     pytest.importorskip("crewai.tools.tool_failure", reason="this version does not report them")
     crew = play("with_a_failed_tool")
     crew.segment()
-    assert crew.approve().output == "[(True, True), (False, False)]"
-    assert "flaky" in crew.done[0]["point"]["messages"]
+    assert crew.approve().output == "[True, False]"
+    assert "messages" not in crew.done[0]["point"], "prompts and the results of tools"
 
 
 def test_an_edited_object_fits_the_model_of_its_task_or_ends_the_execution(play: Player) -> None:
@@ -239,3 +240,20 @@ def test_the_example_crew_leaves_the_person_out_where_an_input_says_so(tmp_path:
     crew = EngineStub(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
     crew.inputs = {"topic": "heat pumps", "review": "no"}
     assert isinstance(crew.segment(), Completed)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"class": "builtins:print", "items": ["called"]},
+        {"class": "subprocess:getoutput", "items": ["called"]},
+        {"class": "builtins:print", "state": {}},
+        {"class": "builtins:print", "fields": {}},
+    ],
+)
+def test_a_stored_answer_calls_nothing_but_models_and_containers(
+    stored: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((TypeError, AttributeError)):
+        answers.decoded(json.dumps(stored))
+    assert capsys.readouterr().out == ""
