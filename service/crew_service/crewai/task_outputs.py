@@ -38,25 +38,25 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
     data = structured(output)
     if data is not None:
         result["output_json"] = data
-    if kept := _kept(output):
+    if kept := _kept(output, data):
         result["point"] = kept
     return result
 
 
-def _kept(output: TaskOutput) -> dict[str, str]:
+def _kept(output: TaskOutput, data: Any) -> dict[str, str]:
     """Encode the fields that only later processes of the crew need, e.g. an object that its JSON does not restore."""
     kept = {}
     for name in TaskOutput.model_fields.keys() - TOLD - LEFT_OUT:
         value = getattr(output, name)
         with suppress(answers.NotStorable):
-            if value and not (name == OBJECT and _is_in_json(value)):
+            if value and not (name == OBJECT and _is_in_json(value, data)):
                 kept[name] = answers.encoded(value)
     return {name: text for name, text in sorted(kept.items()) if len(text) <= LONGEST_KEPT}
 
 
-def _is_in_json(value: BaseModel) -> bool:
+def _is_in_json(value: BaseModel, data: Any) -> bool:
     with suppress(Exception):  # raised by a user's model
-        return type(value).model_validate(value.model_dump(mode="json")) == value
+        return type(value).model_validate(data) == value
     return False
 
 
