@@ -273,12 +273,11 @@ def test_an_event_that_is_missing_or_malformed_fails_the_task(server: FaultServe
 
 
 def test_exponential_backoff_and_max_wait_replace_the_pace(server: FaultServer, dialect: Dialect) -> None:
-    server.on(POLL, *[dialect.running] * 4, dialect.completed)
+    server.on(POLL, *[dialect.running] * 9, dialect.completed)
     end_of(sensor("poke", exponential_backoff=True, max_wait=0.2))
     pauses = [b.at - a.at for a, b in zip(server.requests, server.requests[1:], strict=False)]
-    assert pauses[0] < 0.12
-    assert 0.12 < pauses[2] < 0.5
-    assert pauses[3] < 0.5
+    assert pauses[2] > 0.12
+    assert sum(pauses) < 0.05 * 2**8, "without a maximum, the last pause alone takes as long"
 
 
 @pytest.mark.row("A22")

@@ -72,14 +72,21 @@ def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(
 
 @pytest.mark.since_airflow("3.3")  # which takes the wake for a kill
 def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: AirflowStack, live_crew: CrewService) -> None:
-    run = airflow.api.trigger("inbox_cancel")
-    run.wait_for("success")
+    def is_taken_for_a_kill() -> bool:
+        run = airflow.api.trigger("inbox_cancel")
+        run.wait_for("success")
+        record = run.xcom("wait")
+        assert record["output"] == "Draft 1 on tea."
 
-    record = run.xcom("wait")
-    assert record["output"] == "Draft 1 on tea."
-    killed = f'Trigger cancelled by user action, invoking on_kill","name":"inbox_cancel/{run.run_id}/wait'
-    wait_until(lambda: killed in airflow.logs(), "Airflow to take the wake for a user's kill")
-    assert status(live_crew, record["kickoff_id"]) == "NOT FOUND", "it waits for a person, and was not stopped"
+        def is_logged(event: str) -> bool:
+            return f'{event}","name":"inbox_cancel/{run.run_id}/wait' in airflow.logs()
+
+        wait_until(lambda: is_logged("trigger completed"), "the end of the trigger")
+        assert status(live_crew, record["kickoff_id"]) == "NOT FOUND", "it waits for a person, and was not stopped"
+        return is_logged("Trigger cancelled by user action, invoking on_kill")
+
+    # On a busy machine, the question may come before the wait: the first poll finds it, and nothing is woken.
+    assert any(is_taken_for_a_kill() for _ in range(3))
 
 
 def test_a_question_that_came_before_the_wait_is_found_at_its_first_poll(
