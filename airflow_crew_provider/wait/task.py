@@ -166,6 +166,7 @@ class WaitingTask(CrewTask):
     poll_in_worker: float  # seconds
     inbox: Json | None = None  # where the execution's webhooks are stored, once looked up
     _ti: Any = None
+    _is_stopping = False
 
     def __init__(
         self,
@@ -385,11 +386,21 @@ class WaitingTask(CrewTask):
         """Fail if the execution must not be passed downstream."""
 
     def stop_execution(self, kickoff_id: str) -> bool | CrewError:
-        """Try to stop an execution; return whether it was stopped, or the error."""
+        """Try to stop an execution; return whether it was stopped, or the error.
+
+        The task's execution timeout may interrupt a stop that the wait's own timeout requested, and then request it
+        again. The service refuses the second one, although the first one worked.
+        """
+        was_interrupted, self._is_stopping = self._is_stopping, True
         try:
-            return self.hook.stop(kickoff_id)
+            stopped = self.hook.stop(kickoff_id)
         except CrewError as error:
             return error
+        if not stopped and was_interrupted:
+            reply = self.poller.poll(kickoff_id)
+            return isinstance(reply, Execution) and reply.has_failed
+        self._is_stopping = False
+        return stopped
 
     def stop_if_asked(self, kickoff_id: str, goes_on: outcomes.States = outcomes.GOES_ON) -> None:
         """Stop the execution of a task that ended for good, if `cancel_on_kill` is set; log its fate either way."""

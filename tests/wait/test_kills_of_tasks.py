@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from threading import Thread
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from faults.dialects import SPEC
-from faults.server import FaultServer
+from faults.server import FaultServer, Reply
 from simulated_airflow import TaskRun, tell_states
 from waiting_tasks import POLL, completed, kickoff_that_waits, sensor_that_waits
 
+from airflow_crew_provider.compat.supervisor import AirflowTaskTimeout
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from scripts.stack.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 POST, STOP = "POST /kickoff", "POST /stop/k-1"
@@ -92,3 +97,36 @@ def test_a5_an_execution_whose_id_arrives_after_the_kill_is_stopped_if_a_user_en
     server.on(POST, answers_late)
     assert task.execute(TaskRun("kickoff").context()) == "k-1"
     assert len(server.sent(STOP)) == stops
+
+
+@pytest.mark.row("A6")
+@pytest.mark.parametrize(("after", "fate"), [(SPEC.failed, "was stopped"), (SPEC.running, "could not be stopped")])
+def test_a6_a_stop_that_the_execution_timeout_interrupts_is_reported_by_what_became_of_it(
+    server: FaultServer,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    after: Any,
+    fate: str,
+) -> None:
+    server.on(POLL, SPEC.running).on(STOP, Reply(delay=60, body={}), Reply(status=409, body={}))
+    task = kickoff_that_waits(deferrable=False, timeout=0.2, poll_interval=0.05)
+
+    def reach_the_timeout() -> None:
+        wait_until(lambda: server.sent(STOP), "the stop")
+        server.on(POLL, after)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def time_out(*_: object) -> None:
+        raise AirflowTaskTimeout
+
+    before = signal.signal(signal.SIGUSR1, time_out)
+    thread = Thread(target=reach_the_timeout)
+    thread.start()
+    try:
+        task.execute(TaskRun(task.task_id).context())
+    except AirflowTaskTimeout:
+        task.on_kill()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert f"The task was killed. Execution k-1 {fate}" in capsys.readouterr().out + caplog.text

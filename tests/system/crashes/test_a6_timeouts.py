@@ -35,7 +35,7 @@ class Late:
         try:
             wait_until(lambda: text in self.run.log(self.task_id), f"{text!r} in the log of {self.run.dag_id}")
         except StackTimeout as late:
-            raise StackTimeout(f"{late}: {self.run.failure_report()}") from None
+            raise StackTimeout(f"{late}: {self.run.failure_report()}\n{self.run.log(self.task_id)}") from None
 
 
 @pytest.fixture(scope="module")
