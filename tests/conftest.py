@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A test that is left out isn't skipped: nothing is missing on this machine, and `make test-matrix` runs it.
 
     Tests on Airflow's processes come first, a group for each of their Airflows: as many workers run one each, while
-    others run the rest.
+    others run the rest: first crews of CrewAI, of which one takes minutes.
     """
     newer = [item for item in items if any(_needs(mark) > AIRFLOW for mark in item.iter_markers("since_airflow"))]
     if newer:
@@ -100,8 +100,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         if config.pluginmanager.hasplugin("xdist") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
+    rooms = ("system", "crewai")
     places = _places(items)
-    items.sort(key=lambda item: ("system" not in item.path.parts, "crashes" in item.path.parts, places[item.path]))
+    items.sort(
+        key=lambda item: (
+            *(room not in item.path.parts for room in rooms),
+            "crashes" in item.path.parts,
+            places[item.path],
+        )
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -127,20 +134,17 @@ def pytest_unconfigure() -> None:
 
 
 def _places(items: list[pytest.Item]) -> dict[Path, tuple[float, Path]]:
-    """Order the modules so that the cores are busy all the time.
+    """Spread the modules whose tests wait among those that keep a core busy, which also come last.
 
-    Modules whose tests wait run beside Airflow's processes, crews of CrewAI, of which one takes minutes, after some of
-    them, and those that keep a core busy in small steps come last. The places are the same in each worker, wherever it
-    began to collect.
+    The places are the same in each worker, wherever it began to collect.
     """
     waits = {item.path for item in items if item.get_closest_marker("waits") or item.get_closest_marker("slow")}
     paths = sorted({item.path for item in items})
-    crews = [path for path in paths if "crewai" in path.parts]
-    waiting = [path for path in paths if path in waits and path not in crews]
-    others = [path for path in paths if path not in waits and path not in crews]
+    kinds = [[path for path in paths if path in waits], [path for path in paths if path not in waits]]
+    shares = (0.8, 1.0)
     return {
-        path: (begin + (end - begin) * number / len(kind), path)
-        for kind, begin, end in ((waiting, 0.0, 0.7), (crews, 0.2, 0.7), (others, 0.0, 1.0))
+        path: (share * number / len(kind), path)
+        for share, kind in zip(shares, kinds, strict=True)
         for number, path in enumerate(kind)
     }
 

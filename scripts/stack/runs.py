@@ -126,7 +126,7 @@ class DagRun:
             found = self.reviews()
             return found if len(found) >= number else None
 
-        return wait_until(check, f"{number} reviews of {self.dag_id}", 2 * POLL)
+        return wait_until(check, f"{number} reviews of {self.dag_id}", POLL)
 
     def answer(self, review: Mapping[str, Any], option: str, **params: Any) -> None:
         """Answer a review as this API's user."""

@@ -125,7 +125,7 @@ class Segment:
         return before + time.monotonic() - self._began
 
     def run(self, crew: Crew) -> None:
-        """Run the crew and record how the segment ended; let `Cancelled` and machine errors propagate."""
+        """Run the crew and record how the segment ended; let `Cancelled`, machine and database errors propagate."""
         if self._row.losses >= MOST_LOSSES:
             self.fail(LOST)
             return
@@ -133,14 +133,12 @@ class Segment:
         with tracing.segment(self._row) as span:
             try:
                 outcome = self._outcome(crew)
-            except Cancelled:
+            except (Cancelled, SQLAlchemyError):  # the latter: the database refused a value
                 raise
             except CrewKilled as killed:
                 span.error = type(killed).__name__
                 self._go_on_after(killed)
             except BaseException as failure:  # even a crew's SystemExit must not stop the service
-                if isinstance(failure, SQLAlchemyError):
-                    raise  # the database refused a value
                 if machine.is_trouble(failure) and (crew.isolation == "process" or failure is self._trouble):
                     raise  # not the crew's error: a crew's process reports its own, and an inline crew raises its own
                 span.error = type(failure).__name__
