@@ -29,6 +29,7 @@ def test_a15_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
     assert len(deployment.executions(topic)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.row("A16")
 def test_a16_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_execution_runs(
     airflow: AirflowStack, deployments: dict[str, Deployment]
@@ -79,6 +80,7 @@ def _retries(airflow: AirflowStack) -> int:
     return int(airflow.api.json("GET", "dags/edited_retries/tasks/crew")["retries"])
 
 
+@pytest.mark.long
 @pytest.mark.row("N18")
 def test_n18_a_wait_and_a_kickoff_survive_a_connection_that_is_not_found_for_a_while(
     airflow: AirflowStack, deployments: dict[str, Deployment]

@@ -126,6 +126,7 @@ def test_a13_a_notifier_that_raises_fails_nothing(runs: dict[str, DagRun]) -> No
     assert "A notifier failed" in run.log("review", try_number=1)
 
 
+@pytest.mark.long
 @pytest.mark.row("A20")
 @pytest.mark.since_airflow("3.3")
 def test_a20_an_answer_that_no_task_can_read_ruins_no_review(stack: AirflowStack) -> None:
@@ -148,6 +149,7 @@ def test_a20_an_answer_that_no_task_can_read_ruins_no_review(stack: AirflowStack
     assert run.xcom("review")["human_feedback"] == "Good."
 
 
+@pytest.mark.long
 @pytest.mark.row("A13")
 def test_a13_the_next_form_says_whose_answer_was_not_taken_and_why(
     stack: AirflowStack, runs: dict[str, DagRun]

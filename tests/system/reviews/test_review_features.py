@@ -54,6 +54,7 @@ def test_an_edited_draft_is_the_result_of_the_crew(stack: AirflowStack) -> None:
     assert run.xcom("crew.round_1.review")["edited_output"] == EDITED
 
 
+@pytest.mark.long
 def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_asked_anew(stack: AirflowStack, crew: CrewService) -> None:
     run = stack.api.trigger("review_edit")
     asked = question_in(run, "crew.round_1.review")
@@ -104,6 +105,7 @@ def test_somebody_of_a_later_step_may_answer_once_it_has_come(stack: AirflowStac
     assert run.xcom("review")["reviewer"]["id"] == "admin"
 
 
+@pytest.mark.long
 def test_an_answer_of_the_first_person_in_the_second_of_the_escalation_is_kept(
     stack: AirflowStack, rita: AirflowApi
 ) -> None:
@@ -151,6 +153,7 @@ def test_two_approvers_and_the_first_one_twice(stack: AirflowStack, rita: Airflo
     assert "`admin` has already approved" in run.log("review")
 
 
+@pytest.mark.long
 def test_of_two_approvers_one_revises(stack: AirflowStack, rita: AirflowApi) -> None:
     run = stack.api.trigger("review_approvals")
     question_in(run, "review")

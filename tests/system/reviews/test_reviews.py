@@ -88,6 +88,7 @@ def decisions(airflow: AirflowStack, dag_id: str, *run_id: str) -> list[dict[str
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_two_gates_and_three_rounds_in_one_execution(stack: AirflowStack, runs: dict[str, DagRun]) -> None:
     run = runs["review_gates"]
     first = review_in(run, "crew.round_1.review")
