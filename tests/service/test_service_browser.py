@@ -1,4 +1,4 @@
-"""The page in a real browser, in the window of a desktop and of a phone: it updates itself and loses nothing typed."""
+"""The page in a real browser, in the windows of a desktop and a phone: it updates itself and loses nothing typed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(params=sorted(WINDOWS))
+@pytest.fixture
 def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
-    page = new_page(browser, viewport=WINDOWS[request.param])
+    page = new_page(browser, viewport=WINDOWS[getattr(request, "param", "desktop")])
     yield page
     page.close()
+
+
+in_each_window = pytest.mark.parametrize("page", sorted(WINDOWS), indirect=True)
 
 
 def sign_in(page: Page, client: Client, path: str = "/") -> None:
@@ -37,6 +40,7 @@ def sign_in(page: Page, client: Client, path: str = "/") -> None:
     page.goto(client.url + path)
 
 
+@in_each_window
 def test_the_page_updates_itself_and_keeps_what_is_typed(serve: Serve, page: Page) -> None:
     client = serve(GATED)
     first = client.kickoff("first")
@@ -91,6 +95,7 @@ TABLE = f"| a | b |\n|---|---|\n| {'wide' * 40} | {'x' * 200} |\n"
 WIDE = "[...document.querySelectorAll('.card')].filter((card) => card.scrollWidth > card.clientWidth).length"
 
 
+@in_each_window
 def test_long_words_stay_within_their_cards(serve: Serve, page: Page) -> None:
     names = ["a_long_name_of_a_task_" * 4, "and_one_that_fails_" * 4]
     client = serve({"tasks": [{"id": names[0], "output": TABLE}, {"id": names[1], "error": "no-luck" * 60}]})
@@ -102,6 +107,7 @@ def test_long_words_stay_within_their_cards(serve: Serve, page: Page) -> None:
     assert page.evaluate(WIDE) == 0
 
 
+@in_each_window
 def test_the_wide_table_of_a_draft_stays_within_its_card(serve: Serve, page: Page) -> None:
     client = serve({"tasks": [{"id": "draft_task", "output": TABLE, "human_input": True}]})
     kickoff_id = client.kickoff()
@@ -126,6 +132,7 @@ def test_times_are_of_the_readers_time_zone_also_after_an_update(serve: Serve, b
             client.kickoff()
 
 
+@in_each_window
 def test_where_airflow_asks_the_buttons_are_a_click_away(serve: Serve, page: Page) -> None:
     client = serve(GATED)
     review = {"task_id": "review", "approvals": 2, "named_people": True}

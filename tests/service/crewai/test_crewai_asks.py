@@ -114,8 +114,14 @@ def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
 
 
 @pytest.mark.row("S1")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("point", [1, 3.5])
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        pytest.param(kind, point, marks=[pytest.mark.long] if (kind in ("native", "beside")) is (point == 1) else [])
+        for kind in KINDS
+        for point in (1, 3.5)
+    ],
+)
 def test_s1_a_process_that_is_killed_runs_no_call_without_an_approval_or_twice(
     service: Command, server: OpenAI, tmp_path: Path, kind: str, point: float
 ) -> None:
