@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -113,13 +114,15 @@ def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
     ]
 
 
+OFTEN = (("native", 3.5), ("words", 1), ("beside", 3.5), ("Async", 1))  # each kind at one point; `make long`: at both
+
+
 @pytest.mark.row("S1")
 @pytest.mark.parametrize(
     ("kind", "point"),
     [
-        pytest.param(kind, point, marks=[pytest.mark.long] if (kind in ("native", "beside")) is (point == 1) else [])
-        for kind in KINDS
-        for point in (1, 3.5)
+        pytest.param(*case, marks=() if case in OFTEN else pytest.mark.long)
+        for case in itertools.product(KINDS, (1, 3.5))
     ],
 )
 def test_s1_a_process_that_is_killed_runs_no_call_without_an_approval_or_twice(
