@@ -20,7 +20,7 @@ from scripts.stack.ports import free_port
 from scripts.stack.processes import Component, ProcessGroup
 from scripts.stack.rest import AirflowApi, answers
 from scripts.stack.runs import DagRun
-from scripts.stack.waiting import wait_until
+from scripts.stack.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from typing import Self
@@ -214,7 +214,9 @@ class AirflowStack:
     def _migrate(self) -> None:
         command = [self.components["scheduler"][0], "db", "migrate"]
         with (self.home / "migrate.log").open("wb") as log:
-            subprocess.run(command, env=self._full_env(), check=True, stdout=log, stderr=subprocess.STDOUT, timeout=180)
+            subprocess.run(
+                command, env=self._full_env(), check=True, stdout=log, stderr=subprocess.STDOUT, timeout=PATIENCE
+            )
 
     def start_redis(self) -> None:
         """Start the broker, for the first time or after a kill; its data is restored from its append-only file."""

@@ -9,7 +9,7 @@ from typing import Any
 import requests
 
 from scripts.stack.runs import DagRun
-from scripts.stack.waiting import StackTimeout, wait_until
+from scripts.stack.waiting import PATIENCE, StackTimeout, wait_until
 
 HEARTBEATS = {
     "scheduler": "latest_scheduler_heartbeat",
@@ -33,7 +33,7 @@ class AirflowApi:
         """Send a request to a path under /api/v2; return the response, whatever its status."""
         if "Authorization" not in self._session.headers:
             self._log_in()
-        arguments.setdefault("timeout", 30)
+        arguments.setdefault("timeout", PATIENCE)
         return self._session.request(method, f"{self.url}/api/v2/{path}", **arguments)
 
     def json(self, method: str, path: str, **arguments: Any) -> Any:
@@ -97,7 +97,7 @@ class AirflowApi:
 
     def _log_in(self) -> None:
         credentials = {"username": self.user, "password": self._password}
-        answer = self._session.post(f"{self.url}/auth/token", json=credentials, timeout=30)
+        answer = self._session.post(f"{self.url}/auth/token", json=credentials, timeout=PATIENCE)
         answer.raise_for_status()
         self._session.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import subprocess
@@ -18,6 +17,7 @@ import requests
 from fastapi.testclient import TestClient
 from faults.server import FaultServer
 from faults.wire import Reply
+from speed import tenths
 from viewed_run import Run, about
 
 from airflow_crew_provider.decorators.crew import _CrewDecoratedOperator
@@ -28,7 +28,7 @@ from airflow_crew_provider.view import page, plugin
 from airflow_crew_provider.view.deployment import look_up
 from airflow_crew_provider.view.execution import LONGEST, Seen, Target, of_details, progress, with_decisions
 from airflow_crew_provider.view.page import Facts
-from scripts.stack.waiting import FACTOR, PATIENCE, wait_until
+from scripts.stack.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.since_airflow("3.1")
 HOSTILE = [
@@ -330,20 +330,8 @@ def test_a30_a_page_has_less_than_a_megabyte_and_takes_less_than_a_fifth_of_a_se
     details |= {"state": state}
     found = of_details(details)
     facts = Facts("k-1", "e-1", "crew_default", Seen(found), decisions if state == "completed" else [])
-    assert cpu_of(lambda: page.fragment(facts)) < 0.2 * FACTOR
+    assert tenths(lambda: page.fragment(facts)) < 2
     assert len(page.fragment(facts).encode()) < 1_000_000
-
-
-def cpu_of(work: Callable[[], object]) -> float:
-    """Return the seconds of CPU that work takes by itself: the least of three, without what a process collects."""
-    took = []
-    gc.disable()
-    for _ in range(3):
-        began = time.thread_time()
-        work()
-        took.append(time.thread_time() - began)
-    gc.enable()
-    return min(took)
 
 
 TABLES = ["|" + "a|" * 120 + "\n|" + "-|" * 120 + "\n" + "|a\n" * 200, "a|" * 500 + "\n" + "-|" * 500 + "\na\n" * 100]
@@ -353,7 +341,7 @@ TABLES = ["|" + "a|" * 120 + "\n|" + "-|" * 120 + "\n" + "|a\n" * 200, "a|" * 50
 @pytest.mark.parametrize("text", [*TABLES, "[" * 20_000, "1. a\n" * 4_000, "![](" * 5_000, "**a** " * 3_000])
 def test_a30_markdown_that_would_be_slow_or_huge_is_shown_as_it_stands(text: str) -> None:
     details = {"state": "completed", "output": text}
-    assert cpu_of(lambda: rendered(details)) < 0.2 * FACTOR
+    assert tenths(lambda: rendered(details)) < 2
     html = rendered(details)
     assert len(html) < 300_000
     assert '<div class="text">' in html
