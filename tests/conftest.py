@@ -117,6 +117,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Exempt what a module has loaded, too: a collection may take longer than a page of a service in this process."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if NO_SKIP and _skipped(session.config) and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

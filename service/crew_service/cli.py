@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import os
 import secrets
 import signal
@@ -106,6 +107,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         _greet(arguments, list(crews), listener.getsockname()[1])
         logs.configure(arguments.log_format, arguments.log_level)
         signal.signal(signal.SIGTERM, _leave)
+        gc.freeze()  # a collection of all that is loaded would use up the CPU time that a page's texts may take
         with contextlib.suppress(KeyboardInterrupt):
             serving.run(sockets=[listener])
         return 0 if serving.started else 1

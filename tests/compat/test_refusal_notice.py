@@ -27,6 +27,13 @@ PARAMS = {"human_feedback": {"value": "", "description": None, "schema": {}}}
 TEXT = "The draft."
 
 
+@pytest.fixture(autouse=True)
+def nothing_listens() -> None:
+    """Remove what the plugin has registered, if another test in this process has loaded it."""
+    if event.contains(hitl.HITLDetail, "before_update", refusal_notice._before_update):
+        event.remove(hitl.HITLDetail, "before_update", refusal_notice._before_update)
+
+
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setattr(version, "RELEASE", (3, 3))
@@ -37,7 +44,6 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     with Session(engine) as session:
         yield session
     engine.dispose()
-    event.remove(hitl.HITLDetail, "before_update", refusal_notice._before_update)
 
 
 def task_instance(session: Session, *, pushed: str) -> Any:
