@@ -6,7 +6,6 @@ import html
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +13,7 @@ from urllib.parse import quote
 import pytest
 import requests
 from crew_client import GATED, PLAIN, Client, Receiver, Serve, eventually
+from speed import cpu_of
 from sqlalchemy import create_engine, text
 
 from crew_service.engine import printed_writer
@@ -389,17 +389,6 @@ ENDLESS = ["s", "\\", "\\u", "\\u0073", "\\u001b]", "\\u001b[", "\x1b]", "\x1b["
 ENDLESS += ["s\n", " ", "\t", "\u2502", "\u2502 ", "s \u2502\n\u2502 ", " \n", "\u2502\n", "\\n", "sk-a  ", "ssss |\n"]
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return what it costs of the processor, at the best of three times."""
-
-    def once() -> float:
-        began = time.thread_time()
-        work()
-        return time.thread_time() - began
-
-    return min(once() for _ in range(3))
-
-
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("part", ENDLESS)
 def test_s41_a_lot_of_anything_costs_at_most_a_few_times_what_words_cost(part: str) -> None:
@@ -414,14 +403,14 @@ def test_s41_a_lot_of_anything_costs_at_most_a_few_times_what_words_cost(part: s
         one.take()
         one.take(is_end=True)
 
-    assert seconds(lambda: mask(part)) < 15 * seconds(lambda: mask("a line of words\n"))
+    assert cpu_of(lambda: mask(part)) < 15 * cpu_of(lambda: mask("a line of words\n"))
 
 
 @pytest.mark.row("S41")
 def test_s41_lines_without_text_cost_no_more_than_text() -> None:
     one = Printed()
     one.hide(["sk-a-key-of-a-model"])
-    assert seconds(lambda: one.masked("\n" * MOST)) < 5 * seconds(lambda: one.masked("x" * MOST))
+    assert cpu_of(lambda: one.masked("\n" * MOST)) < 5 * cpu_of(lambda: one.masked("x" * MOST))
 
 
 class Failing(Printing):
