@@ -39,7 +39,7 @@ def _tried(version: str, tests: list[str]) -> str:
     with tempfile.TemporaryDirectory(prefix="crewai-matrix-") as folder:
         python = Path(folder) / "bin" / "python"
         _run([_uv(), "venv", "--quiet", "--python", sys.executable, folder])
-        packages = ["--editable", f"{ROOT / 'service'}[dev,crewai]", f"crewai=={version}"]
+        packages = ["--editable", f"{ROOT / 'service'}[dev,crewai,postgresql]", f"crewai=={version}"]
         installed = _run([_uv(), "pip", "install", "--quiet", "--python", str(python), *packages])
         if installed.returncode:
             return f"cannot be installed: {installed.stderr.strip().splitlines()[-1]}"

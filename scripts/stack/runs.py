@@ -109,9 +109,17 @@ class DagRun:
         return answer.text
 
     def reviews(self) -> list[dict[str, Any]]:
-        """Return the details of unanswered tasks that have waited long enough for a person to read them."""
+        """Return the details of unanswered tasks, after the time that a person takes to read them."""
+        found = self._unanswered()
+        unread = max(map(_seconds_to_read, found), default=0)
+        if unread <= 0:
+            return found
+        time.sleep(unread)
+        return [detail for detail in self._unanswered() if _seconds_to_read(detail) <= 0]
+
+    def _unanswered(self) -> list[dict[str, Any]]:
         details = self.api.pages(f"{self.path}/hitlDetails", "hitl_details", response_received=False)
-        return [detail for detail in details if detail["task_instance"]["state"] in WAITING and _read(detail)]
+        return [detail for detail in details if detail["task_instance"]["state"] in WAITING]
 
     def wait_for_review(self) -> dict[str, Any]:
         """Wait for the next question to a person; fail immediately if a task fails first."""
@@ -174,8 +182,8 @@ def _label(task: Mapping[str, Any]) -> str:
     return task["task_id"] if index == UNMAPPED else f"{task['task_id']}[{index}]"
 
 
-def _read(detail: Mapping[str, Any]) -> bool:
-    return time.time() - datetime.fromisoformat(detail["created_at"]).timestamp() >= READING_TIME
+def _seconds_to_read(detail: Mapping[str, Any]) -> float:
+    return READING_TIME + datetime.fromisoformat(detail["created_at"]).timestamp() - time.time()
 
 
 def _said(event: Mapping[str, Any]) -> str:

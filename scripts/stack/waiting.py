@@ -13,6 +13,9 @@ FACTOR = float(os.environ.get("TEST_PATIENCE", "1"))
 # Seconds; only tests that hang reach this limit.
 PATIENCE = 240 * FACTOR
 LONGEST = 0.1  # seconds to which a shorter pause grows
+# Each check takes CPU time from what it waits for, so a slow one is repeated less often.
+REST = 3  # times the duration of a check
+LONGEST_REST = 1.0  # seconds
 
 
 class StackTimeout(AssertionError):
@@ -24,9 +27,12 @@ def wait_until(
 ) -> Found:
     """Check a condition until it is met, and return its value."""
     deadline = time.monotonic() + patience
-    while not (found := condition()):
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if found := condition():
+            return found
+        checked = time.monotonic()
+        if checked > deadline:
             raise StackTimeout(f"gave up waiting for {what} after {patience:.0f} s")
-        time.sleep(pause)
+        time.sleep(max(pause, min(REST * (checked - began), LONGEST_REST)))
         pause = max(pause, min(1.2 * pause, LONGEST))
-    return found

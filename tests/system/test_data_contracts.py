@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+from scripts.stack import AirflowStack, CrewService, ProcessGroup, wait_until
 
 CREW = {
     "inputs": ["first", "second", "review"],
@@ -24,28 +24,27 @@ MATCHES, REVISED, NEVER_MATCHES = 0, 1, 2
 
 
 @pytest.fixture(scope="module")
-def runs(airflow: AirflowStack, group: ProcessGroup) -> dict[str, DagRun]:
+def stack(airflow: AirflowStack, group: ProcessGroup) -> AirflowStack:
     service = CrewService(CREW, name="crew-service-totals", group=group).start()
     airflow.api.add_connection("crew_totals", **service.connection)
-    return {dag_id: airflow.api.trigger(dag_id) for dag_id in ("data_revisions", "data_keys")}
+    return airflow
 
 
 def test_a_key_of_the_output_is_the_input_of_the_next_task_and_no_key_of_the_record_is_an_xcom(
-    airflow: AirflowStack, runs: dict[str, DagRun]
+    stack: AirflowStack,
 ) -> None:
-    run = runs["data_keys"]
+    run = stack.api.trigger("data_keys")
     run.wait_for("success")
     assert run.xcom("double") == 42
     assert run.xcom("count")["output"] == {"total": 21}
-    pushed = {
-        entry["key"] for entry in airflow.api.pages(f"{run.path}/taskInstances/count/xcomEntries", "xcom_entries")
-    }
+    pushed = {entry["key"] for entry in stack.api.pages(f"{run.path}/taskInstances/count/xcomEntries", "xcom_entries")}
     assert "total" in pushed
     assert not pushed & {"state", "output", "usage"}
 
 
-def test_in_a_mapped_group_the_schema_revises_once_and_a_person_sees_what_is_left(runs: dict[str, DagRun]) -> None:
-    run = runs["data_revisions"]
+@pytest.mark.long
+def test_in_a_mapped_group_the_schema_revises_once_and_a_person_sees_what_is_left(stack: AirflowStack) -> None:
+    run = stack.api.trigger("data_revisions")
     wait_until(lambda: len(run.reviews()) == 3, "three questions", pause=2)
     asked = {each["task_instance"]["map_index"]: each for each in run.reviews()}
     rounds = {index: each["task_instance"]["task_id"].split(".")[2] for index, each in asked.items()}

@@ -43,6 +43,7 @@ def status(service: CrewService, kickoff_id: str) -> str:
     return requests.get(f"{service.url}/status/{kickoff_id}", headers=headers, timeout=PATIENCE).json()["state"]
 
 
+@pytest.mark.long
 def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(
     airflow: AirflowStack, live_crew: CrewService
 ) -> None:

@@ -20,6 +20,7 @@ from sqlalchemy import create_engine, text
 
 from crew_service.engine.crew import LONGEST_TOLD, JournalEntry, Step
 from crew_service.engine.tool_rules import ToolRule
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-20-letters"
@@ -192,17 +193,20 @@ def test_s1_s19_a_killed_service_repeats_at_most_the_call_that_was_under_way(
 
     given = (*options("native"), "--db", database)
     server.script = hold
-    running = command(*given, environment=environment(server))
-    name = f"killed-service-{database[:6]}"
-    case = Case(running.client(TOKEN, "native"), tmp_path, name)
-    reached.wait()
-    eventually(lambda: [kind for kind, answer in stored(database, case.id) if answer] == ["model", "tool"] * 2, "steps")
-    assert CLASS_OF_ANSWERS in b"".join(bytes(answer or b"") for _, answer in stored(database, case.id))
-    running.kill()
-    go_on.set()
+    try:
+        running = command(*given, environment=environment(server))
+        name = f"killed-service-{database[:6]}"
+        case = Case(running.client(TOKEN, "native"), tmp_path, name)
+        assert reached.wait(PATIENCE)
+        answered = ["model", "tool"] * 2
+        eventually(lambda: [kind for kind, answer in stored(database, case.id) if answer] == answered, "steps")
+        assert CLASS_OF_ANSWERS in b"".join(bytes(answer or b"") for _, answer in stored(database, case.id))
+        running.kill()
+    finally:
+        go_on.set()
+        server.script = next_step
     case.client = command(*given, environment=environment(server)).client(TOKEN, "native")
     assert case.ended()["status"] == "completed"
-    server.script = next_step
     assert case.models(server) == 4, "the third, which had not answered yet, was asked again"
     assert case.logged("tool") == [f"{number} of {name}" for number in range(3)]
     assert stored(database, case.id) == []

@@ -140,6 +140,7 @@ def test_a5_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begi
     assert each.run.xcom("crew")["execution_id"] == execution
 
 
+@pytest.mark.long
 @pytest.mark.row("A5")
 def test_a5_a_triggerer_that_is_restarted_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
     each = begin("deferred", "triggerer restarted")
