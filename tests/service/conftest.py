@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crew_client import GATED, Client, Command, Receiver, Serve
-from databases import on_postgresql
+from databases import new_sqlite, on_postgresql
 
 from crew_service.cli import main
 from crew_service.local import running_service
@@ -30,7 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new database of either kind."""
+    """A database of either kind, without executions."""
+    if request.param == "sqlite":
+        return f"sqlite:///{new_sqlite(tmp_path / 'x.db')}"
+    return request.getfixturevalue("postgresql")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of either kind, without tables."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/x.db"
     return request.getfixturevalue("postgresql")
@@ -51,7 +59,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     with contextlib.ExitStack() as stack:
 
         def start(scenario: dict[str, Any] | None = None, **settings: Any) -> Client:
-            settings.setdefault("db", tmp_path / "service.db")
+            if "db" not in settings:
+                settings["db"] = new_sqlite(tmp_path / "service.db")
             if "crew" not in settings:
                 settings["scenario"] = scenario or GATED
             service = stack.enter_context(running_service(**settings))

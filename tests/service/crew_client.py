@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from databases import new_sqlite
 from fork_template import ForkedCommand
 
 from scripts.stack.waiting import PATIENCE, wait_until
@@ -127,6 +128,8 @@ class Command:
                     command, cwd=folder, stdout=subprocess.PIPE, stderr=log, env=given, text=True
                 )
             else:
+                if "--db" not in options and "CREW_SERVICE_DB" not in given:
+                    new_sqlite(folder / "crew-service.db")
                 self.process = ForkedCommand(words, folder, log.fileno(), given, files)
         eventually(lambda: "startup complete" in self.log.read_text() or self.process.poll(), "the start")
         assert self.process.poll() is None, self.log.read_text()

@@ -28,7 +28,10 @@ from typing import Any, NoReturn
 
 SERVICE = "crew_service"
 CREWS = "crew_service.crewai.fork_server"
-IMPORTED = {SERVICE: ["crew_service.cli"], CREWS: ["crew_service.crewai.child_process", "lance_namespace"]}
+IMPORTED = {
+    SERVICE: ["crew_service.cli", "alembic.command"],
+    CREWS: ["crew_service.crewai.child_process", "lance_namespace"],
+}
 LARGEST = 128 * 1024  # bytes of a request; most of it is the environment
 
 

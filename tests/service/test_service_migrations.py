@@ -43,9 +43,9 @@ RUNNING = "17343fed-3a05-413c-98cd-d16c5946aab8"
 QUEUED = "2525bacb-9f6b-4bb6-a526-03c6049f873a"
 
 
-def test_what_the_migrations_make_is_what_the_code_reads(database: str) -> None:
-    Database(database).close()
-    engine = create_engine(database)
+def test_what_the_migrations_make_is_what_the_code_reads(empty_database: str) -> None:
+    Database(empty_database).close()
+    engine = create_engine(empty_database)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == schema.newest()
@@ -54,9 +54,9 @@ def test_what_the_migrations_make_is_what_the_code_reads(database: str) -> None:
     assert made["executions"] >= {index.name for index in metadata.tables["executions"].indexes}
 
 
-def test_processes_that_start_at_once_make_the_schema_once(database: str) -> None:
+def test_processes_that_start_at_once_make_the_schema_once(empty_database: str) -> None:
     with ThreadPoolExecutor(6) as pool:
-        for opened in pool.map(Database, [database] * 6):
+        for opened in pool.map(Database, [empty_database] * 6):
             opened.close()
 
 
