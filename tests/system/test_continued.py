@@ -127,7 +127,7 @@ class FailsOnce(ScriptedCrew):
         return super().run(job, report) if self.runs == 1 else self._repaired.run(job, report)
 
 
-@pytest.mark.parametrize("dialect", ["spec", "live"])
+@pytest.mark.parametrize("dialect", ["spec", pytest.param("live", marks=pytest.mark.long)])
 def test_a_scripted_crew_goes_on_with_its_journal_and_a_live_deployment_from_the_start(
     airflow: AirflowStack, dialect: str
 ) -> None:

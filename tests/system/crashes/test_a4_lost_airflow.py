@@ -55,6 +55,7 @@ def _revive(airflow: AirflowStack) -> None:
     return airflow.wait_healthy()
 
 
+@pytest.mark.long
 @pytest.mark.row("A4")
 def test_a4_scheduler_and_api_server_are_killed_and_started_again_and_every_wait_goes_on(
     airflow: AirflowStack, deployments: dict[str, Deployment]
