@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import fork_template
 import pytest
 from hypothesis import settings
 from packaging.version import Version
@@ -56,6 +57,11 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 collect_ignore = [room for room, release in {"inbox": "3.0", "review": "3.1"}.items() if Version(release) > AIRFLOW]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    fork_template.share()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
@@ -86,7 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A test that is left out isn't skipped: nothing is missing on this machine, and `make test-matrix` runs it.
 
     Tests on Airflow's processes come first, a group for each of their Airflows: as many workers run one each, while
-    others run the rest: first crews of CrewAI, of which one takes minutes.
+    others run the rest: first crews of CrewAI, of which one takes minutes, and the cluster if it is wanted.
     """
     newer = [item for item in items if any(_needs(mark) > AIRFLOW for mark in item.iter_markers("since_airflow"))]
     if newer:
@@ -100,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         if config.pluginmanager.hasplugin("xdist") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
-    rooms = ("system", "crewai")
+    rooms = ("system", "crewai", "cluster")
     places = _places(items)
     items.sort(
         key=lambda item: (

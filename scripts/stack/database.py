@@ -13,13 +13,14 @@ class ThrowAwayDatabase:
 
     :param server: URL of a database whose user may create others, ``postgresql://user@host:port/name``
     :param scheme: of its URL, which may name a driver
+    :param template: name of the database that it is a copy of; nobody may be connected to that
     """
 
-    def __init__(self, server: str, scheme: str = "postgresql") -> None:
+    def __init__(self, server: str, scheme: str = "postgresql", template: str = "template1") -> None:
         self.server = server
         self._scheme = scheme
         self.name = f"crew_{secrets.token_hex(6)}"
-        self._execute(f'CREATE DATABASE "{self.name}"')
+        self._execute(f'CREATE DATABASE "{self.name}" TEMPLATE "{template}"')
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""The cluster test starts everything itself and takes minutes: it runs by `make cluster-test`, not among the others."""
+"""The cluster test starts everything itself and takes minutes: it runs where its size is set (`make cluster-test`)."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from verdict import NAIVE, REVIEWED, Verdict, executions, judge, judge_naive
 
 from scripts.stack import DagRun, StackTimeout, wait_until
 from scripts.stack.runs import FINISHED
+from scripts.stack.waiting import FACTOR
 
 SIZE = int(os.environ.get("CREW_CLUSTER_SIZE", "40"))
 SEED = int(os.environ.get("CREW_CLUSTER_SEED") or SystemRandom().randrange(1_000_000))
@@ -31,8 +32,8 @@ SHARES = {
     "cluster_mapped": 0.05,
 }
 NAIVE_SHARE = 0.1
-STUCK_AFTER = 300.0  # seconds after the last kill
-BOUND = 240.0 if SHORT else 1080.0
+STUCK_AFTER = 300.0 * FACTOR  # seconds after the last kill
+BOUND = (240.0 if SHORT else 1080.0) * FACTOR
 HEAD = "| | runs | lost | doubled | wrong draft | stuck | p50 | p95 |\n|---|---|---|---|---|---|---|---|"
 
 

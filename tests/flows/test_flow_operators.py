@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_template import forked_crews
 from simulated_airflow import Connect, run
 
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -25,7 +26,7 @@ def service() -> Iterator[Any]:
     pytest.importorskip("crewai", reason="a Flow needs CrewAI")
     targets = pytest.importorskip("crew_service.targets", reason="needs the crew service")
     local = pytest.importorskip("crew_service.local", reason="needs the crew service")
-    with local.running_service(crew=targets.load(f"{FLOWS}:BriefingFlow")) as running:
+    with forked_crews(), local.running_service(crew=targets.load(f"{FLOWS}:BriefingFlow")) as running:
         yield running
 
 

@@ -30,18 +30,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of either kind, without executions."""
+    """A new database of either kind."""
     if request.param == "sqlite":
         return f"sqlite:///{new_sqlite(tmp_path / 'x.db')}"
     return request.getfixturevalue("postgresql")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database of either kind, without tables."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/x.db"
-    return request.getfixturevalue("postgresql")
+        yield f"sqlite:///{tmp_path}/x.db"
+        return
+    with on_postgresql(is_empty=True) as database:
+        yield database.url
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 @pytest.fixture
 def throw_away() -> Iterator[ThrowAwayDatabase]:
-    """An empty database on PostgreSQL."""
+    """A new database on PostgreSQL."""
     with on_postgresql() as database:
         yield database
 

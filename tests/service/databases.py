@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sqlite3
 import tempfile
@@ -48,13 +49,21 @@ def new_sqlite(path: Path) -> Path:
     return path
 
 
+@functools.cache
+def _new_on(server: str) -> str:
+    database = ThrowAwayDatabase(server)
+    atexit.register(database.drop)
+    Database(database.url).close()
+    return database.name
+
+
 @contextmanager
-def on_postgresql() -> Iterator[ThrowAwayDatabase]:
-    """A database of its own, dropped at the end."""
+def on_postgresql(*, is_empty: bool = False) -> Iterator[ThrowAwayDatabase]:
+    """A database of its own, dropped at the end: as the service makes a new one, or without tables."""
     server = server_url()
     if not server:
         pytest.skip(WANTED)
-    database = ThrowAwayDatabase(server)
+    database = ThrowAwayDatabase(server) if is_empty else ThrowAwayDatabase(server, template=_new_on(server))
     try:
         yield database
     finally:

@@ -28,7 +28,7 @@ def served(crew: str, conn_id: str, airflow: AirflowStack, group: ProcessGroup) 
 
 @pytest.fixture(scope="module")
 def warehouse(airflow: AirflowStack) -> Iterator[ThrowAwayDatabase]:
-    with on_postgresql() as database:
+    with on_postgresql(is_empty=True) as database:
         at = urlsplit(database.url)
         where = {"host": at.hostname, "port": at.port, "login": at.username, "password": at.password}
         airflow.api.add_connection("crew_warehouse", conn_type="postgres", schema=database.name, **where)

@@ -4,6 +4,8 @@ By itself a start takes 0.8 s of CPU, and six more to import CrewAI; the tests s
 process like any other: it has arguments, environment, folder and streams of its own, and takes signals. What an
 interpreter or a C library reads when it starts is the template's, and so are the command line and the environment
 in /proc: for tests of those, `Command` takes `fresh=True`.
+
+All workers of xdist share the process, which their controller starts: to import CrewAI takes each 5 s.
 """
 
 from __future__ import annotations
@@ -22,16 +24,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 SERVICE = "crew_service"
 CREWS = "crew_service.crewai.fork_server"
 IMPORTED = {
-    SERVICE: ["crew_service.cli", "alembic.command"],
+    SERVICE: ["crew_service.cli", "crew_service.crewai.crew", "alembic.command"],
     CREWS: ["crew_service.crewai.child_process", "lance_namespace"],
 }
+SHARED = "CREW_TESTS_TEMPLATES"  # the folder of the sockets
 LARGEST = 128 * 1024  # bytes of a request; most of it is the environment
 
 
@@ -40,6 +45,7 @@ class Forked:
 
     def __init__(self, templates: str, module: str, files: Sequence[int], **request: Any) -> None:
         self.returncode: int | None = None
+        self._lock = threading.Lock()
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.connect(f"{templates}/{module}")
         socket.send_fds(self._link, [json.dumps(request).encode()], files)
@@ -51,12 +57,13 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            if not select.select([self._link], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(f"the process {self.pid}", timeout or 0)
-            self.returncode = int(self._link.recv(LARGEST))
-            self._link.close()
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                if not select.select([self._link], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired(f"the process {self.pid}", timeout or 0)
+                self.returncode = int(self._link.recv(LARGEST))
+                self._link.close()
+            return self.returncode
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -82,9 +89,16 @@ class ForkedCommand(Forked):
             super().__init__(_templates(), SERVICE, [writing, stderr], **request)
 
 
+def share() -> None:
+    """Start the template for all workers, in their controller."""
+    os.environ[SHARED] = _templates()
+
+
 @functools.cache
 def _templates() -> str:
-    """Start the template of this process, which ends with it, and return the folder of its sockets."""
+    """Return the folder of the template's sockets; one that the controller did not start ends with this process."""
+    if SHARED in os.environ:
+        return os.environ[SHARED]
     sockets = tempfile.TemporaryDirectory(prefix="crew-forks-")
     listeners = {module: _listener(f"{sockets.name}/{module}") for module in (SERVICE, CREWS)}
     template = _start(SERVICE, *listeners.values())
@@ -170,6 +184,20 @@ class Template:
         sys.exit()
 
 
+@contextlib.contextmanager
+def forked_crews(templates: str | None = None) -> Iterator[None]:
+    """Fork the crews' process of this process as well."""
+    from crew_service.crewai import process_pool
+
+    def started(command: list[str], **options: Any) -> Forked:
+        files = [1, 2, *options["pass_fds"]]
+        return Forked(templates or _templates(), CREWS, files, cwd=os.getcwd(), env=dict(options["env"]))
+
+    process_pool.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": started})  # type: ignore[assignment]
+    yield
+    process_pool.subprocess = subprocess
+
+
 class Executed(BaseException):
     """The process would be replaced by the same module with other words."""
 
@@ -178,14 +206,6 @@ def _serve(request: dict[str, Any]) -> int:
     """Run the command; the crews' process, which it starts, is forked as well."""
     from crew_service import __main__
 
-    start = subprocess.Popen
-
-    def started(command: list[str], **options: Any) -> Any:
-        if command[1:3] != ["-m", CREWS]:
-            return start(command, **options)
-        files = [1, 2, *options["pass_fds"]]
-        return Forked(request["crews"], CREWS, files, cwd=os.getcwd(), env=dict(options["env"]))
-
     def executed(path: str, command: list[str], environment: dict[str, str]) -> NoReturn:
         sys.argv = [SERVICE, *command[3:]]
         sys.orig_argv = command
@@ -193,11 +213,11 @@ def _serve(request: dict[str, Any]) -> int:
         os.environ.update(environment)
         raise Executed
 
-    subprocess.Popen = started  # type: ignore[assignment,misc]
     os.execve = executed  # type: ignore[assignment]
-    with contextlib.suppress(Executed):
+    with forked_crews(request["crews"]):
+        with contextlib.suppress(Executed):
+            return __main__.main()
         return __main__.main()
-    return __main__.main()
 
 
 def _become(request: dict[str, Any], files: list[int]) -> None:
