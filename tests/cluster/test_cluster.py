@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 import pytest
+from cluster_reviewer import Reviewer
 from kills import KINDS, Killer
-from reviewer import Reviewer
 from topology import CLOCKS, FAKETIME, Cluster, cluster_running
 from verdict import NAIVE, REVIEWED, Verdict, executions, judge, judge_naive
 
