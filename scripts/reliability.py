@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,6 +253,7 @@ def tables(proven: dict[str, list[tuple[str, str]]]) -> str:
     return "\n\n".join(f"## {title}\n\n{_table(letter, proven)}" for letter, title in TITLES.items())
 
 
+@functools.cache
 def proofs(root: Path = ROOT) -> dict[str, list[tuple[str, str]]]:
     """Return the tests that cover each row, as file and name; raise `KeyError` for a row that is not in the matrix."""
     found: dict[str, list[tuple[str, str]]] = {row: [] for row in ROWS}

@@ -32,6 +32,7 @@ from crew_service.engine.crew import (
 from crew_service.engine.drafts import draft_sha256
 from crew_service.engine.tool_rules import JournalOptions, ToolRule
 from crew_service.scripted_crew import ScriptedCrew
+from scripts.stack.waiting import FACTOR
 
 pytestmark = pytest.mark.waits
 TOKEN = "a-token-of-20-letters"
@@ -357,7 +358,7 @@ def served(tmp_path: Path, *steps: dict[str, Any], **more: Any) -> list[str]:
 def test_s1_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
-    options = served(tmp_path, MAIL, {"tool": "wait"}, seconds=10)
+    options = served(tmp_path, MAIL, {"tool": "wait"}, seconds=10 * FACTOR)
     running = command(*options)
     kickoff_id = running.client(TOKEN).kickoff("ann")
     before = asked(running.client(TOKEN), kickoff_id)

@@ -83,8 +83,13 @@ def told(case: Case, server: OpenAI) -> str:
     return json.dumps([body for body in server.asked if case_of(body) == case.name][-1]["messages"])
 
 
+# `make test` tries each kind in one of two tests, and kills it at one point; `make long` tries all.
+OFTEN = ("native", "words")
+KILLED_OFTEN = {"beside": 3.5, "Async": 1}
+
+
 @pytest.mark.row("S33")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*OFTEN, *(pytest.param(each, marks=pytest.mark.long) for each in KILLED_OFTEN)])
 def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
@@ -114,14 +119,11 @@ def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
     ]
 
 
-OFTEN = (("native", 3.5), ("words", 1), ("beside", 3.5), ("Async", 1))  # each kind at one point; `make long`: at both
-
-
 @pytest.mark.row("S1")
 @pytest.mark.parametrize(
     ("kind", "point"),
     [
-        pytest.param(*case, marks=() if case in OFTEN else pytest.mark.long)
+        pytest.param(*case, marks=() if case in KILLED_OFTEN.items() else pytest.mark.long)
         for case in itertools.product(KINDS, (1, 3.5))
     ],
 )

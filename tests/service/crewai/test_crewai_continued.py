@@ -166,7 +166,10 @@ def test_what_people_said_to_a_draft_stays_when_its_task_begins_anew(
     assert case.ended()["status"] == "completed"
 
 
-@pytest.mark.parametrize(("fails", "third"), [("method", 3), ("exit", 3), ("refuse", 6)])
+@pytest.mark.parametrize(
+    ("fails", "third"),
+    [("exit", 3), *(pytest.param(*each, marks=pytest.mark.long) for each in (("method", 3), ("refuse", 6)))],
+)
 def test_a_flow_goes_on_from_its_last_finished_method(
     service: Command, server: OpenAI, tmp_path: Path, fails: str, third: int
 ) -> None:

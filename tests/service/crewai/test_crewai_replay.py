@@ -150,8 +150,8 @@ def test_a_limit_of_requests_holds_in_each_round_of_a_review(play: Player) -> No
     assert [entry["waits"] for entry in crew.entries() if "waits" in entry] == [True, True]
 
 
-HEARD = ("plain", "parallel", "limited", "delegating")
-HEARD_ALIKE = ("awaited", "cached", "remembering", "reasoning", "Nested")
+HEARD = ("plain", "delegating")
+HEARD_ALIKE = ("parallel", "limited", "awaited", "cached", "remembering", "reasoning", "Nested")
 
 
 @pytest.mark.parametrize("kind", [*HEARD, *(pytest.param(each, marks=pytest.mark.long) for each in HEARD_ALIKE)])

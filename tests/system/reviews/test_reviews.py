@@ -36,7 +36,7 @@ def stack(airflow: AirflowStack, group: ProcessGroup) -> AirflowStack:
 @pytest.fixture(scope="module")
 def runs(stack: AirflowStack) -> dict[str, DagRun]:
     """All runs at once, so that they wait for their tests and not their tests for them."""
-    names = ("mapped", "mapped_once", "skipped", "deadline", "assigned", "many")
+    names = ("mapped_once", "skipped", "deadline", "assigned", "many")
     return {f"review_{name}": stack.api.trigger(f"review_{name}") for name in names}
 
 
@@ -140,8 +140,9 @@ def test_a_revision_in_the_last_round_fails_the_run_and_reports_the_fate(stack: 
     assert (decision["human_feedback"], decision["service"]) == ("shorter", None)
 
 
-def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(runs: dict[str, DagRun]) -> None:
-    run = runs["review_mapped"]
+@pytest.mark.long
+def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(stack: AirflowStack) -> None:
+    run = stack.api.trigger("review_mapped")
     for asked in run.wait_for_reviews(2):
         decide(run, asked, "approve")
     run.wait_for("success")

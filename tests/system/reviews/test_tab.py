@@ -239,6 +239,7 @@ def check_for_keyboard_and_screen_reader(page: Page, airflow: AirflowStack) -> N
     page.set_viewport_size(desktop)
 
 
+@pytest.mark.long  # one of its runs has twenty executions
 def test_the_tab_of_a_failed_crew_says_why_whatever_else_its_address_names(
     airflow: AirflowStack, failed: DagRun
 ) -> None:
