@@ -26,9 +26,10 @@ def cpu_of(work: Callable[[], object]) -> float:
         return time.thread_time() - began
 
     gc.disable()
-    least = min(once() for _ in range(3))
-    gc.enable()
-    return least
+    try:
+        return min(once() for _ in range(3))
+    finally:
+        gc.enable()
 
 
 def _count() -> None:
