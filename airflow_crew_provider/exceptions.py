@@ -186,7 +186,8 @@ class CrewExecutionFailed(CrewError):
         self.kickoff_id, self.error = kickoff_id, error
 
     def __str__(self) -> str:
-        return f"The crew's execution {self.kickoff_id} failed: {self.error}"
+        why = self.error if self.error.endswith("..") else self.error.removesuffix(".")
+        return f"The crew's execution {self.kickoff_id} failed: {why}"
 
 
 class CrewTimeout(CrewError):

@@ -98,6 +98,12 @@ def test_what_now_leaves_no_full_stop_behind() -> None:
         fail_task(CrewOutcomeUnknown("no"), "XX. ")
 
 
+@pytest.mark.parametrize(("said", "shown"), [("No ink.", "No ink"), ("No ink", "No ink"), ("No ...", "No ...")])
+def test_what_the_service_says_about_a_failure_ends_with_one_full_stop(said: str, shown: str) -> None:
+    failure = CrewExecutionFailed("k-1", said)
+    assert (str(failure), failure.error) == (f"The crew's execution k-1 failed: {shown}", said)
+
+
 # --- a failure in one sentence ---
 
 
