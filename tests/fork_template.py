@@ -5,7 +5,7 @@ process like any other: it has arguments, environment, folder and streams of its
 interpreter or a C library reads when it starts is the template's, and so are the command line and the environment
 in /proc: for tests of those, `Command` takes `fresh=True`.
 
-All workers of xdist share the process, which their controller starts: to import CrewAI takes each 5 s.
+All workers of xdist share that process, which their controller starts.
 """
 
 from __future__ import annotations
@@ -193,9 +193,12 @@ def forked_crews(templates: str | None = None) -> Iterator[None]:
         files = [1, 2, *options["pass_fds"]]
         return Forked(templates or _templates(), CREWS, files, cwd=os.getcwd(), env=dict(options["env"]))
 
+    before = process_pool.subprocess
     process_pool.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": started})  # type: ignore[assignment]
-    yield
-    process_pool.subprocess = subprocess
+    try:
+        yield
+    finally:
+        process_pool.subprocess = before
 
 
 class Executed(BaseException):

@@ -89,7 +89,9 @@ KILLED_OFTEN = {"beside": 3.5, "Async": 1}
 
 
 @pytest.mark.row("S33")
-@pytest.mark.parametrize("kind", [*OFTEN, *(pytest.param(each, marks=pytest.mark.long) for each in KILLED_OFTEN)])
+@pytest.mark.parametrize(
+    "kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
+)
 def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
