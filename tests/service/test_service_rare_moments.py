@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import threading
@@ -30,7 +31,7 @@ from crew_service.http.dialects import DIALECTS
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import Settings
 from crew_service.storage import claims, queries, schema, webhooks
-from crew_service.storage.availability import DatabaseUnavailable
+from crew_service.storage.availability import Availability, DatabaseUnavailable, FileUnusable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.tables import dead_letters, executions, journal, webhook_queues
 from scripts.stack.waiting import wait_until
@@ -373,6 +374,23 @@ def test_a_service_that_stops_does_not_wait_for_the_end_of_a_retention_round(
     deleting.stop()
     assert left() > 0
     database.close()
+
+
+@pytest.mark.row("S8")
+def test_s8_a_failure_keeps_its_sentence_although_another_thread_writes_meanwhile() -> None:
+    availability = Availability()
+
+    class Writes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            availability.works()
+
+    logger, handler = logging.getLogger("crew_service.storage.availability"), Writes(logging.ERROR)
+    logger.addHandler(handler)
+    try:
+        failed = availability.failed(FileUnusable("the database file was moved away"))
+    finally:
+        logger.removeHandler(handler)
+    assert failed == "The database cannot be used: its file was moved."
 
 
 def test_s22_a_database_that_was_replaced_still_peeks_at_small_rows_only(tmp_path: Path) -> None:

@@ -81,11 +81,11 @@ class Availability:
 
     def failed(self, error: Exception) -> str:
         """Record a failure; return the sentence for callers."""
-        self._problem = sentence(error)
-        if self._may_log(self._problem):
+        problem = self._problem = sentence(error)  # another thread may succeed, and clear it, at any moment
+        if self._may_log(problem):
             reason = str(getattr(error, "orig", None) or error).partition("\n")[0][:300]
-            log.error("%s Executions and webhooks wait until it can be used again. (%s)", self._problem, reason)
-        return self._problem
+            log.error("%s Executions and webhooks wait until it can be used again. (%s)", problem, reason)
+        return problem
 
     def works(self) -> None:
         """Record a successful write."""
