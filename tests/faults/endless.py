@@ -20,7 +20,8 @@ class EndlessServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = self.gone = self.sent = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def __enter__(self) -> EndlessServer:
         return self
@@ -29,6 +30,7 @@ class EndlessServer:
         self._stopped.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()  # else it might accept at another socket that gets the same descriptor
         self._listener.close()
 
     def _accept(self) -> None:

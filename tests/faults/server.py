@@ -43,6 +43,7 @@ class FaultServer:
         self.connections = 0
         self.reset_at_connect = 0
         self.handshakes_failed = 0
+        self._accepting: threading.Thread | None = None
         self._listener = socket.socket(family, socket.SOCK_STREAM)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
@@ -62,7 +63,8 @@ class FaultServer:
     def listen(self) -> None:
         """Accept connections from now on."""
         self._listener.listen(512)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def on(self, request: str, *answers: Answer | int | Any) -> FaultServer:
         """Answer a request such as ``GET /inputs`` so, one after the other; the last one again and again.
@@ -84,6 +86,8 @@ class FaultServer:
         self._stopped.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        if self._accepting:  # it could still accept at a socket opened since, which may get the same descriptor
+            self._accepting.join()
         self._listener.close()
         with self._lock:
             left = list(self._open)

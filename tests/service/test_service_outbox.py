@@ -279,9 +279,11 @@ def deaf() -> Iterator[tuple[str, list[socket.socket]]]:
                 while True:
                     accepted.append(listener.accept()[0])
 
-        threading.Thread(target=accept, daemon=True).start()
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", accepted
         listener.shutdown(socket.SHUT_RDWR)
+        accepting.join()
     for connection in accepted:
         connection.close()
 
