@@ -13,6 +13,7 @@ WITH ?=
 # Tests and Airflow start many processes, each of which would otherwise compile everything it imports.
 unexport PYTHONDONTWRITEBYTECODE
 export MYPY_CACHE_DIR := $(CURDIR)/.mypy_cache# also for a test that runs mypy elsewhere
+export MYPY_NUM_WORKERS := 2
 
 PY := $(VENV)/bin/python
 PAGES := docs/*.md *.md service/README.md benchmarks/README.md
