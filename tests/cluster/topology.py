@@ -91,12 +91,12 @@ class Cluster:
 
 
 @contextmanager
-def cluster_running(folder: Path) -> Iterator[Cluster]:
+def cluster_running(folder: Path, *, has_flow: bool) -> Iterator[Cluster]:
     """Start every process, and end them all whatever happens."""
     with ProcessGroup() as group:
         postgres = PostgresServer(group).start()
         crew_database = ThrowAwayDatabase(postgres.url).url
-        services, port = _services(group, folder, crew_database)
+        services, port = _services(group, folder, crew_database, has_flow=has_flow)
         airflow = AirflowStack(
             dags=[HERE / "dags"],
             connections={f"crew_{name}": _connection(port, name, services[0].token) for name in (*CREWS, "flow")},
@@ -111,9 +111,9 @@ def cluster_running(folder: Path) -> Iterator[Cluster]:
         yield Cluster(airflow, services, postgres, crew_database, group)
 
 
-def _services(group: ProcessGroup, folder: Path, database: str) -> tuple[list[CrewService], int]:
+def _services(group: ProcessGroup, folder: Path, database: str, *, has_flow: bool) -> tuple[list[CrewService], int]:
     """Start the crew services behind a balancer; return them and the balancer's port."""
-    crews = ["--crew", f"flow={HERE / 'review_flow.py'}:ReviewFlow"]
+    crews = ["--crew", f"flow={HERE / 'review_flow.py'}:ReviewFlow"] if has_flow else []
     for name, scenario in CREWS.items():
         file = folder / f"{name}.json"
         file.write_text(json.dumps(scenario))

@@ -232,6 +232,7 @@ def test_a_browser_that_signed_in_at_one_machine_is_signed_in_at_all(machines: M
 
 
 @pytest.mark.row("S19")
+@pytest.mark.long  # the short cluster test kills services, too
 @pytest.mark.timeout(1200)
 def test_s19_executions_survive_machines_that_are_killed_one_after_the_other(
     machines: Machines, killing: list[float], record_property: Callable[[str, object], None]

@@ -120,6 +120,8 @@ def airflow(
         env={
             "AIRFLOW__CORE__AUTH_MANAGER": "limited_auth.LimitedAuthManager",
             "AIRFLOW__CREW__TASK_TAB": "True",
+            # To look for work costs as much as a small task; three of these schedulers share two cores with the tests.
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "2",
             "CREW_EXAMPLE_PATIENCE": "30",
             "PYTHONPATH": str(HERE / "auth"),
             **statsd.environment,

@@ -127,6 +127,7 @@ def test_an_answer_of_the_first_person_in_the_second_of_the_escalation_is_kept(
 
 
 @pytest.mark.row("A23")
+@pytest.mark.long  # without processes: test_escalation.py
 def test_a23_two_steps_at_one_time_are_both_told_once_and_the_answer_counts(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_two_steps")
     question_in(run, "review")

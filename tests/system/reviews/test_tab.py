@@ -169,6 +169,7 @@ def question(run: DagRun, task_id: str) -> dict[str, Any]:
     )
 
 
+@pytest.mark.long  # two people review twice, in a browser
 @pytest.mark.usefixtures("reviewed")
 def test_the_tab_of_reviews_has_the_drafts_the_people_the_edit_and_the_way_to_the_form(airflow: AirflowStack) -> None:
     run, edited = (airflow.api.trigger(name) for name in ("tab_approvals", "tab_edit"))
