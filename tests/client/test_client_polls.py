@@ -129,7 +129,7 @@ def test_n4_an_abandoned_poll_ends_its_connection_wherever_the_response_stops(as
         through = {"base_url": "https://crew.example", "proxy": base_url} if "proxy" in beginning else {}
         with pytest.raises(CrewConnectionError):
             ask(STATUS, **{"base_url": base_url, "timeout": 0.4, **through})
-        wait_until(lambda: server.gone == server.connections > 0, "the end of the connection", pause=0.02, patience=2.0)
+        wait_until(lambda: server.gone == server.connections > 0, "the end of the connection", pause=0.02)
         wait_until(
             lambda: all(thread.name != "crew-request" for thread in threading.enumerate()),
             "the end of the thread that reads",

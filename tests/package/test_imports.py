@@ -230,7 +230,7 @@ def test_importing_values_rules_and_client_does_not_import_airflow() -> None:
         if any(module == each or module.startswith(f"{each}.") for each in WITHOUT_AIRFLOW)
     )
     code = f"import sys; import {names}; sys.exit('airflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, cwd=ROOT).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, cwd=ROOT).returncode == 0
 
 
 def test_the_provider_info_is_data_and_imports_nothing_heavy() -> None:
@@ -238,7 +238,7 @@ def test_the_provider_info_is_data_and_imports_nothing_heavy() -> None:
         f"import sys; from {NAME}.get_provider_info import get_provider_info; get_provider_info(); "
         "sys.exit(bool({'airflow', 'requests', 'aiohttp', 'fastapi'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, cwd=ROOT).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, cwd=ROOT).returncode == 0
 
 
 WITHOUT = """

@@ -404,7 +404,7 @@ def test_s1_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
 def test_s1_a_call_with_changed_arguments_is_asked_about_and_run_again_with_these(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
-    options = served(tmp_path, MAIL, seconds=10)
+    options = served(tmp_path, MAIL, seconds=10 * FACTOR)
     running = command(*options)
     client = running.client(TOKEN)
     kickoff_id = client.kickoff("ann")
@@ -423,7 +423,7 @@ def test_s1_a_call_with_changed_arguments_is_asked_about_and_run_again_with_thes
 def test_s1_an_unknown_outcome_that_is_given_up_fails_and_whoever_continues_is_asked_again(
     command: Callable[..., Command], tmp_path: Path, receiver: Receiver, body: dict[str, Any]
 ) -> None:
-    options = served(tmp_path, {"tool": "look_up"}, {"tool": "send_mail", "result": "sent"}, seconds=10)
+    options = served(tmp_path, {"tool": "look_up"}, {"tool": "send_mail", "result": "sent"}, seconds=10 * FACTOR)
     running = command(*options, "--tool", "send_mail=once")
     client = running.client(TOKEN)
     kickoff_id = client.kickoff("ann", webhooks={"url": f"{receiver.url}/events", "events": ["crew_kickoff_failed"]})
@@ -489,7 +489,8 @@ def test_a_call_whose_result_cannot_be_read_gets_the_one_that_a_person_gives(ser
 
 @pytest.mark.row("S1")
 def test_s1_in_the_live_dialect_an_unknown_outcome_fails(command: Callable[..., Command], tmp_path: Path) -> None:
-    options = [*served(tmp_path, {"tool": "send_mail"}, seconds=10), "--dialect", "live", "--tool", "send_mail=once"]
+    more = ("--dialect", "live", "--tool", "send_mail=once")
+    options = [*served(tmp_path, {"tool": "send_mail"}, seconds=10 * FACTOR), *more]
     running = command(*options)
     client = running.client(TOKEN)
     kickoff_id = client.kickoff("ann")

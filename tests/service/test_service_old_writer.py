@@ -129,13 +129,14 @@ def test_a_large_result_is_stored_about_as_fast_with_many_journal_entries_as_wit
     kept = {"part": "", "kind": "tool", "name": "t", "within": None, "answer": "1", "task_id": "other"}
     some_id, seconds = str(uuid.uuid4()), []
     with closing(Database(database)) as opened, opened.writing() as connection:
-        for place, entries in enumerate((range(0), range(1), range(1, 2000))):
+        none = [range(0)] * 4
+        for place, entries in enumerate((range(0), range(1), *none, range(1, 2000), *none)):
             for number in entries:
                 journal.add(connection, some_id, {**kept, "number": number, "key": str(number)}, now=1.0)
             began = time.monotonic()
             queries.add_result(connection, some_id, place, {"task_id": "write", "output": "x" * 2_000_000})
             seconds.append(time.monotonic() - began)
-    _, with_one, with_many = seconds  # the first one also prepares the statement
+    with_one, with_many = min(seconds[1:6]), min(seconds[6:])  # the first one also prepares the statement
     assert with_many < 10 * with_one
 
 

@@ -34,7 +34,7 @@ from crew_service.storage import claims, queries, schema, webhooks
 from crew_service.storage.availability import Availability, DatabaseUnavailable, FileUnusable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.tables import dead_letters, executions, journal, webhook_queues
-from scripts.stack.waiting import wait_until
+from scripts.stack.waiting import FACTOR, wait_until
 
 PATIENCE = 5.0
 HOOK = {"url": "https://receiver.example/step"}
@@ -299,7 +299,7 @@ def test_an_answer_and_the_end_of_its_webhooks_delivery_do_not_wait_for_each_oth
 def test_s31_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting(
     postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "DEAD_AFTER", 0.4)
+    monkeypatch.setattr(membership, "DEAD_AFTER", FACTOR)
     database = Database(postgresql)
     killed = "INSERT INTO processes (id, beat, host, started_at) VALUES ('killed', 41, 'elsewhere', 0)"
     with database.writing() as connection:
@@ -318,10 +318,12 @@ def test_s31_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting
 
     alive = threading.Thread(target=live)
     alive.start()
-    with pytest.raises(DatabaseUnusable, match="A service of an earlier release is using"):
-        Process(settings, {"": ScriptedCrew(DEMO)}, DIALECTS["spec"]())
-    over.set()
-    alive.join()
+    try:
+        with pytest.raises(DatabaseUnusable, match="A service of an earlier release is using"):
+            Process(settings, {"": ScriptedCrew(DEMO)}, DIALECTS["spec"]())
+    finally:
+        over.set()
+        alive.join()
     database.close()
 
 

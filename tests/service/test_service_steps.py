@@ -28,6 +28,7 @@ from crew_service.engine.details import LARGEST, LARGEST_STEPS
 from crew_service.engine.tool_rules import JournalOptions, ToolRule
 from crew_service.scripted_crew import ScriptedCrew
 from crew_service.storage.queries import CALM, Calm
+from scripts.stack.waiting import FACTOR
 
 pytestmark = pytest.mark.waits
 FIELDS = [
@@ -280,7 +281,7 @@ def test_steps_change_the_etag_and_the_record_together(serve: Serve) -> None:
 # --- a scripted crew goes on by its journal ---
 
 
-KILLED_MAIL = {"tasks": [{**SLOW_MAIL["tasks"][0], "seconds": 10}]}  # five for the kill, also on a busy machine
+KILLED_MAIL = {"tasks": [{**SLOW_MAIL["tasks"][0], "seconds": 10 * FACTOR}]}  # half of them for the kill
 
 
 def scripted(tmp_path: Path, scenario: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from crew_client import GATED, PLAIN, Client, Receiver, Serve, eventually
 
 from crew_service.engine import outbox
 from crew_service.local import running_service
-from scripts.stack.waiting import PATIENCE
+from scripts.stack.waiting import FACTOR, PATIENCE
 
 pytestmark = pytest.mark.waits
 SECRET = "hook-secret-0123456789"
@@ -155,7 +155,7 @@ def test_s5_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_r
 @pytest.mark.row("S5")
 def test_s5_a_receiver_that_does_not_answer_is_left_after_the_timeout(serve: Serve, receiver: Receiver) -> None:
     receiver.hold.clear()
-    client = serve(PLAIN, webhook_timeout=0.2, webhook_attempts=2)
+    client = serve(PLAIN, webhook_timeout=FACTOR, webhook_attempts=2)
     client.kickoff(crewWebhookUrl=f"{receiver.url}/crew")
     eventually(lambda: len(receiver.taken) == 2 and undelivered(client) == 0, "giving up")
 

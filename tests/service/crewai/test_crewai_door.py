@@ -20,11 +20,11 @@ from crew_service.engine.crew import Cancellation, CrewFailed, PendingReview
 from crew_service.engine.drafts import draft_sha256
 from crew_service.engine.tool_rules import APPROVE, ONCE, JournalOptions, ToolRule
 from crew_service.http.slots import EDITS
-from scripts.stack.waiting import PATIENCE
+from scripts.stack.waiting import FACTOR, PATIENCE
 
 Player = Callable[..., EngineStub]
 ANN, BOB = "a-token-of-ann", "a-token-of-bob"
-SECONDS = 15.0  # within which others are served, on a busy machine; a check takes up to sixty
+SECONDS = 15.0 * FACTOR  # within which others are served, on a busy machine; a check takes up to sixty
 
 
 @pytest.mark.row("S32")
@@ -142,7 +142,7 @@ def test_s42_edits_that_wait_for_a_slow_guardrail_hold_up_nothing_else(
     assert time.monotonic() - began < SECONDS
     began = time.monotonic()
     service.stop()
-    assert time.monotonic() - began < 20.0
+    assert time.monotonic() - began < 35.0
     for thread in threads:
         thread.join()
 

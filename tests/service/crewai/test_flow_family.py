@@ -12,6 +12,8 @@ from typing import Any
 import flow_family
 import pytest
 
+from scripts.stack.waiting import FACTOR
+
 SHAPES = flow_family.shapes()
 CHOSEN = [
     "or/1/chain",
@@ -39,7 +41,7 @@ for each in SHAPES:
 def play(*names: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Play Flows in one process, which imports CrewAI once."""
     command = [sys.executable, str(Path(flow_family.__file__)), *names]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550 * FACTOR)
     assert done.returncode == 0, done.stderr[-3000:]
     for line in done.stdout.splitlines():
         result = json.loads(line)

@@ -63,7 +63,7 @@ class HeldAnswer:
         answer = forward()
         if not self.taken.is_set():
             self.taken.set()
-            self.release.wait(60)
+            self.release.wait(PATIENCE)
         return answer
 
 

@@ -11,6 +11,7 @@ from faults.proxy import FaultProxy
 from held import Deployment, HeldAnswer, holding, kill_worker
 
 from scripts.stack import AirflowStack, DagRun
+from scripts.stack.waiting import PATIENCE
 
 CASES = [(dialect, keys) for dialect in ("spec", "live") for keys in (False, True)]
 
@@ -40,7 +41,7 @@ def lost(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[
             run = airflow.api.trigger("in_worker", {"crew": crew, "topic": topic})
             runs[case] = Lost(run, deployment, topic, proxy)
         for case in CASES:
-            assert held[case].taken.wait(90), f"no kickoff came: {case}"
+            assert held[case].taken.wait(PATIENCE), f"no kickoff came: {case}"
             kill_worker(airflow, runs[case].run)
             held[case].release.set()
             runs[case].deployment.crew.let_go(runs[case].topic)

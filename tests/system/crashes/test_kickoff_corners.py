@@ -7,6 +7,7 @@ from faults.proxy import FaultProxy
 from held import Deployment, HeldAnswer, holding, kill_worker, wait_for_looks, wait_until_deferred
 
 from scripts.stack import AirflowStack, wait_until
+from scripts.stack.waiting import PATIENCE
 
 
 @pytest.mark.row("A15")
@@ -20,7 +21,7 @@ def test_a15_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
         deployment.behind(proxy, airflow) as crew,
     ):
         run = airflow.api.trigger("in_worker", {"crew": crew, "topic": topic})
-        assert held.taken.wait(90)
+        assert held.taken.wait(PATIENCE)
         run.mark_task("crew", "failed")
         said = "killed while a kickoff sent at 20"
         wait_until(lambda: said in run.log("crew", try_number=1), said)
