@@ -43,7 +43,7 @@ HEAD = "| | runs | lost | doubled | wrong draft | stuck | p50 | p95 |\n|---|---|
 def test_a_cluster_in_which_everything_dies_loses_and_doubles_nothing(tmp_path: Path) -> None:
     clocks = ", ".join(f"{days:+} d" for days in CLOCKS) if FAKETIME else "all the same, for want of libfaketime"
     say(f"\ncluster: {SIZE} runs, SEED={SEED}, clocks of the crew services: {clocks}")
-    with cluster_running(tmp_path, has_flow=not SHORTEST) as cluster:
+    with cluster_running(tmp_path, has_flow=SHARES["cluster_flow"] > 0) as cluster:
         began = time.monotonic()
         runs, naive = start_runs(cluster)
         reviewed = [run for run in runs if run.dag_id in REVIEWED]

@@ -170,7 +170,7 @@ def test_s14_others_are_served_while_1100_requests_are_half_sent(tmp_path: Path,
 
 @contextlib.contextmanager
 def patient_service(folder: Path, files: int = 1024) -> Iterator[tuple[Client, int]]:
-    """A process that may open so many files, and waits for headers and bodies longer than any test; its id."""
+    """A client and the id of a process that may open so many files, and waits for requests longer than any test."""
     program = (
         "import resource, sys; from crew_service.local import running_service\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))\n"
