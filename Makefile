@@ -13,7 +13,6 @@ WITH ?=
 # Tests and Airflow start many processes, each of which would otherwise compile everything it imports.
 unexport PYTHONDONTWRITEBYTECODE
 export MYPY_CACHE_DIR := $(CURDIR)/.mypy_cache# also for a test that runs mypy elsewhere
-export MYPY_NUM_WORKERS := 2
 
 PY := $(VENV)/bin/python
 PAGES := docs/*.md *.md service/README.md benchmarks/README.md
@@ -24,7 +23,7 @@ comma := ,
 TEST_EXTRAS := $(if $(filter 2.%,$(AIRFLOW)),dev,dev$(comma)crewai)# Airflow 2 restricts a package that CrewAI needs
 DEMO_EXTRAS := $(if $(filter crewai,$(CREW)),crewai,service)
 
-.PHONY: help demo up down check quick test service-test long guard bench bench-full chaos cluster-test crewai-matrix test-matrix lint docs mutants clean
+.PHONY: help demo up down check quick test service-test long guard bench bench-full chaos cluster-test crewai-matrix test-matrix lint lint-provider lint-service docs mutants clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -80,11 +79,15 @@ test-matrix: RELEASE :=
 test-matrix: $(VENV)/.has-matrix ## run tests and one DAG on each supported Airflow and Python; update docs/compatibility.md (AIRFLOW=3.4.0: only that one)
 	@AIRFLOW=$(AIRFLOW) $(VENV)/bin/nox
 
-lint: $(VENV)/.has-dev,crewai ## run ruff and mypy
+lint: lint-service lint-provider ## run ruff and mypy
+
+lint-provider: $(VENV)/.has-dev,crewai
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(PY) -m mypy --config-file service/pyproject.toml
+
+lint-service: $(VENV)/.has-dev,crewai # has a cache of its own, because both may run at the same time
+	@$(PY) -m mypy --config-file service/pyproject.toml --cache-dir $(MYPY_CACHE_DIR)/service
 
 docs: $(VENV)/.has-docs ## check spelling and style of the pages, and build a site in .site with an API reference; warnings are errors
 	@$(VENV)/bin/codespell airflow_crew_provider service/crew_service example_dags --skip '*.css,*.js,*.pyc'

@@ -93,6 +93,7 @@ class CrewStatusTrigger(BaseTrigger):
         self._hook = CrewHook(crew_conn_id)
         self._poller = Poller(self._hook, InboxSource(self._hook, inbox))
         self._held = False
+        self._handled: asyncio.Future[None] | None = None
 
     @classmethod
     def of(cls, watch: Watch, crew_conn_id: str, cancel_on_kill: bool, inbox: Json | None = None) -> CrewStatusTrigger:
@@ -129,10 +130,16 @@ class CrewStatusTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Stop the execution, if requested, when a user ends the waiting task (Airflow 3.3 and newer)."""
-        await outcomes.to_its_end(self._stop_if_killed(without_task=True))
+        self._handled = asyncio.ensure_future(self._stop_if_killed(without_task=True))
+        await outcomes.to_its_end(self._handled)
 
     async def cleanup(self) -> None:
-        """Release the shared session; do not stop the execution here, because Airflow calls this on every exit."""
+        """Release the shared session; do not stop the execution here, because Airflow calls this on every exit.
+
+        On Python 3.11, Airflow's second cancellation leaves `on_kill` running, and then calls this.
+        """
+        if self._handled:
+            await outcomes.to_its_end(self._handled)
         if self._held:
             self._held = False
             await self._hook.release()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import wraps
@@ -285,7 +285,7 @@ def cancels_without_reason() -> bool:
     return not KILLS_CALL_ON_KILL
 
 
-async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING) -> None:
+async def to_its_end(work: Awaitable[None], seconds: float = STOPPING) -> None:
     """Finish handling a kill, although Airflow 3.3 cancels the trigger again about once a second."""
     clock = asyncio.get_running_loop().time
     task, ends = asyncio.ensure_future(work), clock() + seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -250,6 +251,31 @@ def test_a5_a_triggerer_that_shuts_down_stops_nothing(
     server.on(POLL, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped"})
     asyncio.run(cancelled(_with_task(trigger(cancel_on_kill=True), monkeypatch, state), server))
     assert server.sent("POST /stop/k-1") == []
+
+
+@pytest.mark.row("A5", "A6")
+def test_a5_a6_a_trigger_ends_after_its_kill_is_handled_however_often_airflow_cancels_it(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
+    may_tell = threading.Event()
+    one = _with_task(trigger(cancel_on_kill=True), monkeypatch, "skipped")
+    tell_states(monkeypatch, lambda task: may_tell.wait(PATIENCE) and "skipped")
+
+    async def cancelled_again() -> None:
+        handles = asyncio.create_task(asyncio.wait_for(one.on_kill(), PATIENCE))  # as Airflow calls it
+        for _ in range(2):
+            await asyncio.sleep(0.01)  # on Python 3.11, the second cancellation ends `wait_for`, but not the call
+            handles.cancel()
+        ends = asyncio.create_task(one.cleanup())
+        await asyncio.wait({ends}, timeout=0.1)
+        assert not ends.done()
+        may_tell.set()
+        await ends
+        assert len(server.sent("POST /stop/k-1")) == 1
+        await asyncio.wait({handles})
+
+    asyncio.run(cancelled_again())
 
 
 def _with_task(one: CrewStatusTrigger, monkeypatch: pytest.MonkeyPatch, state: Any) -> CrewStatusTrigger:

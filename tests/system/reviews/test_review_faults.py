@@ -83,7 +83,7 @@ def test_a13_a26_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nob
     tries = run.task("review")["try_number"]
     assert tries >= 2  # a busy machine may lose one more
     for later in range(2, tries + 1):
-        assert run.log("review", later).count("Pausing task as AWAITING_INPUT") == 0
+        assert "Waiting for a person" not in run.log("review", later)
 
 
 @pytest.mark.row("A26")
