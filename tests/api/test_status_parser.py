@@ -281,7 +281,7 @@ def test_many_of_these_bytes_get_past_json_and_many_do_not() -> None:
     """A property of bytes that are never JSON would say nothing of the reader."""
     outcomes: list[str] = []
 
-    @settings(max_examples=1200, derandomize=True, database=None, deadline=None)
+    @settings(max_examples=400, derandomize=True, database=None, deadline=None)
     @given(spoiled_bodies())
     def collect(body: bytes) -> None:
         try:

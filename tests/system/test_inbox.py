@@ -121,6 +121,7 @@ def flow_service(airflow: AirflowStack, group: ProcessGroup) -> CrewService:
     return service
 
 
+@pytest.mark.long  # without Airflow's processes: test_flow_answers.py
 @pytest.mark.row("F2", "F4")
 def test_f4_a_flows_signed_webhook_is_answered_from_airflow(airflow: AirflowStack, flow_service: CrewService) -> None:
     forged = {"X-CrewAI-Signature": "sha256=" + "0" * 64, "X-CrewAI-Timestamp": str(int(time.time()))}

@@ -116,6 +116,7 @@ def test_a_statsd_client_sees_what_the_crew_and_the_reviewer_took(statsd: Statsd
     assert polled_by - of_tasks, "no triggerer has counted its polls"
 
 
+@pytest.mark.long  # without processes: test_lineage.py
 def test_tokens_and_their_cost_are_in_the_metrics_the_lineage_and_the_event_of_the_outlet(
     airflow: AirflowStack, metered: DagRun, statsd: StatsdServer, lineage: Path
 ) -> None:

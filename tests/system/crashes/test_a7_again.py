@@ -9,8 +9,9 @@ from held import Deployment
 from scripts.stack import AirflowStack
 
 
+@pytest.mark.long  # without processes: test_kickoff_once.py
 @pytest.mark.row("A7")
-@pytest.mark.parametrize("dialect", ["spec", pytest.param("live", marks=pytest.mark.long)])
+@pytest.mark.parametrize("dialect", ["spec", "live"])
 def test_a7_a_cleared_kickoff_and_a_second_run_start_new_executions_and_the_log_says_which(
     airflow: AirflowStack, deployments: dict[str, Deployment], dialect: str
 ) -> None:

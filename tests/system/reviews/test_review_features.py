@@ -44,6 +44,7 @@ def question_in(run: DagRun, task_id: str) -> dict[str, Any]:
     )
 
 
+@pytest.mark.long  # without processes: test_edited_drafts.py
 def test_an_edited_draft_is_the_result_of_the_crew(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_edit")
     asked = question_in(run, "crew.round_1.review")
@@ -142,6 +143,7 @@ def test_a23_two_steps_at_one_time_are_both_told_once_and_the_answer_counts(stac
     assert log.count("Notice to the team") == 2
 
 
+@pytest.mark.long  # without processes: test_approvals.py
 def test_two_approvers_and_the_first_one_twice(stack: AirflowStack, rita: AirflowApi) -> None:
     run = stack.api.trigger("review_approvals")
     for times, api in enumerate((stack.api, stack.api, rita), start=1):

@@ -36,7 +36,7 @@ def stack(airflow: AirflowStack, group: ProcessGroup) -> AirflowStack:
 @pytest.fixture(scope="module")
 def runs(stack: AirflowStack) -> dict[str, DagRun]:
     """All runs at once, so that they wait for their tests and not their tests for them."""
-    names = ("mapped_once", "skipped", "deadline", "assigned", "many")
+    names = ("skipped", "deadline", "assigned", "many")
     return {f"review_{name}": stack.api.trigger(f"review_{name}") for name in names}
 
 
@@ -150,8 +150,9 @@ def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(stack: AirflowS
     assert results == ["Draft 1 on tea", "Draft 1 on coffee"]
 
 
-def test_an_item_of_a_mapped_group_that_fails_takes_no_result_from_the_others(runs: dict[str, DagRun]) -> None:
-    run = runs["review_mapped_once"]
+@pytest.mark.long  # without processes: test_group.py
+def test_an_item_of_a_mapped_group_that_fails_takes_no_result_from_the_others(stack: AirflowStack) -> None:
+    run = stack.api.trigger("review_mapped_once")
     rejected, approved = sorted(run.wait_for_reviews(2), key=lambda asked: asked["task_instance"]["map_index"])
     decide(run, rejected, "revise", "shorter")
     decide(run, approved, "approve")
