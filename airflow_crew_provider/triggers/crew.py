@@ -93,7 +93,7 @@ class CrewStatusTrigger(BaseTrigger):
         self._hook = CrewHook(crew_conn_id)
         self._poller = Poller(self._hook, InboxSource(self._hook, inbox))
         self._held = False
-        self._handled: asyncio.Future[None] | None = None
+        self._handling: asyncio.Future[None] | None = None
 
     @classmethod
     def of(cls, watch: Watch, crew_conn_id: str, cancel_on_kill: bool, inbox: Json | None = None) -> CrewStatusTrigger:
@@ -130,16 +130,16 @@ class CrewStatusTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Stop the execution, if requested, when a user ends the waiting task (Airflow 3.3 and newer)."""
-        self._handled = asyncio.ensure_future(self._stop_if_killed(without_task=True))
-        await outcomes.to_its_end(self._handled)
+        self._handling = asyncio.ensure_future(outcomes.to_its_end(self._stop_if_killed(without_task=True)))
+        await outcomes.to_its_end(self._handling)
 
     async def cleanup(self) -> None:
         """Release the shared session; do not stop the execution here, because Airflow calls this on every exit.
 
-        On Python 3.11, Airflow's second cancellation leaves `on_kill` running, and then calls this.
+        On Python 3.11, Airflow may call this while `on_kill` is running, and closes the task's log afterwards.
         """
-        if self._handled:
-            await outcomes.to_its_end(self._handled)
+        if self._handling:
+            await outcomes.to_its_end(self._handling)
         if self._held:
             self._held = False
             await self._hook.release()

@@ -276,7 +276,7 @@ GOES_ON: States = (
     None,
 )
 WAITS_AGAIN: States = (*GOES_ON, "restarting")
-STOPPING = 20.0
+STOPPING = 40.0  # seconds; a stop may take 30, and its result is only then logged
 LOOKUP_SECONDS = 3.0
 
 

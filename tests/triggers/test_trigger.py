@@ -253,6 +253,12 @@ def test_a5_a_triggerer_that_shuts_down_stops_nothing(
     assert server.sent("POST /stop/k-1") == []
 
 
+async def cancel_twice(task: asyncio.Task[None]) -> None:
+    for _ in range(2):
+        await asyncio.sleep(0.01)
+        task.cancel()
+
+
 @pytest.mark.row("A5", "A6")
 def test_a5_a6_a_trigger_ends_after_its_kill_is_handled_however_often_airflow_cancels_it(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
@@ -264,13 +270,14 @@ def test_a5_a6_a_trigger_ends_after_its_kill_is_handled_however_often_airflow_ca
 
     async def cancelled_again() -> None:
         handles = asyncio.create_task(asyncio.wait_for(one.on_kill(), PATIENCE))  # as Airflow calls it
-        for _ in range(2):
-            await asyncio.sleep(0.01)  # on Python 3.11, the second cancellation ends `wait_for`, but not the call
-            handles.cancel()
+        await cancel_twice(handles)  # on Python 3.11, the second time ends `wait_for`, but not the call
         ends = asyncio.create_task(one.cleanup())
+        await cancel_twice(ends)
         await asyncio.wait({ends}, timeout=0.1)
-        assert not ends.done()
-        may_tell.set()
+        try:
+            assert not ends.done()
+        finally:
+            may_tell.set()
         await ends
         assert len(server.sent("POST /stop/k-1")) == 1
         await asyncio.wait({handles})
