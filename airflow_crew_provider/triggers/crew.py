@@ -130,6 +130,7 @@ class CrewStatusTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Stop the execution, if requested, when a user ends the waiting task (Airflow 3.3 and newer)."""
+        # One time limit from here on, although `cleanup` may have to wait for the rest.
         self._handling = asyncio.ensure_future(outcomes.to_its_end(self._stop_if_killed(without_task=True)))
         await outcomes.to_its_end(self._handling)
 

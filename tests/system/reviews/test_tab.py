@@ -271,6 +271,7 @@ def address(run: DagRun) -> str:
 
 
 @pytest.mark.row("A29")
+# Without processes, test_view_access.py proves both.
 @pytest.mark.parametrize("user", ["no-xcoms", pytest.param("no-dag", marks=pytest.mark.long)])
 def test_a29_who_may_not_see_the_xcoms_or_the_dag_is_refused_at_every_address(
     airflow: AirflowStack, failed: DagRun, user: str
