@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NewType
+
+XComKey = NewType("XComKey", str)
+XCOM_KEYS: set[str] = set()
+
+
+def _xcom_key(key: str) -> XComKey:
+    XCOM_KEYS.add(key)
+    return XComKey(key)
+
+
 TRIGGER_CLASS_PATH = "airflow_crew_provider.triggers.crew.CrewStatusTrigger"
 ANSWER_TRIGGER_CLASS_PATH = "airflow_crew_provider.compat.answer_trigger.AnswerTrigger"
 
-# XCom keys that users may read.
-KICKOFF_ID_KEY = "kickoff_id"
-EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
-REVIEW_KEY = "crew_decision"  # a review, with its draft and round
+# XCom keys that users may read. No output may have a key in `XCOM_KEYS`, or one that begins with `POSTED_KEY`.
+KICKOFF_ID_KEY = _xcom_key("kickoff_id")
+EXECUTION_ID_KEY = _xcom_key("execution_id")  # of the first kickoff
+REVIEW_KEY = _xcom_key("crew_decision")  # a review, with its draft and round
 SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in a review decided by a schema
 AUTO_APPROVED = "auto_approved"  # in a review: the reason given by the rule that approved its draft, else null
 REJECTED_BEFORE = "rejected_before"  # in a review: the hashes of the drafts that people rejected in earlier rounds
 NOT_SHOWN = "not_shown"  # in a review that denied a tool call because it could not be shown in full
-DECISIONS_KEY = "crew_decisions"  # all reviews of a task that asks several times, without drafts
-REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review did not accept
-RESUME_KEY = "crew_resume"  # an answer as sent, and the service's response
+DECISIONS_KEY = _xcom_key("crew_decisions")  # all reviews of a task that asks several times, without drafts
+REFUSED_KEY = _xcom_key("crew_refused_answer")  # the fields of the last answer that a review did not accept
+RESUME_KEY = _xcom_key("crew_resume")  # an answer as sent, and the service's response
 NOT_SENT = "not sent"  # the status of an answer that was never sent
-LINK_KEY = "crew_execution_url"
-EXECUTION_KEY = "crew_execution"  # the task's execution and its connection
+LINK_KEY = _xcom_key("crew_execution_url")
+EXECUTION_KEY = _xcom_key("crew_execution")  # the task's execution and its connection
 
 # XCom keys of the inbox.
-POSTED_KEY = "crew_inbox"  # maps kickoff ids to registrations
+POSTED_KEY = _xcom_key("crew_inbox")  # maps kickoff ids to registrations
 REGISTRATION_KEY = "crew_inbox:"  # until 0.2, followed by the id of a registration
-MESSAGES_KEY = "crew_inbox_box"  # until 0.2: the messages that arrived
+MESSAGES_KEY = _xcom_key("crew_inbox_box")  # until 0.2: the messages that arrived
 
 # Prefixes of the names of the inbox's Variables, each followed by a hash.
 INBOX_PREFIX = "crew_inbox_"

@@ -47,7 +47,25 @@ UNNOTICED = frozenset(
         "S22",
         "S23",
     }
-    | {"A22", "A35", "S32", "S33", "S34", "S35", "S36", "S37", "S38", "S40", "S41", "S42", "S43", "S44", "S45"}
+    | {
+        "A22",
+        "A27",
+        "A30",
+        "A35",
+        "S32",
+        "S33",
+        "S34",
+        "S35",
+        "S36",
+        "S37",
+        "S38",
+        "S40",
+        "S41",
+        "S42",
+        "S43",
+        "S44",
+        "S45",
+    }
     | {"S11", "S17", "S24", "S25", "S26", "S27", "S28", "S29", "S32", "S39", "S40", "F1"}
 )
 
@@ -144,6 +162,7 @@ ROWS = {
         "a DAG run is recreated under its id; its first try dies early",
         "counts as a new run if the two can be told apart, else as a retry",
     ),
+    "A42": ("an output with the provider's own XCom keys; XComs of any shape", "refused; ignored"),
     "S1": ("service killed in any state", "nothing is lost"),
     "S2": ("two resumes at once, or at the wrong time", "one wins, and the others are rejected"),
     "S3": ("malformed, huge and slow requests", "4xx with a reason, never 500"),

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -46,9 +47,10 @@ def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, asked: lis
     """Yield the decisions of a task that asks several times, and any answers that it has not processed yet."""
     task = _without_form(api, path, place)["task_instance"]
     about = {"dag_id": path[1], "run_id": path[3], **place, "task_state": task["state"]}
-    decided = _value(api, path, place, stored_names.DECISIONS_KEY) or []
+    listed = _value(api, path, place, stored_names.DECISIONS_KEY)
+    decided = [each for each in (listed if isinstance(listed, list) else []) if _is_decision(each)]
     by_people = (each for each in decided if each.get(stored_names.SCHEMA_REVISION) != stored_names.BY_SCHEMA)
-    yield from ({**about, "taken": True, "service": None, **each} for each in by_people)
+    yield from ({**about, "taken": True, "service": None, **each, **about} for each in by_people)
     known = {datetime.fromisoformat(each["decided_at"]) for each in decided}
     answered = [each for each in asked if each["response_received"] and _place(each["task_instance"]) == place]
     late = [_not_taken(each) for each in answered]
@@ -114,7 +116,7 @@ def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: lis
     place = _place(task)
     review = _value(api, path, place, stored_names.REVIEW_KEY)
     about = {"dag_id": path[1], "run_id": path[3], **place}
-    if not isinstance(review, dict) or "output_sha256" not in review:
+    if not _is_decision(review) or "output_sha256" not in review:
         # Any task's form may have a field of this name, but only a review records its execution before it asks.
         if not detail["response_received"] or not isinstance(
             _value(api, path, place, stored_names.EXECUTION_KEY), dict
@@ -125,7 +127,15 @@ def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: lis
         return None  # nobody was asked
     service = next((_said(each) for each in answers if _answers_to(review, each)), None)
     taken = not (service and service["status"] == stored_names.NOT_SENT)
-    return {**about, "task_state": task["state"], "taken": taken, **review, "service": service if taken else None}
+    known = {**about, "task_state": task["state"], "taken": taken}
+    return {**known, **review, **known, "service": service if taken else None}
+
+
+def _is_decision(value: Any) -> bool:
+    """Whether an XCom has a decision's shape; other code may have written it."""
+    with suppress(KeyError, TypeError, ValueError):
+        return isinstance(value, dict) and datetime.fromisoformat(value["decided_at"]).tzinfo is not None
+    return False
 
 
 def _not_taken(detail: Json) -> Json:

@@ -142,7 +142,9 @@ class ResumeRecord:
         """Read the XCom of a resume from this release or an earlier one; return None for anything else."""
         if not isinstance(said, dict) or not isinstance(said.get("kickoff_id"), str):
             return None
-        known = [each.name for each in fields(cls) if each.name != "said" and said.get(each.name) is not None]
+        numbers = {"resumed_at"}
+        names = [each.name for each in fields(cls) if each.name != "said"]
+        known = [each for each in names if isinstance(said.get(each), int | float if each in numbers else str)]
         return cls(**{name: said[name] for name in known}, said=said)
 
     def to_json(self) -> Json:

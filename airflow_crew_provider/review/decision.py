@@ -202,7 +202,7 @@ class ReviewRules:
         review = record_or_none(self.previous)
         if review is None or self.previous_task is None:
             return review
-        decision = self._decision_before(context, self.previous_task) or {}
+        decision = record_or_none(self._decision_before(context, self.previous_task)) or {}
         is_of_review = decision.get("output_sha256") == review.get("output_sha256")
         return decision if is_of_review else review
 
@@ -442,7 +442,8 @@ class Decision:
             return []
         draft = previous.get("output_sha256")
         is_rejection = previous.get("is_approve") is False and previous.get("reviewer") and draft
-        return [*(previous.get(REJECTED_BEFORE) or []), *([draft] if is_rejection else [])]
+        earlier = previous.get(REJECTED_BEFORE)
+        return [*(earlier if isinstance(earlier, list) else []), *([draft] if is_rejection else [])]
 
     def _sent_back_before(self) -> Json:
         """Return the field for a review if a schema has already sent back a draft of its execution; empty if not.

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, TaskGroup,
 
 from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.api.budget import FAIL
+from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat.loops import decided, make_loop
 from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.compat.supervisor import supervisor, task_state
@@ -91,11 +92,12 @@ class CrewResultOperator(CrewTask):
 
 def until_completed(loop: Any, ti: Any) -> Any:
     """Start another round unless the crew has completed or no rounds remain; the `result` task determines which."""
-    review = ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review") or {}
+    review = record_or_none(ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review")) or {}
     word = DECISIONS.get(str(review.get("is_approve")), "answered")
     if review.get("ask"):
         word = review["outcome"]  # a fixed word, unlike a Flow's outcomes, which may be anything
-    is_over = loop.index + 1 >= loop.max_iterations or (loop.result or {}).get("state") == COMPLETED
+    record = record_or_none(loop.result) or {}
+    is_over = loop.index + 1 >= loop.max_iterations or record.get("state") == COMPLETED
     return decided(stop=is_over, reason=f"round {loop.index + 1}: {word}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +17,15 @@ from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
-from airflow_crew_provider.wait.schema import NAME, listed, matching, refuse_bad_schema, validator_of
+from airflow_crew_provider.wait.schema import (
+    NAME,
+    listed,
+    matching,
+    model_of,
+    named_keys,
+    refuse_bad_schema,
+    validator_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +120,7 @@ class OutputRules:
         """Refuse invalid rules when the DAG file is parsed."""
         if self.schema is not None:
             refuse_bad_schema(self.schema)
+            self._refuse_named_keys(self.schema)
         refuse_bad_choice(self.on_unknown_usage, (FAIL, IGNORE))
         if self.multiple_outputs and self.output_to is not None:
             raise CrewInvalidInput(
@@ -127,12 +137,20 @@ class OutputRules:
     def refuse_unusable(self) -> None:
         """Fail, before a crew is started or waited for, if a rule could not be applied to its output.
 
-        :raises CrewInvalidInput: the model cannot be imported, or `output_to` did not render to the path of a file
+        :raises CrewInvalidInput: the model cannot be imported, a key that it names cannot be an XCom, or `output_to`
+            did not render to the path of a file
         """
         if self.schema is not None:
             validator_of(self.schema)
+            self._refuse_named_keys(model_of(self.schema))
         if self.output_to is not None:
             refuse_unusable_path(self.output_to)
+
+    def _refuse_named_keys(self, schema: Any) -> None:
+        if self.multiple_outputs and (problems := _problems_with(named_keys(schema))):
+            raise CrewInvalidInput(
+                f"multiple_outputs: {NAME} names keys that are not valid for XCom: {listed(problems)}"
+            )
 
     def applied(self, execution: Execution, log: Any) -> Json:
         """Return the fields of the record that the rules change.
@@ -186,18 +204,8 @@ def still_there() -> str:
 # --- each key as an XCom ---
 
 
-# The task itself pushes values under these keys, or they are read from all tasks, e.g. for the audit trail.
-OWN = (
-    stored_names.KICKOFF_ID_KEY,
-    stored_names.EXECUTION_ID_KEY,
-    stored_names.LINK_KEY,
-    stored_names.EXECUTION_KEY,
-    stored_names.REVIEW_KEY,
-    stored_names.REFUSED_KEY,
-    stored_names.RESUME_KEY,
-)
 # Airflow's scheduler acts on the second key (before 3.0, for any task), and some values crash it.
-TAKEN = ("return_value", "skipmixin_key", *OWN)
+TAKEN = frozenset({"return_value", "skipmixin_key", *stored_names.XCOM_KEYS})
 # The first is for links in Airflow's UI; under the second, the inbox looks up registrations by key alone.
 TAKEN_BEGINNINGS = ("_link_", stored_names.POSTED_KEY)
 # Airflow puts the key into a URL unquoted, so the value would be stored under another key, or for another task.
@@ -229,11 +237,15 @@ def _checked_keys(kickoff_id: str, output: Any) -> Json:
     if not isinstance(output, dict):
         problem = f"is {type(output).__name__}, not an object"
     else:
-        problems = [f"{key[:SHOWN]!r} {why}" for key in output if (why := _problem_with(key))]
+        problems = _problems_with(output)
         if not problems:
             return output
         problem = f"has keys that are not valid for XCom: {listed(problems)}"
     raise CrewTaskFailed(f"multiple_outputs: the output of execution {kickoff_id} {problem}. {still_there()}")
+
+
+def _problems_with(keys: Iterable[str]) -> list[str]:
+    return [f"{key[:SHOWN]!r} {why}" for key in keys if (why := _problem_with(key))]
 
 
 def _problem_with(key: str) -> str:

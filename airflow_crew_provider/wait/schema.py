@@ -21,6 +21,7 @@ MOST_VIOLATIONS, LONGEST_VIOLATION = 20, 300
 MOST_FOUND = 1_000  # violations collected at most
 # Without a type, a schema with these keywords accepts any string, which nobody intends.
 STRUCTURE = {"properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems", "contains"}
+SAME_OBJECT = ("allOf", "anyOf", "oneOf", "if", "then", "else")  # keywords whose schemas describe the same value
 SAY_TYPE = {"type", "enum", "const", "anyOf", "oneOf", "allOf", *REFERENCES}
 
 
@@ -39,6 +40,29 @@ def refuse_bad_schema(schema: Any) -> None:
         raise CrewInvalidInput(f"{NAME} must be {kinds}, not {type(schema).__name__}")
 
 
+def model_of(schema: Any) -> Any:
+    """Return a schema with a model's import path replaced by the model.
+
+    :raises CrewInvalidInput: the model cannot be imported
+    """
+    return _imported(schema) if isinstance(schema, str) else schema
+
+
+def named_keys(schema: Any) -> list[str]:
+    """Return the keys of an object that a valid schema names; none for a model's import path, which is imported later.
+
+    What a key is called in JSON is what counts: for a model's field, its alias.
+    """
+    if isinstance(schema, str):
+        return []
+    if not isinstance(schema, dict):
+        try:
+            schema = schema.model_json_schema()
+        except Exception:  # a type without a JSON Schema; the keys are checked in the output
+            return list(schema.model_fields)
+    return sorted(_named_in(schema))
+
+
 def validator_of(schema: Any) -> Callable[[Any], list[str]]:
     """Return a function that lists how a value violates the schema, each violation with its path.
 
@@ -46,7 +70,7 @@ def validator_of(schema: Any) -> Callable[[Any], list[str]]:
     """
     if isinstance(schema, dict):
         return lambda value: _json_schema_violations(schema, value)
-    model = _imported(schema) if isinstance(schema, str) else schema
+    model = model_of(schema)
     return lambda value: _model_violations(model, value)
 
 
@@ -104,6 +128,32 @@ def _refuse_bad_json_schema(schema: Json) -> None:
         ) from None
     except Exception as error:
         raise CrewInvalidInput(_cannot_be_applied(error)) from None
+
+
+def _named_in(schema: Json) -> set[str]:
+    """Return the keys that a schema names for the object itself, whatever part of the schema does so."""
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT202012
+
+    resource = DRAFT202012.create_resource(schema)
+    open_ones = [(schema, Registry().with_resource("", resource).resolver("").in_subresource(resource))]
+    names: set[str] = set()
+    seen: set[int] = set()
+    while open_ones:
+        part, resolver = open_ones.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        possible = {name for name, rule in part.get("properties", {}).items() if rule is not False}
+        names |= possible | set(part.get("required", ()))
+        for keyword in SAME_OBJECT:
+            given = part.get(keyword, ())
+            open_ones += [(each, resolver) for each in (given if isinstance(given, list) else [given])]
+        for name in REFERENCES:
+            if isinstance(part.get(name), str):
+                found = resolver.lookup(part[name])
+                open_ones.append((found.contents, found.resolver))
+    return names
 
 
 def _resolve_references(schema: Json) -> None:

@@ -14,7 +14,7 @@ from airflow_crew_provider import stored_names
 PACKAGE = Path(airflow_crew_provider.__file__).parent
 # Words of the API too, where they do not name an XCom.
 ALSO_FIELDS = ("KICKOFF_ID_KEY", "EXECUTION_ID_KEY", "FEEDBACK_FIELD")
-STORED = {name: value for name, value in vars(stored_names).items() if name.isupper()}
+STORED = {name: value for name, value in vars(stored_names).items() if name.isupper() and isinstance(value, str)}
 
 pytestmark = pytest.mark.xdist_group("one home")  # one worker reads the package for all of them
 
@@ -54,6 +54,20 @@ def test_an_xcom_is_never_pushed_or_pulled_under_a_literal_key() -> None:
         if keyword.arg == "key" and isinstance(keyword.value, ast.Constant)
     ]
     assert [call for call in calls if call[1] != "return_value"] == []
+
+
+@pytest.mark.row("A42")
+def test_only_listed_keys_are_pushed_or_pulled_by_name() -> None:
+    named = {
+        keyword.value.id
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ("xcom" in ast.unparse(node.func) or "shared" in ast.unparse(node.func))
+        for keyword in [*node.keywords, *(ast.keyword("key", each) for each in node.args)]
+        if keyword.arg == "key" and isinstance(keyword.value, ast.Name) and keyword.value.id in STORED
+    }
+    assert {"REVIEW_KEY", "DECISIONS_KEY", "RESUME_KEY", "POSTED_KEY"} <= named
+    assert {STORED[name] for name in named} <= stored_names.XCOM_KEYS
 
 
 def test_the_time_in_which_airflow_notices_a_deferral_is_read_in_one_module() -> None:

@@ -192,6 +192,46 @@ def test_the_decisions_of_one_task_are_all_listed_with_an_answer_that_it_has_not
     assert {(line["dag_id"], line["task_id"], line["task_state"]) for line in lines} == {("tea", "crew", "queued")}
 
 
+TIME = "2026-11-20T12:00:00+00:00"
+ODD = [
+    "text",
+    3,
+    True,
+    None,
+    {},
+    [],
+    [1, "x", None],
+    [{}],
+    [{"decided_at": 5}],
+    [{"decided_at": "2026-11-20T12:00:00"}],
+]
+ODD += [{"output_sha256": 1}, {"output_sha256": "0", "decided_at": []}, {"decided_at": TIME, "reviewer": 3}]
+
+
+@pytest.mark.row("A42")
+@pytest.mark.parametrize("key", ["crew_decision", "crew_decisions", "crew_resume", "crew_execution"])
+def test_a42_an_xcom_of_another_shape_does_not_end_the_audit(
+    airflow: Any, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    run = "/api/v2/dags/tea/dagRuns/r"
+    review = {"output_sha256": "0", "decided_at": TIME, "task_id": "forged", "dag_id": "forged", "taken": "forged"}
+    places = [("odd", each) for each in ("crew_decision", key)] + [("review", "crew_decision")]
+    entries = [{"key": each, "task_id": task_id, "map_index": -1} for task_id, each in places]
+    airflow.answers[f"{run}/hitlDetails"] = page("hitl_details")
+    airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries", *entries)
+    for task_id in ("odd", "review"):
+        airflow.answers[f"{run}/taskInstances/{task_id}"] = (200, {}, b'{"state": "success"}')
+    for odd in ODD:
+        for task_id, name, value in [("odd", key, odd), ("review", "crew_decision", review)]:
+            entry = (200, {}, json.dumps({"value": value}).encode())
+            airflow.answers[f"{run}/taskInstances/{task_id}/xcomEntries/{name}"] = entry
+        assert main(["tea", "r"]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        told = [(line["dag_id"], line["task_id"], line["taken"]) for line in lines]
+        assert ("tea", "review", True) in told
+        assert "forged" not in str([lines[0][name] for name in ("dag_id", "task_id", "taken")])
+
+
 @pytest.mark.parametrize(("status", "taken"), [("resumed", True), ("not sent", False)])
 def test_an_answer_that_was_not_sent_was_not_taken(
     airflow: Any, capsys: pytest.CaptureFixture[str], status: str, taken: bool

@@ -209,6 +209,21 @@ def test_without_details_the_rounds_are_those_that_airflow_kept() -> None:
     assert [(each["number"], each["draft"]) for each in found["rounds"]] == [(1, DRAFTS[0]), (2, DRAFTS[1])]
 
 
+ANYTHING = ["text", 3, -1.5, True, None, [], {}, [1, {"a": None}], {"a": {"b": "\ud800"}}]
+OF_A_DECISION = ("output", "output_sha256", "object_sha256", "decided_at", "reviewer", "approvals", "ask", "is_approve")
+OF_A_DECISION += ("auto_approved", "not_shown", "edited_output", "crew_task_id", "human_feedback", "outcome")
+
+
+@pytest.mark.row("A42")
+@pytest.mark.parametrize("name", OF_A_DECISION)
+def test_a42_a_decision_of_another_shape_does_not_end_the_page(name: str) -> None:
+    details = details_of("x")
+    for odd in ANYTHING:
+        for given in ({name: odd}, decision(DRAFTS[0], approve=True, **{name: odd}) if name[:6] != "output" else {}):
+            html = rendered({**details, "rounds": [round_of(1, DRAFTS[0])]}, [given, decision(DRAFTS[1], approve=True)])
+            assert "by Ann" in html
+
+
 def test_a_draft_that_comes_again_unchanged_is_another_round() -> None:
     found = with_decisions(
         of_details({"state": "completed", "rounds": [round_of(1, DRAFTS[0]), round_of(2, DRAFTS[0])]}),

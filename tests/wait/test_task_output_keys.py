@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_crew_provider import stored_names
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.output import push_keys
@@ -62,12 +63,21 @@ PUSHED = [
     "crew_inbox",
     "crew_inbox_box",
 ]
-FOUND_IN_ANY_TASK = ["crew_inbox:" + "x" * 24, "crew_inbox_more", "crew_decision", "crew_resume"]
+FOUND_IN_ANY_TASK = ["crew_inbox:" + "x" * 24, "crew_inbox_more", "crew_decision", "crew_decisions", "crew_resume"]
+# Names of records and fields that are stored elsewhere.
+NO_XCOM_KEYS = ("crew_kickoff", "crew_run", "crew_watch", "schema_revision", "not sent", "human_feedback", "validation")
 
 
-@pytest.mark.parametrize("key", OF_AIRFLOW + PUSHED + FOUND_IN_ANY_TASK)
+@pytest.mark.row("A42")
+@pytest.mark.parametrize("key", sorted({*OF_AIRFLOW, *PUSHED, *FOUND_IN_ANY_TASK, *stored_names.XCOM_KEYS}))
 def test_what_the_provider_reads_itself_is_never_written(key: str) -> None:
     assert f"{key!r} {RESERVED}" in refusal_of({key: 1})
+
+
+@pytest.mark.row("A42")
+def test_a_crew_may_use_names_that_are_not_xcom_keys() -> None:
+    output = dict.fromkeys(NO_XCOM_KEYS, 1)
+    assert pushed(output) == output
 
 
 @pytest.mark.parametrize(

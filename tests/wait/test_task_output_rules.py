@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat import sdk
 from airflow.providers.common.compat.sdk import AirflowException
+from pydantic import BaseModel, Field, create_model
 from warning_log import WarningLog
 
 from airflow_crew_provider.api.budget import Budget, figures
@@ -430,3 +432,47 @@ def test_a_cost_beyond_every_bound_is_over_the_budget_in_the_event_of_a_trigger_
     budget = Budget(max_cost=50)
     assert budget.passed_by(usage)
     assert budget.passed_by(figures(usage))
+
+
+def naming(key: str) -> list[Any]:
+    """Return schemas that name a key of the output, each in another place."""
+    named = {"properties": {key: {"type": "string"}}}
+    by_reference = {"type": "object", "$ref": "#/$defs/it", "$defs": {"it": named}}
+    aliased = create_model("Aliased", field=(str, Field(alias=key)))
+    nested = {"allOf": [{"anyOf": [{"if": {}, "then": by_reference["$defs"]["it"]}]}], "type": "object"}
+    return [{"type": "object", **named}, {"type": "object", "required": [key]}, by_reference, nested, aliased]
+
+
+@pytest.mark.row("A42")
+@pytest.mark.parametrize("key", ["crew_decisions", "kickoff_id", "crew_inbox:x", "return_value", "open?"])
+@pytest.mark.parametrize("place", range(5))
+def test_a42_a_schema_that_names_a_reserved_key_is_refused_when_parsed(key: str, place: int) -> None:
+    schema = naming(key)[place]
+    OutputRules(schema)  # without `multiple_outputs`, the keys are no XComs
+    with pytest.raises(CrewInvalidInput, match=f"{re.escape(repr(key))} (is an XCom key|contains)"):
+        OutputRules(schema, multiple_outputs=True)
+
+
+class Reserved(BaseModel):
+    kickoff_id: str
+
+
+class Item(BaseModel):
+    """A model whose fields may have any name, because only the output's own keys become XComs."""
+
+    items: list[Reserved]
+
+
+@pytest.mark.row("A42")
+def test_a42_a_model_by_its_path_is_refused_before_the_start() -> None:
+    rules = OutputRules(f"{__name__}:Reserved", multiple_outputs=True)
+    with pytest.raises(CrewInvalidInput, match="'kickoff_id' is an XCom key"):
+        rules.refuse_unusable()
+
+
+@pytest.mark.row("A42")
+@pytest.mark.parametrize(
+    "schema", [Item, {"properties": {"kickoff_id": False, "crew_run": {}, "total": {}}, "type": "object"}], ids=str
+)
+def test_a42_keys_that_cannot_collide_are_allowed(schema: Any) -> None:
+    OutputRules(schema, multiple_outputs=True).refuse_unusable()
