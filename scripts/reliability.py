@@ -65,6 +65,7 @@ UNNOTICED = frozenset(
         "S43",
         "S44",
         "S45",
+        "S61",
     }
     | {"S11", "S17", "S24", "S25", "S26", "S27", "S28", "S29", "S32", "S39", "S40", "F1"}
 )
@@ -219,7 +220,11 @@ ROWS = {
     "S42": ("an edited answer that the model or guardrail rejects", "400; the question stays open"),
     "S43": ("one unreadable question among many", "that execution ends as `error`; the others are announced"),
     "S44": ("1,001 logins by a user, a borrowed name, a form from another site", "no other session ends; rejected"),
-    "S45": ("continued twice, changed, or by another user", "one kickoff continues it; the others get 404, 409 or 422"),
+    "S45": (
+        "a Flow's state or results that a second process would not get unchanged",
+        "the execution runs on; if a question or crash needs them, it ends as `error` and names the field",
+    ),
+    "S61": ("continued twice, changed, or by another user", "one kickoff continues it; the others get 404, 409 or 422"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "rejected, or accepted once"),
     "F3": (

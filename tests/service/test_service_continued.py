@@ -22,7 +22,7 @@ from crew_service.scripted_crew import ScriptedCrew
 from crew_service.storage import chains, journal, schema, steps
 from crew_service.storage.database import Database
 
-pytestmark = pytest.mark.row("S45")
+pytestmark = pytest.mark.row("S61")
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 PAY_ONCE = JournalOptions((ToolRule("pay", "once"),))
 USERS = [("ann", "token-of-ann"), ("bob", "token-of-bob")]

@@ -80,6 +80,7 @@ class FlowRun:
         flow = self._flow
         flow.stream = False
         internals.set_persistence(flow, WithoutPauses(self._own_persistence))
+        internals.add_inputs_by_name(flow)
         self._branches.separate()
         internals.replace(flow, "_execute_method", self._reported)
         internals.replace(flow, "_run_human_feedback_step", self._asking)

@@ -10,7 +10,7 @@ from typing import Any
 
 import crewai
 from crewai.flow.flow import Flow
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 
 from crew_service.crewai import answers, internals
 from crew_service.crewai.errors import UnsupportedCrew
@@ -33,9 +33,9 @@ class FlowSource:
         state = internals.state_model(flow_class)
 
         def make(inputs: Inputs) -> Flow[Any]:
-            return flow_class(initial_state=_filled(state, inputs)) if required(state) else flow_class()
+            return flow_class(initial_state=_filled(state, inputs)) if _missing(state) else flow_class()
 
-        if not required(state):
+        if not _missing(state):
             make({})  # a Flow that cannot be created is rejected when the service starts
         return cls(make, flow_class, flow_class.flow_definition(), state)
 
@@ -77,18 +77,39 @@ class FlowSource:
 
 
 def fields(state: Any) -> list[str]:
-    """List the inputs that a kickoff may set: the state's fields except the id, which the execution sets."""
+    """List the inputs that a kickoff may set: the names of the state's fields except the id, which the execution sets.
+
+    A field with aliases is given under one of them.
+    """
     model = _model(state)
-    names = model.model_fields if model else state if isinstance(state, dict) else ()
-    return sorted(name for name in names if name != "id")
+    if model is None:
+        return sorted(name for name in (state if isinstance(state, dict) else ()) if name != "id")
+    return sorted({name for field in model.model_fields if field != "id" for name in _names(model, field)})
 
 
 def required(state: Any) -> list[str]:
-    """List the fields that the state requires."""
+    """List the inputs without which the state cannot be created; of several names for a field, none is required."""
+    model = _model(state)
+    names = [_names(model, field) for field in _missing(state)] if model else []
+    return sorted(each[0] for each in names if len(each) == 1)
+
+
+def _missing(state: Any) -> list[str]:
+    """List the fields that the state requires and does not have yet."""
     model = _model(state)
     given = vars(state) if isinstance(state, BaseModel) else {}
-    wanted = (name for name, field in model.model_fields.items() if field.is_required()) if model else ()
-    return sorted(name for name in wanted if name != "id" and name not in given)
+    known = model.model_fields.items() if model else ()
+    return [name for name, field in known if field.is_required() and name != "id" and name not in given]
+
+
+def _names(model: type[BaseModel], field: str) -> list[str]:
+    """List the names under which a kickoff can give a field; with the path of an alias, it gives an object."""
+    alias, settings = model.model_fields[field].validation_alias, model.model_config
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+    aliases = [each.path[0] if isinstance(each, AliasPath) else each for each in choices]
+    names = [each for each in aliases if isinstance(each, str)] if settings.get("validate_by_alias", True) else []
+    by_name = settings.get("validate_by_name") or settings.get("populate_by_name")
+    return list(dict.fromkeys([*names, field] if by_name or not names else names))
 
 
 def _model(state: Any) -> type[BaseModel] | None:
@@ -98,7 +119,7 @@ def _model(state: Any) -> type[BaseModel] | None:
 
 def _filled(state: type[BaseModel], inputs: Inputs) -> BaseModel:
     try:
-        return state.model_validate({name: value for name, value in inputs.items() if name in state.model_fields})
+        return state.model_validate({name: value for name, value in inputs.items() if name in fields(state)})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

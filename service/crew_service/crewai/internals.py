@@ -41,7 +41,7 @@ from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_li
 from crewai.utilities.internal_instructor import InternalInstructor
 from crewai.utilities.rpm_controller import RPMController
 from crewai.utilities.string_utils import sanitize_tool_name
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from crew_service.crewai import step_events
 
@@ -621,7 +621,28 @@ def stamp(flow: Flow[Any], state_id: str) -> None:
 
 
 def restore_state(flow: Flow[Any], state: dict[str, Any]) -> None:
-    flow._restore_state(state)
+    """Set a state that CrewAI dumped, which it does by field name, although it validates by alias."""
+    if isinstance(flow._state, BaseModel):
+        flow._state = type(flow._state).model_validate(state, by_alias=False, by_name=True)
+    else:
+        flow._restore_state(state)
+
+
+def add_inputs_by_name(flow: Flow[Any]) -> None:
+    """Let a kickoff add its inputs to the state that there is: CrewAI would lose fields that have an alias."""
+    add = flow._initialize_state
+
+    def added(inputs: dict[str, Any]) -> None:
+        state = flow._state
+        if not isinstance(state, BaseModel):
+            add(inputs)
+            return
+        try:
+            flow._state = type(state).model_validate({**state.model_dump(), **inputs}, by_alias=True, by_name=True)
+        except ValidationError as error:
+            raise ValueError(f"Invalid inputs for structured state: {error}") from error
+
+    object.__setattr__(flow, "_initialize_state", added)
 
 
 def replace(flow: Flow[Any], name: str, wrapped: Callable[[AsyncCall], AsyncCall]) -> None:

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from crew_service.crewai import answers, internals, step_events
+from crew_service.crewai import answers, codec, internals, step_events
 from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import Asked, Fatal
 from crew_service.engine import asks, tool_rules
@@ -716,11 +716,11 @@ class Call:
 
     def _stored(self, answer: Any) -> str | None:
         """Return the encoded answer or, if it cannot be stored, what CrewAI reads from it: a text or tool calls."""
-        with suppress(answers.NotStorable):
-            return answers.encoded(answer, self.expected, is_whole=self.has_effect or self.entry.kind == "model")
+        with suppress(codec.NotStorable):
+            return codec.encoded(answer, self.expected, is_whole=self.has_effect or self.entry.kind == "model")
         with suppress(Exception):  # raised by a user's method
             read = self.text_of or internals.plain_tool_calls
-            return answers.encoded(read(answer))
+            return codec.encoded(read(answer))
         return None
 
     def _over(self, state: Any, answer: str | None, said: str | None, used: dict[str, int] | None = None) -> None:

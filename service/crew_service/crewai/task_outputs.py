@@ -11,7 +11,7 @@ from crewai import Task, TaskOutput
 from crewai.tasks import OutputFormat
 from pydantic import BaseModel, RootModel, ValidationError
 
-from crew_service.crewai import answers, internals
+from crew_service.crewai import codec, internals
 from crew_service.engine.crew import CrewFailed
 from crew_service.engine.crew import TaskOutput as StoredOutput
 from crew_service.engine.drafts import json_object_in
@@ -48,9 +48,9 @@ def _kept(output: TaskOutput, data: Any) -> dict[str, str]:
     kept = {}
     for name in TaskOutput.model_fields.keys() - TOLD - LEFT_OUT:
         value = getattr(output, name)
-        with suppress(answers.NotStorable):
+        with suppress(codec.NotStorable):
             if value and not (name == OBJECT and _is_in_json(value, data)):
-                kept[name] = answers.encoded(value)
+                kept[name] = codec.encoded(value)
     return {name: text for name, text in sorted(kept.items()) if len(text) <= LONGEST_KEPT}
 
 
@@ -106,7 +106,7 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
     kept = output.get("point") or {}
     for name in TaskOutput.model_fields.keys() & kept.keys():
         with suppress(Exception):  # its class may be gone
-            setattr(result, name, answers.decoded(kept[name]))
+            setattr(result, name, codec.decoded(kept[name]))
     if result.pydantic is None and model and data is not None:
         result.pydantic = _object(model, data, output["output"])
     return result
@@ -120,7 +120,7 @@ def _object(model: type[BaseModel], data: Any, text: str) -> BaseModel:
     found = data if isinstance(data, dict) and not issubclass(model, RootModel) else {"root": data}
     known = {name: found.get(name) for name in model.model_fields}
     empty = {"__pydantic_extra__": None, "__pydantic_private__": None}
-    return answers.with_state(model, {"__dict__": known, "__pydantic_fields_set__": set(known), **empty})
+    return codec.with_state(model, {"__dict__": known, "__pydantic_fields_set__": set(known), **empty})
 
 
 def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:

@@ -14,7 +14,7 @@ from engine_stub import CREWS
 from four_tasks import asked_for, next_step
 from openai_server import USAGE, OpenAI, environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.row("S45")]
+pytestmark = [pytest.mark.slow, pytest.mark.row("S61")]
 TOKEN = "a-token-of-20-letters"
 
 

@@ -1,0 +1,525 @@
+"""One form for every value that one process of a crew passes to another: states, results, task outputs and answers.
+
+A value is written, read back and compared at that moment, while the original still exists. What is read back is equal
+if it has the same type and, encoded again, gives the same text; `==` is not asked, because a class may define it
+freely. Everything else is refused with the place of the first part that would not come back, such as `client` or
+`reports[2].author`, and the text that would remain of it.
+
+Encoded is JSON text in ASCII, whatever the value contains, so it passes every channel and database unchanged:
+
+* plain data as itself, and a dict with string keys as `{"dict": ...}`;
+* a class by its path, `module:Name`, with one of
+    `items` (a container), `value` (a scalar that pydantic converts), `form` (see `FORMS`), `member` (of an enum),
+    `base` and `attributes` (a subclass of a built-in type), `attributes` alone (an object without its own way of being
+    copied), `state` (a model: its fields by name, excluded and private ones included), `fields` (likewise in JSON);
+* `{"type": path}` for a class that is itself the value.
+
+A stored value cannot make the reading process do anything but build objects: a path is only resolved to a class in a
+loaded module or in a part of a loaded package, without evaluating attributes; no method of a class runs but `__new__`
+of a built-in type, or what pydantic does for a scalar or for `fields`. There is no pickle.
+
+A model is built from its fields by name, so aliases, validators and serializers play no part. Fields that its class
+has gained since get their defaults; those that it has lost are dropped. References that were shared become copies.
+"""
+
+from __future__ import annotations
+
+import array
+import copyreg
+import dataclasses
+import datetime
+import enum
+import importlib
+import json
+import re
+import sys
+import zoneinfo
+from base64 import b64decode, b64encode
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Container
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
+from pydantic_core import TzInfo
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # an object's address, as it appears in its text
+PLAIN = (str, int, float, bool, type(None))
+CONTAINERS = (dict, tuple, set, frozenset)
+BASES = (str, int, float, complex, bytes, bytearray, tuple, list, dict, set, frozenset)
+GROWING: dict[type, str] = {list: "extend", dict: "update", set: "update", bytearray: "extend"}
+SIMPLE_ARRAYS = "biufcSUmM"  # kinds of numpy's types whose values are just bytes
+LONGEST_WHOLE = 10_000  # bits of an integer in decimal
+LONGEST_KEPT_TEXT = 80  # characters of a value in an error
+Model = TypeVar("Model", bound=BaseModel)
+Path = tuple[str, ...]
+Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+
+
+class NotStorable(Exception):
+    """Decoding would not return an equal value.
+
+    :param value: the part that would not come back
+    :param path: its place in the whole, from the outside
+    """
+
+    def __init__(self, value: Any, reason: str = "", path: Path = ()) -> None:
+        super().__init__(reason)
+        self.value, self.reason, self.path = value, reason, path
+
+    @property
+    def place(self) -> str:
+        """Return the part's place, such as `reports[2].author`; an empty string for the whole value."""
+        return "".join(self.path).removeprefix(".")
+
+    @property
+    def kind(self) -> str:
+        return _name(type(self.value))
+
+    @property
+    def kept(self) -> str:
+        """Return the text that would remain of the part."""
+        try:
+            text = ADDRESS.sub("", str(self.value))
+        except Exception:  # raised by a user's class
+            return ""
+        return text if len(text) <= LONGEST_KEPT_TEXT else f"{text[:LONGEST_KEPT_TEXT]}..."
+
+    def __str__(self) -> str:
+        return f"{self.place or 'the value'} ({self.kind}) {self.reason or 'cannot be stored'}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Among:
+    """Where the classes of a value may be found.
+
+    :param expected: a class that need not have a path
+    :param packages: the top-level names that the reading process has loaded; None for those of this process
+    """
+
+    expected: type | None = None
+    packages: Container[str] | None = None
+    is_whole: bool = True
+
+
+def encoded(
+    value: Any, expected: type | None = None, *, packages: Container[str] | None = None, is_whole: bool = True
+) -> str:
+    """Encode a value as text.
+
+    :param expected: a class that `decoded` is given too; it need not have a path
+    :param packages: the top-level modules that the reading process will have loaded; the default are this process's
+    :param is_whole: whether decoding must return an equal value; if not, fields that its models exclude may be lost
+    :raises NotStorable: if decoding would not return such a value
+    """
+    among = Among(expected, packages, is_whole)
+    try:
+        text = json.dumps(_pack(value, among))
+        same = decoded(text, expected)
+        if type(same) is type(value) and (not is_whole or json.dumps(_pack(same, among)) == text):
+            return text
+        problem = NotStorable(value, "would not come back the same")
+    except NotStorable as error:
+        problem = error
+    except RecursionError:
+        problem = NotStorable(value, "is nested too deeply or contains itself")
+    except Exception as error:  # raised by a user's class
+        problem = NotStorable(value, f"cannot be restored: {type(error).__name__}")
+    if not problem.path and not isinstance(problem.__context__, RecursionError):
+        for name, part in _fields_of(value).items():
+            try:
+                encoded(part, packages=packages, is_whole=is_whole)
+            except NotStorable as error:
+                raise NotStorable(error.value, error.reason, (f".{name}", *error.path)) from None
+    raise problem from None
+
+
+def decoded(text: str, expected: type | None = None) -> Any:
+    """Return the value.
+
+    :raises Exception: of any kind, if its class has changed or is gone
+    """
+    return unpack(json.loads(text), expected)
+
+
+def loaded_packages() -> frozenset[str]:
+    """List the top-level modules of this process, for `encoded`: a process that starts later has these too."""
+    return frozenset(name.partition(".")[0] for name in list(sys.modules))
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    if isinstance(value, BaseModel):
+        return {name: each for name, each in vars(value).items() if name in type(value).model_fields}
+    return value if isinstance(value, dict) and all(type(name) is str for name in value) else {}
+
+
+# --- packing ---
+
+
+def _pack(value: Any, among: Among) -> Any:
+    kind = type(value)
+    if kind in PLAIN and _is_plain(value):
+        return value
+    if kind is list:
+        return [_part(each, f"[{place}]", among) for place, each in enumerate(value)]
+    if kind is dict and all(type(name) is str and _is_plain(name) for name in value):
+        return {"dict": {name: _part(each, f".{name}", among) for name, each in value.items()}}
+    if isinstance(value, type):
+        return {"type": _path(value, value, among)}
+    path = None if kind is among.expected else _path(kind, value, among)
+    if kind is dict:
+        items = [[_pack(name, among), _part(each, f"[{name!r}]", among)] for name, each in value.items()]
+        return {"class": path, "items": items}
+    if kind is tuple:
+        return {"class": path, "items": [_part(each, f"[{place}]", among) for place, each in enumerate(value)]}
+    if kind in CONTAINERS:  # a set has no order of its own
+        return {"class": path, "items": sorted((_pack(each, among) for each in value), key=json.dumps)}
+    if isinstance(value, BaseModel):
+        return {"class": path, **_packed_model(value, among)}
+    for attempt in (_packed_scalar, _packed_form, _packed_member, _packed_subclass, _packed_object):
+        if (packed := attempt(value, among)) is not None:
+            return {"class": path, **packed}
+    raise NotStorable(value)
+
+
+def _part(value: Any, place: str, among: Among) -> Any:
+    try:
+        return _pack(value, among)
+    except NotStorable as error:
+        raise NotStorable(error.value, error.reason, (place, *error.path)) from None
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether JSON keeps a plain value: half a surrogate pair may find its other half, and be one character."""
+    if type(value) is int:
+        return value.bit_length() <= LONGEST_WHOLE
+    if type(value) is not str or value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _packed_model(value: BaseModel, among: Among) -> dict[str, Any]:
+    if not among.is_whole:
+        return {"fields": value.model_dump(mode="json"), "by_name": True}
+    try:
+        return {"state": {"dict": _packed_state(value, among)}}
+    except NotStorable:
+        with suppress(Exception):  # raised by a user's class
+            fields = value.model_dump(mode="json")  # a field's serializer and validator may belong together
+            same = type(value).model_validate(fields, by_name=True)
+            if type(same) is type(value) and same == value:
+                return {"fields": fields, "by_name": True}
+        raise
+
+
+def _packed_state(value: BaseModel, among: Among) -> dict[str, Any]:
+    state = BaseModel.__getstate__(value)
+    own = {name: each for name, each in state["__dict__"].items() if name in type(value).model_fields}
+    packed: dict[str, Any] = {
+        "__dict__": _pack(own, among),
+        "__pydantic_fields_set__": _pack(set(state["__pydantic_fields_set__"]), among),
+    }
+    for name in ("__pydantic_extra__", "__pydantic_private__"):
+        packed[name] = None if state[name] is None else _pack(dict(state[name]), among)
+    return packed
+
+
+def _packed_scalar(value: Any, among: Among) -> dict[str, Any] | None:
+    """Leave a class to pydantic if its values are a string or number in JSON, and come back."""
+    kind: Any = type(value)
+    if kind in FORMS and kind not in (bytes, datetime.datetime, datetime.time):
+        return None
+    if (adapter := _adapter(kind)) is None:
+        return None
+    try:
+        dumped = adapter.dump_python(value, mode="json")
+        same = adapter.validate_python(dumped) if type(dumped) in PLAIN else None
+        is_same = type(same) is kind and (same is value or repr(same) == repr(value))
+        return {"value": dumped} if is_same else None
+    except Exception:  # raised by a user's class
+        return None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any] | None:
+    try:
+        return TypeAdapter(kind)
+    except Exception:  # pydantic does not know the class
+        return None
+
+
+def _packed_form(value: Any, among: Among) -> dict[str, Any] | None:
+    form = FORMS.get(type(value)) or _array_form(type(value))
+    if form is None:
+        return None
+    try:
+        return {"form": _pack(form[0](value), among)}
+    except ValueError:  # it has no such form
+        return None
+
+
+def _packed_member(value: Any, among: Among) -> dict[str, Any] | None:
+    is_member = isinstance(value, enum.Enum) and type(value).__members__.get(value.name) is value
+    return {"member": value.name} if is_member else None
+
+
+def _packed_subclass(value: Any, among: Among) -> dict[str, Any] | None:
+    kind = type(value)
+    base: Any = next((each for each in BASES if each in kind.__mro__), None)
+    if base is None or not _is_copied_by_default(kind):
+        return None
+    packed = {"base": _pack(_as(base, value), among)}
+    return {**packed, "attributes": _attributes(value, among)} if getattr(value, "__dict__", None) else packed
+
+
+def _as(base: Any, value: Any) -> Any:
+    """Return a value of a subclass as one of the built-in type, without the subclass's methods."""
+    if base in (str, bytes, bytearray, tuple, list, set, frozenset, dict):
+        parts: Any = dict.items(value) if base is dict else base.__iter__(value)
+        return "".join(parts) if base is str else base(list(parts))
+    return getattr(base, {int: "__int__", float: "__float__", complex: "__pos__"}[base])(value)
+
+
+def _packed_object(value: Any, among: Among) -> dict[str, Any] | None:
+    """Pack an object whose class leaves to Python how it is copied: all that it consists of are its attributes."""
+    if not _is_copied_by_default(type(value)):
+        return None
+    try:
+        made, given, _, *items = (*object.__reduce_ex__(value, 2), None, None)[:5]
+    except Exception:  # such as a lock, a socket or a function
+        return None
+    if made is not copyreg.__newobj__ or given != (type(value),) or any(each is not None for each in items):  # type: ignore[attr-defined]
+        return None
+    return {"attributes": _attributes(value, among)}
+
+
+def _is_copied_by_default(kind: type) -> bool:
+    own = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__del__")
+    states = () if dataclasses.is_dataclass(kind) else ("__getstate__", "__setstate__")
+    return all(
+        getattr(kind, name, None) is getattr(object, name, None) or _is_of_builtin(kind, name)
+        for name in (*own, *states)
+    )
+
+
+def _is_of_builtin(kind: type, name: str) -> bool:
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    return owner in (*BASES, object) or (name == "__getnewargs__" and hasattr(kind, "_fields"))
+
+
+def _attributes(value: Any, among: Among) -> dict[str, Any]:
+    found = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in _slots(type(value), value)}}
+    return {name: _part(each, f".{name}", among) for name, each in found.items()}
+
+
+def _slots(kind: type, value: Any) -> list[str]:
+    declared: list[str] = []
+    for each in kind.__mro__:
+        slots = vars(each).get("__slots__", ())
+        names = [slots] if isinstance(slots, str) else list(slots)
+        private = f"_{each.__name__.lstrip('_')}"
+        declared += [
+            f"{private}{name}" if name.startswith("__") and not name.endswith("__") else name for name in names
+        ]
+    return [name for name in declared if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
+
+
+# --- unpacking ---
+
+
+def unpack(packed: Any, expected: type | None = None) -> Any:
+    """Return the value of decoded JSON."""
+    inner = partial(unpack, expected=expected)
+    if isinstance(packed, list):
+        return [inner(each) for each in packed]
+    if not isinstance(packed, dict):
+        return packed
+    if "dict" in packed:
+        return {name: inner(each) for name, each in packed["dict"].items()}
+    if "type" in packed:
+        return resolved(packed["type"])
+    kind: Any = resolved(packed["class"]) if packed["class"] else expected
+    if "items" in packed and kind in CONTAINERS:
+        return kind(map(inner, packed["items"]))
+    if "form" in packed:
+        form = FORMS.get(kind) or _array_form(kind)
+        if form is None:
+            raise TypeError("no form for this class")
+        return form[1](inner(packed["form"])) if kind in FORMS else form[1]((kind, inner(packed["form"])))
+    if "value" in packed:
+        adapter = _adapter(kind)
+        if adapter is None:
+            raise TypeError("its class has changed")
+        return adapter.validate_python(packed["value"])
+    if "member" in packed and issubclass(kind, enum.Enum):
+        return kind.__members__[packed["member"]]
+    if issubclass(kind, BaseModel):
+        if "state" in packed:
+            return with_state(kind, inner(packed["state"]))
+        return kind.model_validate(packed["fields"], by_name=packed.get("by_name"))
+    if not _is_copied_by_default(kind):
+        raise TypeError("its class has changed")
+    made = _built(kind, inner(packed["base"])) if "base" in packed else object.__new__(kind)
+    for name, each in packed.get("attributes", {}).items():
+        object.__setattr__(made, name, inner(each))
+    return made
+
+
+def _built(kind: Any, value: Any) -> Any:
+    base: Any = type(value)
+    if base not in BASES or not issubclass(kind, base):
+        raise TypeError("its class has changed")
+    if base not in GROWING:
+        return base.__new__(kind, value)
+    made = base.__new__(kind)
+    getattr(base, GROWING[base])(made, value)
+    return made
+
+
+def with_state(kind: type[Model], state: dict[str, Any]) -> Model:
+    """Return a model with this state, as `pickle` and `copy` make it: no validator runs.
+
+    :raises ValueError: if its class now has a required field that the state lacks
+    """
+    known, given = kind.model_fields, state["__dict__"]
+    values = {name: given[name] for name in known if name in given}
+    for name in known.keys() - values.keys():
+        if known[name].is_required():
+            raise ValueError(f"its class {_name(kind)} now requires the field {name!r}")
+        values[name] = known[name].get_default(call_default_factory=True, validated_data=values)
+    made = object.__new__(kind)
+    fields_set = set(state["__pydantic_fields_set__"]) & {*known, *(state["__pydantic_extra__"] or ())}
+    BaseModel.__setstate__(made, {**state, "__dict__": values, "__pydantic_fields_set__": fields_set})
+    return made
+
+
+def _path(kind: type, value: Any, among: Among) -> str:
+    package = kind.__module__.partition(".")[0]
+    if among.packages is not None and package not in among.packages:
+        raise NotStorable(value, f"is of the module {package!r}, which is not imported when the crew is loaded")
+    if (path := path_of(kind)) is None:
+        raise NotStorable(value, "is of a class that is not at the top level of a module")
+    return path
+
+
+def path_of(kind: type) -> str | None:
+    """Return the path that leads to a class; None if there is none."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    with suppress(Exception):
+        return path if resolved(path) is kind else None
+    return None
+
+
+def resolved(path: str) -> type:
+    """Return the class at a path, in a loaded module or in a part of a loaded package.
+
+    :raises LookupError: if there is nothing at that path
+    :raises TypeError: if it is not a class
+    """
+    module, _, name = path.partition(":")
+    if module not in sys.modules:
+        if module.partition(".")[0] not in sys.modules:
+            raise LookupError(f"the module {module} is not loaded")
+        importlib.import_module(module)
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = vars(found)[part]
+    if not isinstance(found, type):
+        raise TypeError(f"{path} is not a class")
+    return found
+
+
+# --- classes with a form of their own ---
+
+
+def _tz_form(value: datetime.timezone) -> Any:
+    shift, name = value.utcoffset(None), value.tzname(None)
+    is_default = datetime.timezone(shift).tzname(None) == name
+    return [shift.days, shift.seconds, shift.microseconds, None if is_default else name]
+
+
+def _tz_of(form: Any) -> datetime.timezone:
+    days, seconds, microseconds, name = form
+    shift = datetime.timedelta(days, seconds, microseconds)
+    return datetime.timezone(shift) if name is None else datetime.timezone(shift, name)
+
+
+def _moment(kind: Any) -> Form:
+    return (
+        lambda value: [value.replace(tzinfo=None, fold=0).isoformat(), value.fold, value.tzinfo],
+        lambda form: kind.fromisoformat(form[0]).replace(fold=form[1], tzinfo=form[2]),
+    )
+
+
+def _zone_key(value: zoneinfo.ZoneInfo) -> str:
+    if value.key is None:
+        raise ValueError("it was read from a file")
+    return value.key
+
+
+def _bytes_form(value: Any) -> str:
+    return b64encode(value).decode()
+
+
+FORMS: dict[type, Form] = {
+    str: (
+        lambda value: _bytes_form(value.encode("utf-32", "surrogatepass")),
+        lambda form: b64decode(form).decode("utf-32", "surrogatepass"),
+    ),
+    int: (hex, lambda form: int(form, 16)),
+    Decimal: (str, Decimal),
+    Fraction: (str, Fraction),
+    complex: (lambda value: [value.real, value.imag], lambda form: complex(*form)),
+    bytes: (_bytes_form, b64decode),
+    bytearray: (_bytes_form, lambda form: bytearray(b64decode(form))),
+    array.array: (
+        lambda value: [value.typecode, _bytes_form(value.tobytes())],
+        lambda form: array.array(form[0], b64decode(form[1])),
+    ),
+    datetime.datetime: _moment(datetime.datetime),
+    datetime.time: _moment(datetime.time),
+    datetime.timezone: (_tz_form, _tz_of),
+    zoneinfo.ZoneInfo: (_zone_key, zoneinfo.ZoneInfo),
+    TzInfo: (lambda value: int(value.utcoffset(None).total_seconds()), TzInfo),
+    SecretStr: (lambda value: value.get_secret_value(), SecretStr),
+    SecretBytes: (lambda value: value.get_secret_value(), SecretBytes),
+    deque: (lambda value: [list(value), value.maxlen], lambda form: deque(*form)),
+    OrderedDict: (lambda value: list(map(list, value.items())), OrderedDict),
+    Counter: (lambda value: list(map(list, value.items())), lambda form: Counter(dict(form))),
+    defaultdict: (
+        lambda value: [value.default_factory, dict(value)],
+        lambda form: defaultdict(*form),
+    ),
+    SimpleNamespace: (lambda value: dict(vars(value)), lambda form: SimpleNamespace(**form)),
+}
+
+
+def _array_form(kind: type) -> Form | None:
+    """Return the form of numpy's arrays and numbers, if they are used here."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or not (kind is numpy.ndarray or issubclass(kind, numpy.generic)):
+        return None
+
+    def dump(value: Any) -> Any:
+        if value.dtype.kind not in SIMPLE_ARRAYS:
+            raise ValueError("it contains objects")
+        return [value.dtype.str, list(value.shape), _bytes_form(value.tobytes())]
+
+    def load(given: Any) -> Any:
+        kind, (dtype, shape, data) = given
+        made = numpy.frombuffer(bytearray(b64decode(data)), dtype=numpy.dtype(dtype)).reshape(shape)
+        return made if kind is numpy.ndarray else made[()]
+
+    return dump, load

@@ -1,0 +1,399 @@
+"""What crosses from one process of a crew to another comes back the same, or is refused by name."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import enum
+import json
+import math
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from ipaddress import ip_address
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import numpy
+import pytest
+from crewai import CrewOutput, TaskOutput
+from crewai.flow.human_feedback import HumanFeedbackResult
+from crewai.lite_agent_output import LiteAgentOutput
+from pydantic import (
+    AliasChoices,
+    AnyUrl,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    RootModel,
+    SecretBytes,
+    SecretStr,
+    field_serializer,
+    field_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from crew_service.crewai import answers, codec
+
+pytestmark = pytest.mark.row("S45")
+
+
+class Report(BaseModel):
+    title: str = "t"
+    pages: list[int] = Field(default_factory=list)
+
+
+class Longer(Report):
+    author: str = "a"
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+    draft_text: str = ""
+    other: str = Field(default="", validation_alias=AliasChoices("first", "second"), serialization_alias="third")
+
+
+class Converting(BaseModel):
+    size: int = 0
+
+    @field_validator("size")
+    @classmethod
+    def _doubled(cls, value: int) -> int:
+        return 2 * value
+
+    @field_serializer("size")
+    def _told(self, value: int) -> str:
+        return f"{value} pages"
+
+
+class Hidden(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    shown: int = 1
+    left_out: str = Field(default="", exclude=True)
+    key: SecretStr = SecretStr("k")
+    _own: dict[str, int] = PrivateAttr(default_factory=dict)
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    thing: Any = None
+    report: Report | None = None
+
+
+class Names(RootModel[list[str]]):
+    pass
+
+
+class Handle:
+    """Something that is not made of its attributes."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return Handle, (self.number,)
+
+
+class Wrapping(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    handle: Handle
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Wrapping) and other.handle.number == self.handle.number
+
+    @field_serializer("handle")
+    def _told(self, value: Handle) -> int:
+        return value.number
+
+    @field_validator("handle", mode="before")
+    @classmethod
+    def _made(cls, value: Any) -> Any:
+        return Handle(value) if isinstance(value, int) else value
+
+
+class Colour(enum.Enum):
+    RED = (255, 0, 0)
+    BLUE = "blue"
+
+
+class Rights(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+class Topic(str):
+    __slots__ = ("language",)
+
+
+class Basket(dict[str, int]):
+    pass
+
+
+Point = namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Entry:
+    name: str
+    when: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fixed:
+    name: str
+    inner: tuple[int, ...] = ()
+
+
+class Cart:
+    def __init__(self) -> None:
+        self.items = [Entry("tea")]
+
+
+class Slotted:
+    __slots__ = ("__own", "name")
+
+    def __init__(self) -> None:
+        self.name, self.__own = "n", 3
+
+    def own(self) -> int:
+        return self.__own
+
+
+class Wrongly:
+    """Says that it equals everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def hidden() -> Hidden:
+    made = Hidden(left_out="kept", more=[1], key=SecretStr("secret"))
+    made._own["n"] = 2
+    return made
+
+
+def crew_output() -> CrewOutput:
+    task = TaskOutput(description="d", raw="{}", agent="a", pydantic=Longer(title="of a task", author="b"))
+    return CrewOutput(raw="{}", pydantic=Report(title="one", pages=[1]), tasks_output=[task])
+
+
+EQUAL: dict[str, Any] = {
+    "text": "plain",
+    "text with half a surrogate pair": "\ud83d",
+    "text with two halves": "\ud83d\ude00",
+    "a key with half a pair": {"\ud83d": 1},
+    "a whole number of many digits": 7**9000,
+    "numbers that JSON lacks": [math.inf, -math.inf, math.nan, -0.0, 1e300],
+    "true beside one": [True, 1, 1.0],
+    "a complex number": 1 + 2j,
+    "a tuple within a list": [(1, (2,)), []],
+    "sets": [{1, "a"}, frozenset({None})],
+    "a dict with other keys": {1: "a", (1, 2): Report(), None: date(2026, 1, 2)},
+    "bytes that are UTF-8": b"abc",
+    "bytes that are not": b"\xff\x00",
+    "a bytearray": bytearray(b"\xfe"),
+    "dates": [date(2026, 2, 28), time(1, 2, 3, 4), datetime(2026, 1, 1, 12), timedelta(days=-1, microseconds=1)],
+    "times with zones": [
+        datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+        datetime(2026, 1, 1, tzinfo=UTC),
+        datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=-3), "ART")),
+        time(4, tzinfo=UTC),
+    ],
+    "exact numbers": [Decimal("1.10"), Decimal("NaN"), Fraction(1, 3)],
+    "names of things": [UUID(int=3), Path("a/b"), AnyUrl("http://a.b/c"), ip_address("::1"), re.compile("a+")],
+    "secrets": [SecretStr("s"), SecretBytes(b"\xff")],
+    "enum members": [Colour.RED, Colour.BLUE, Rights.READ | Rights.WRITE],
+    "collections": [deque([Report()], 5), OrderedDict(b=1, a=2), Counter("aab"), defaultdict(list, a=[(1,)])],
+    "a subclass of a built-in type": [Topic("t"), Basket(a=1), Point(1, Report())],
+    "an array": [
+        array.array("d", [1.5]),
+        numpy.arange(6.0).reshape(2, 3),
+        numpy.float32(1.5),
+        numpy.array(["a", "bc"]),
+    ],
+    "a namespace": SimpleNamespace(a=(1,)),
+    "a dataclass": [Entry("a", datetime(2026, 1, 1)), Fixed("b", (1,))],
+    "an object": [Cart(), Slotted()],
+    "a class": [Report, int],
+    "a model": Report(title="a", pages=[1]),
+    "a list of models": [Report(), Longer(author="x")],
+    "a model of one value": Names(["a"]),
+    "a model in place of its base": Loose(report=Longer(author="b")),
+    "a model with aliases": Camel(draftText="on coffee", second="b"),
+    "a model that converts": Converting.model_construct(size=3),
+    "a model that bypassed its validators": Report.model_construct(title=3),
+    "a model with private, excluded and further fields": hidden(),
+    "a serializer and a validator that belong together": Wrapping(handle=Handle(3)),
+    "anything in a field of type Any": Loose(thing=[Cart(), b"\xff", {1}, Longer()]),
+    "a crew's output": crew_output(),
+    "an agent's output": LiteAgentOutput(raw="r", pydantic=Report(), agent_role="a"),
+    "a person's answer": HumanFeedbackResult(
+        output=Report(), feedback="f", outcome="o", timestamp=datetime(2026, 1, 1)
+    ),
+}
+
+
+def same(first: Any, second: Any) -> bool:
+    """Compare two values by what they consist of, never by their own `==`."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, list | tuple | deque):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict):
+        return same([*first.items()], [*second.items()])
+    if isinstance(first, numpy.ndarray):
+        return first.dtype == second.dtype and first.shape == second.shape and bool((first == second).all())
+    if isinstance(first, BaseModel):
+        names = ("__dict__", "__pydantic_extra__", "__pydantic_private__", "__pydantic_fields_set__")
+        return all(same(getattr(first, name), getattr(second, name)) for name in names)
+    if isinstance(first, set | frozenset):
+        return sorted(map(repr, first)) == sorted(map(repr, second))
+    if isinstance(first, int):
+        return first == second
+    if isinstance(first, float):
+        return repr(first) == repr(second)
+    if isinstance(first, SecretStr | SecretBytes):
+        return bool(first.get_secret_value() == second.get_secret_value())
+    if isinstance(first, Handle | Cart | Entry | SimpleNamespace | HumanFeedbackResult):
+        return same(vars(first), vars(second))
+    if isinstance(first, Slotted):
+        return first.own() == second.own() and first.name == second.name
+    return repr(first) == repr(second) and getattr(first, "fold", 0) == getattr(second, "fold", 0)
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+def test_a_value_comes_back_the_same(kind: str) -> None:
+    text = codec.encoded(EQUAL[kind])
+    assert text.isascii()
+    assert same(codec.decoded(text), EQUAL[kind])
+
+
+def test_values_come_back_in_another_process() -> None:
+    kinds = [kind for kind in EQUAL if not isinstance(EQUAL[kind], Handle)]
+    program = (
+        "import json, sys; sys.path[:0] = json.loads(sys.argv[1]); import test_codec as t\n"
+        "texts = json.load(sys.stdin)\n"
+        "print([kind for kind in texts if not t.same(t.codec.decoded(texts[kind]), t.EQUAL[kind])])"
+    )
+    told = json.dumps({kind: codec.encoded(EQUAL[kind]) for kind in kinds})
+    command = [sys.executable, "-c", program, json.dumps(sys.path)]
+    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip().endswith("[]"), done.stderr
+
+
+def local() -> Any:
+    class Local(BaseModel):
+        pass
+
+    return Local()
+
+
+def looped() -> Any:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+class Shut:
+    def __getstate__(self) -> Any:
+        raise OSError("shut")
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a lock": (Loose(thing=threading.Lock()), "thing"),
+    "an object deep inside": ({"reports": [Loose(), Loose(thing={"client": Handle(1)})]}, "reports[1].thing.client"),
+    "a private client": (Wrapping.model_construct(handle=threading.Lock()), "handle"),
+    "a class of a function": (Loose(thing=local()), "thing"),
+    "a function": ({"f": local}, "f"),
+    "a lambda": ({"f": lambda: None}, "f"),
+    "a generator": ({"g": (each for each in ())}, "g"),
+    "an open file": ({"f": sys.__stdout__}, "f"),
+    "a module": ({"m": sys}, "m"),
+    "an exception": ({"e": ValueError("x")}, "e"),
+    "an array of objects": ({"a": numpy.array([object()])}, "a"),
+    "an object that says how it is stored": ({"s": Shut()}, "s"),
+    "something that contains itself": ({"loop": looped()}, "loop"),
+    "a bare object with a lock": (Loose(thing=SimpleNamespace(lock=threading.RLock())), "thing.lock"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_value_that_would_change_is_refused_by_its_place(kind: str) -> None:
+    value, place = REFUSED[kind]
+    with pytest.raises(codec.NotStorable) as refused:
+        codec.encoded(value)
+    assert refused.value.place.startswith(place)
+
+
+def test_a_class_that_equals_everything_is_compared_by_its_parts() -> None:
+    assert type(codec.decoded(codec.encoded(Wrongly()))) is Wrongly
+    with pytest.raises(codec.NotStorable, match="thing"):
+        codec.encoded(Loose(thing=type("Made", (Wrongly,), {})()))
+
+
+def test_a_class_that_is_not_imported_with_the_crew_is_refused() -> None:
+    with pytest.raises(codec.NotStorable, match=r"thing .*'test_codec', which is not imported"):
+        codec.encoded(Loose(thing=Report()), Loose, packages={"builtins"})
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"class": "antigravity:geohash", "attributes": {}},
+        {"class": "os:system", "items": ["true"]},
+        {"class": "subprocess:Popen", "items": [["true"]]},
+        {"class": "subprocess:Popen", "attributes": {}},
+        {"class": "subprocess:Popen", "state": {"dict": {}}},
+        {"class": "subprocess:Popen", "base": "true"},
+        {"class": "subprocess:Popen", "form": "true"},
+        {"class": "subprocess:Popen", "member": "wait"},
+        {"class": "builtins:eval", "form": "1"},
+        {"class": "test_codec:Report.model_validate", "state": {}},
+        {"type": "os:system"},
+    ],
+)
+def test_a_stored_value_builds_nothing_but_values(stored: Any) -> None:
+    with pytest.raises((LookupError, TypeError)):
+        codec.decoded(json.dumps(stored))
+    assert "antigravity" not in sys.modules
+
+
+def test_a_field_that_is_new_gets_its_default() -> None:
+    text = codec.encoded(Report(title="a")).replace("test_codec:Report", "test_codec:Longer")
+    assert codec.decoded(text) == Longer(title="a", author="a")
+    with pytest.raises(ValueError, match="now requires the field 'needed'"):
+        codec.decoded(text.replace("test_codec:Longer", "test_codec:Needy"))
+    assert codec.decoded(codec.encoded(Longer()).replace("test_codec:Longer", "test_codec:Report")) == Report()
+
+
+class Needy(Report):
+    needed: int
+
+
+# What release 0.3.0 stored while it was developed, and 0.2.0.
+EARLIER = {
+    '{"class": "test_codec:Report", "fields": {"title": "a", "pages": [1]}}': Report(title="a", pages=[1]),
+    '{"class": "builtins:bytes", "value": "abc"}': b"abc",
+    '{"class": "datetime:date", "value": "2026-01-02"}': date(2026, 1, 2),
+    '{"class": "builtins:tuple", "items": [1, {"dict": {"a": null}}]}': (1, {"a": None}),
+    '{"class": "builtins:dict", "items": [[1, "a"]]}': {1: "a"},
+    '{"class": "test_codec:Report", "state": {"dict": {"__dict__": {"dict": {"title": "a", "pages": []}}, '
+    '"__pydantic_extra__": null, "__pydantic_fields_set__": {"class": "builtins:set", "items": ["title"]}, '
+    '"__pydantic_private__": null}}}': Report(title="a"),
+}
+
+
+@pytest.mark.parametrize("text", EARLIER)
+def test_an_answer_that_an_earlier_release_stored_is_read(text: str) -> None:
+    assert same(answers.decoded(text), EARLIER[text])
