@@ -24,6 +24,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class CrewError(Exception):
@@ -192,3 +193,28 @@ class CrewExecutionFailed(CrewError):
 
 class CrewTimeout(CrewError):
     """The wait reached its deadline; the message reports what became of the execution."""
+
+
+# --- passing an error to another process ---
+
+
+LONGEST_ARGUMENT = 2_000  # characters; Airflow stores the result
+
+
+def to_json(error: CrewError) -> dict[str, Any]:
+    """Return the class and the arguments of an error."""
+    kind = next(each for each in type(error).__mro__ if each.__module__ == __name__)
+    cut = [each[:LONGEST_ARGUMENT] if isinstance(each, str) else each for each in error.args]
+    return {"class": kind.__name__, "arguments": cut}
+
+
+def from_json(stored: Any) -> CrewError | None:
+    """Return the error that `to_json` described; None for anything else, e.g. from another release."""
+    kind = globals().get(str(stored.get("class"))) if isinstance(stored, dict) else None
+    if not isinstance(kind, type) or not issubclass(kind, CrewError):
+        return None
+    try:
+        error: CrewError = kind(*stored.get("arguments", ()))
+    except TypeError:
+        return None
+    return error

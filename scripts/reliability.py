@@ -67,6 +67,7 @@ UNNOTICED = frozenset(
         "S45",
         "S61",
     }
+    | {"A10", "A31", "A32", "A36", "A51", "N24", "N28", "N34"}
     | {"S11", "S17", "S24", "S25", "S26", "S27", "S28", "S29", "S32", "S39", "S40", "F1"}
 )
 
@@ -163,6 +164,7 @@ ROWS = {
         "a DAG run is recreated under its id; its first try dies early",
         "counts as a new run if the two can be told apart, else as a retry",
     ),
+    "A51": ("`retry_policy` rules that name the package's errors", "match, if a retry may help"),
     "A42": ("an output with the provider's own XCom keys; XComs of any shape", "refused; ignored"),
     "S1": ("service killed in any state", "nothing is lost"),
     "S2": ("two resumes at once, or at the wrong time", "one wins, and the others are rejected"),

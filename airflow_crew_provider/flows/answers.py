@@ -107,22 +107,23 @@ def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddre
     :param lag: how long to poll, in seconds; 0 accepts any state
     """
     began = time.time()
+    problem: CrewNotFound | None = None
     while True:
         try:
             seen = poller.poll_patiently(answer.execution_id)
-        except CrewNotFound:
-            shown = "it does not know the execution"
+        except CrewNotFound as error:
+            shown, problem = "it does not know the execution", error
         else:
             if not seen.is_live or seen.state is ExecutionState.PENDING:
                 return AnswerAddress(flow_id=seen.flow_id) if seen.is_live and seen.flow_id else None
-            shown = f"the execution is {seen.state}"
+            shown, problem = f"the execution is {seen.state}", None
         if not lag:
             return None
         if time.time() - began >= lag:
             raise CrewTryFailed(
                 f"The service does not show that the Flow {answer.execution_id} is waiting for an answer: {shown}. "
                 "Nothing was sent; a retry of this task checks again"
-            )
+            ) from problem
         time.sleep(min(BETWEEN_TWO_POLLS, lag))
 
 

@@ -242,15 +242,13 @@ class DraftCheck:
         except CrewError as error:
             if not self.sent_before or isinstance(error, CrewProtocolError) or not is_transient(error):
                 return None  # not reported, e.g. behind a gateway, or only needed if this answer is lost
-            problem = str(error)
-        raise CrewTryFailed(self._not_shown(problem))
+            raise CrewTryFailed(self._not_shown(str(error))) from error
 
     def _look(self) -> Execution:
         try:
             return self._poller.poll_patiently(self._answer.execution_id)
         except (CrewNotFound, CrewProtocolError) as error:
-            problem = str(error)
-        raise CrewTryFailed(self._not_shown(problem))
+            raise CrewTryFailed(self._not_shown(str(error))) from error
 
     def _look_when_settled(self) -> Execution:
         """Poll until the result is conclusive.

@@ -53,7 +53,41 @@ class CrewTaskFailed(AirflowFailException):
 
 
 class CrewTryFailed(AirflowException):
-    """Raised to fail a try when a retry may succeed; the message gives the reason."""
+    """Raised to fail a try when a retry may succeed; the message gives the reason.
+
+    Retry policies match an error by its class. So if a `CrewError` is the reason, the error with which the task ends is
+    an instance of both classes and has the attributes of the `CrewError` (`ends_in_a_sentence`).
+    """
+
+    def become(self, reason: exceptions.CrewError) -> None:
+        """Also become an instance of the reason's class. The object stays the same, so that no stack frame is added."""
+        self.__dict__ = {**vars(reason), **vars(self)}
+        self.__class__ = _failed_try_like(type(reason))
+
+
+_FAILED_TRIES: dict[type[exceptions.CrewError], type[CrewTryFailed]] = {}
+
+
+def _failed_try_like(kind: type[exceptions.CrewError]) -> type[CrewTryFailed]:
+    def words(error: CrewTryFailed) -> str:
+        return str(error.args[0])
+
+    def reduced(error: CrewTryFailed) -> tuple[Any, ...]:
+        return _failed_again, (kind, error.args, vars(error))
+
+    if kind not in _FAILED_TRIES:
+        # Under the name of the class that it replaces, Airflow logs and serializes it.
+        members = {"__str__": words, "__reduce__": reduced, "__module__": __name__, "__doc__": CrewTryFailed.__doc__}
+        _FAILED_TRIES[kind] = type(CrewTryFailed.__name__, (CrewTryFailed, kind), members)
+    return _FAILED_TRIES[kind]
+
+
+def _failed_again(kind: type[exceptions.CrewError], args: tuple[Any, ...], attributes: dict[str, Any]) -> CrewTryFailed:
+    """Return an unpickled error."""
+    error = CrewTryFailed(*args)
+    error.__dict__.update(attributes)
+    error.__class__ = _failed_try_like(kind)
+    return error
 
 
 EXPECTED = (exceptions.CrewError, CrewTaskFailed, CrewTryFailed, AirflowSensorTimeout)
@@ -76,9 +110,11 @@ def ends_in_a_sentence(entry: Entry) -> Entry:
             task.__dict__["_has_ended"] = True
             if not isinstance(error, EXPECTED):
                 raise
-            error.reason = error.__cause__ or getattr(error, "reason", None)  # type: ignore[union-attr]
+            reason = error.reason = error.__cause__ or getattr(error, "reason", None)  # type: ignore[union-attr]
             error.__traceback__ = error.__cause__ = error.__context__ = None
             _name_place(error, task)
+            if isinstance(error, CrewTryFailed) and isinstance(reason, exceptions.CrewError):
+                error.become(reason)
             raise  # without an argument, so that it adds no frame
         task.__dict__["_has_ended"] = True
         return result

@@ -12,7 +12,7 @@ from airflow_crew_provider.api.budget import FAIL, NO_BUDGET, Budget
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.execution_record import record_execution
-from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, from_json
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import EXECUTION_KEY, LINK_KEY
 from airflow_crew_provider.wait import outcomes, output
@@ -342,7 +342,8 @@ class WaitingTask(CrewTask):
         if outcome.kind == TIMEOUT:
             self.raise_timeout(context, watch, outcome.message)
         if outcome.kind == GAVE_UP:
-            raise outcomes.CrewTryFailed(f"{outcome.message}. A retry of this task polls again")
+            last = from_json(outcome.error)
+            raise outcomes.CrewTryFailed(f"{outcome.message}. A retry of this task polls again") from last
         assert outcome.kind in (COMPLETED, PENDING)
         try:
             execution = outcomes.ended(self.poller, watch, outcome)

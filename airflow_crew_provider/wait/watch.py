@@ -50,7 +50,8 @@ class Outcome:
 
     ``kind`` is one of `KINDS`: the execution has completed, is pending or has failed; the wait gave up polling or
     reached its deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the
-    execution has exceeded its limits. ``usage`` is that of a failed or over-budget execution, if known.
+    execution has exceeded its limits. ``usage`` is that of a failed or over-budget execution, if known; ``error`` is
+    that of the last poll (`exceptions.to_json`), if the wait gave up because of it.
     """
 
     kind: str
@@ -58,13 +59,15 @@ class Outcome:
     message: str = ""
     crew_task_id: str | None = None
     usage: Json | None = None
+    error: Json | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", shortened(self.message))
 
     def to_event(self) -> Json:
         """Return the trigger event's payload."""
-        return asdict(self)
+        event = asdict(self)
+        return event if self.error else {name: value for name, value in event.items() if name != "error"}
 
     @classmethod
     def from_event(cls, event: Any) -> Outcome:
@@ -73,9 +76,8 @@ class Outcome:
         kind, kickoff_id, task_id = fields.get("kind"), fields.get("kickoff_id"), fields.get("crew_task_id")
         if kind not in KINDS or not isinstance(kickoff_id, str) or not isinstance(task_id, str | None):
             raise exceptions.CrewProtocolError(f"The trigger's event cannot be read: {str(event)[:200]}")
-        used = fields.get("usage")
-        usage = used if isinstance(used, dict) else None
-        return cls(kind, kickoff_id, str(fields.get("message") or ""), task_id, usage)
+        usage, error = (each if isinstance(each := fields.get(name), dict) else None for name in ("usage", "error"))
+        return cls(kind, kickoff_id, str(fields.get("message") or ""), task_id, usage, error)
 
 
 def shortened(text: str) -> str:
@@ -276,15 +278,15 @@ class Watch:
         self.polls += 1
         if isinstance(error, exceptions.CrewNotFound):
             self._forgive()
-            return self._unknown(now)
+            return self._unknown(now, error)
         if not is_transient(error) and not self._may_be_renewed(error):
-            return self._outcome(GAVE_UP, f"{error}. {self.fate}")
+            return self._gave_up(f"{error}. {self.fate}", error)
         is_forgiven = self.forgives_one_more(now=now)
         self.failures += 1
         self.failing_since = now if self.failing_since is None else self.failing_since
         self._retry_after = getattr(error, "retry_after", None)
         if not is_forgiven:
-            return self._outcome(GAVE_UP, f"{self._failing(now)}, the last time: {error}. {self.fate}")
+            return self._gave_up(f"{self._failing(now)}, the last time: {error}. {self.fate}", error)
         return self._past_deadline(now, error)
 
     def forgives_one_more(self, *, now: float) -> bool:
@@ -400,14 +402,14 @@ class Watch:
 
     _not_found_now: bool = False
 
-    def _unknown(self, now: float) -> Outcome | None:
+    def _unknown(self, now: float, error: exceptions.CrewNotFound | None = None) -> Outcome | None:
         self._not_found_now = True
         if not self.known and now - self.started > GRACE_FOR_UNKNOWN_ID:
             message = (
                 f"The service does not know this id: {self.kickoff_id}, {GRACE_FOR_UNKNOWN_ID:.0f} s after the wait "
                 "began. Check the id, and whether the crew was started through the same connection"
             )
-            return self._outcome(GAVE_UP, message)
+            return self._gave_up(message, error)
         return self._past_deadline(now)
 
     def _may_be_renewed(self, error: exceptions.CrewError) -> bool:
@@ -430,6 +432,9 @@ class Watch:
         unseen = f"; the last status request failed: {error}" if error else ""
         seen = f". {self._last_seen}" if self.last else ""  # without its fate, because the caller may stop it
         return self._outcome(TIMEOUT, f"The wait timed out after {_duration(now - self.started)}{unseen}{seen}")
+
+    def _gave_up(self, message: str, error: exceptions.CrewError | None) -> Outcome:
+        return Outcome(GAVE_UP, self.kickoff_id, message, error=exceptions.to_json(error) if error else None)
 
     def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
         return Outcome(kind, self.kickoff_id, message, usage=usage)

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_crew_provider import __version__
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.compat.task_state import Attempt, VariableTaskState
-from airflow_crew_provider.exceptions import CrewBadRequest
+from airflow_crew_provider.exceptions import CrewBadRequest, CrewRateLimited, to_json
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, Registration
@@ -72,7 +72,8 @@ def _triggers() -> list[Any]:
 
 
 def _events() -> list[Json]:
-    return [asdict(Outcome(kind, "k-1", "because", "draft_task", {"total_tokens": 5})) for kind in KINDS]
+    error = to_json(CrewRateLimited(429, "GET", "/status/k-1", "busy", 7.0))
+    return [asdict(Outcome(kind, "k-1", "because", "draft_task", {"total_tokens": 5}, error)) for kind in KINDS]
 
 
 def _records() -> list[Json]:

@@ -15,6 +15,7 @@ from airflow_crew_provider.exceptions import (
     CrewNotFound,
     CrewServerError,
     CrewUnauthorized,
+    to_json,
 )
 from airflow_crew_provider.models import Execution, output_sha256
 from airflow_crew_provider.wait.watch import (
@@ -160,7 +161,7 @@ def test_a_wait_that_saw_nothing_ends_by_saying_so() -> None:
 def test_whoever_gives_up_says_what_became_of_the_execution(known: bool, last: Any, fate: str) -> None:
     refused = CrewConnectionError("the certificate is not trusted", permanent=True)
     outcome = watch(known=known, last=last).failed(refused, now=T0)
-    assert outcome == Outcome(GAVE_UP, "k-1", f"the certificate is not trusted. {fate}")
+    assert outcome == Outcome(GAVE_UP, "k-1", f"the certificate is not trusted. {fate}", error=to_json(refused))
 
 
 def test_a_wait_that_is_forgiven_no_more_says_since_when_and_why() -> None:
@@ -169,7 +170,7 @@ def test_a_wait_that_is_forgiven_no_more_says_since_when_and_why() -> None:
         assert one.failed(BUSY, now=T0 + at) is None
     assert one.failed(BUSY, now=T0 + FORGIVEN) is None
     said = f"The status request has failed 6 times since {SINCE}, the last time: {BUSY}. {one.fate}"
-    assert one.failed(BUSY, now=T0 + FORGIVEN + 0.5) == Outcome(GAVE_UP, "k-1", said)
+    assert one.failed(BUSY, now=T0 + FORGIVEN + 0.5) == Outcome(GAVE_UP, "k-1", said, error=to_json(BUSY))
 
 
 def test_five_failures_are_needed_to_give_up() -> None:
@@ -184,7 +185,7 @@ def test_an_id_that_nobody_knows_is_said_to_be_wrong() -> None:
         "The service does not know this id: k-1, 300 s after the wait began. Check the id, and whether the crew was "
         "started through the same connection"
     )
-    assert watch().failed(UNKNOWN, now=T0 + 300.5) == Outcome(GAVE_UP, "k-1", said)
+    assert watch().failed(UNKNOWN, now=T0 + 300.5) == Outcome(GAVE_UP, "k-1", said, error=to_json(UNKNOWN))
     assert watch(known=True).failed(UNKNOWN, now=T0 + 300.5) is None
 
 
@@ -376,4 +377,4 @@ def test_a_refused_token_that_did_not_change_is_the_end() -> None:
     walk.send(refused)
     with pytest.raises(StopIteration) as end:
         walk.send(False)
-    assert end.value.value == Outcome(GAVE_UP, "k-1", f"{refused}. {LOST}")
+    assert end.value.value == Outcome(GAVE_UP, "k-1", f"{refused}. {LOST}", error=to_json(refused))
