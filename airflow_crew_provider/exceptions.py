@@ -16,7 +16,7 @@
     ├── CrewConnectionError     nothing was sent, or a GET got no response
     ├── CrewOutcomeUnknown      a POST may have arrived
     ├── CrewProtocolError       a response that cannot be read
-    │   └── CrewWebPage         a web page where the crew's API is expected
+    │   └── CrewWebPage         a body that is not the API's
     ├── CrewExecutionFailed     the execution failed
     └── CrewTimeout             the wait reached its deadline; the execution may continue
 """
@@ -158,7 +158,10 @@ class CrewProtocolError(CrewError):
 
 
 class CrewWebPage(CrewProtocolError):
-    """The service returned a web page instead of an API response: this is not a crew deployment."""
+    """The body is a web page, or other text where JSON is expected, e.g. from a gateway or under maintenance.
+
+    It is not the API's, so it is never an answer, and a later request may succeed.
+    """
 
 
 # A POST that raises one of these has certainly started nothing.

@@ -1,14 +1,19 @@
-"""Addresses: a connection's base URLs, the page of an execution, and the URLs that may receive a Flow's answers."""
+"""Addresses: a connection's base URLs, the page of an execution, redirects, and where a Flow's answers may go.
+
+URL parsers disagree about backslashes, user names, control characters and more. So an address from elsewhere is used
+only if every parser reads it alike, and no request is sent to its text: `Place` is built from its checked parts.
+"""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Any
-from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-# Excludes everything that URL parsers interpret differently: user names, backslashes, control characters.
-_PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[!-\[\]-~]*)?")
+# Both exclude everything that URL parsers interpret differently: user names, backslashes, control characters.
+_PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[!-\[\]-~]*)?")
+_AMBIGUOUS = re.compile(r"[\\\s\x00-\x1f\x7f-\x9f]")
 HOST = "Host"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -29,8 +34,8 @@ def _base_url(host: str, port: int | None, schema: str | None, name: str) -> str
     if "://" not in host:
         bare_ipv6 = host.count(":") > 1 and not host.startswith("[")
         host = f"{schema or 'https'}://{f'[{host}]' if bare_ipv6 else host}"
-    parts = urlsplit(host)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = _split(host)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{name}{' (with Schema)' if name == HOST else ''} is not an http or https address")
     if "@" in parts.netloc:
         raise ValueError(f"{name} contains a credential; put the token in Password")
@@ -38,6 +43,14 @@ def _base_url(host: str, port: int | None, schema: str | None, name: str) -> str
         raise ValueError(f"{name} has a query or a fragment; enter only the base URL")
     netloc = parts.netloc if _port(parts, name) or not port else f"{parts.netloc}:{port}"
     return urlunsplit((parts.scheme, netloc, quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"), "", ""))
+
+
+def _split(url: str) -> SplitResult | None:
+    """Split an address; None if the HTTP libraries may read its host differently."""
+    with suppress(ValueError):  # its message would show part of a credential
+        parts = urlsplit(url)
+        return None if _AMBIGUOUS.search(parts.netloc) else parts
+    return None
 
 
 def _port(parts: SplitResult, name: str) -> int | None:
@@ -56,9 +69,9 @@ def proxy_url(given: str, name: str) -> str:
     """
     url = given if "://" in given else f"http://{given}"
     with suppress(ValueError):  # its message would show part of the password
-        parts = urlsplit(url)
-        rest = parts.path.removeprefix("/") + parts.query + parts.fragment
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not rest:
+        parts = None if _AMBIGUOUS.search(url) else urlsplit(url)
+        rest = parts and parts.path.removeprefix("/") + parts.query + parts.fragment
+        if parts and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not rest:
             return url
     raise ValueError(f"{name} is not an http or https address")
 
@@ -85,19 +98,55 @@ def hosts(given: Any) -> tuple[str, ...]:
     return named
 
 
-def is_allowed(url: str, own: str, others: tuple[str, ...]) -> bool:
-    """Whether an answer may be sent to a URL: it must have the base URL's origin or be on another allowed host.
+class Place(NamedTuple):
+    """Where to send a request: the origin, and the path with its query, which begins with a slash."""
+
+    origin: str
+    target: str
+
+    @property
+    def url(self) -> str:
+        """The whole address."""
+        return self.origin + self.target
+
+
+def redirected(url: str, location: str) -> Place | None:
+    """Return where a redirect of a request to ``url`` leads; None if it leaves its origin, or if parsers may disagree.
+
+    The origin is that of ``url`` itself.
+    """
+    if not location or _AMBIGUOUS.search(location):  # checked first too: `urljoin` removes tabs and line breaks
+        return None
+    try:
+        found, own = _plain(urljoin(url, location)), urlsplit(url)
+    except ValueError:
+        return None
+    return _place(own, found) if found is not None and _origin(found) == _origin(own) else None
+
+
+def allowed(url: str, own: str, others: tuple[str, ...]) -> Place | None:
+    """Return where to send an answer; None unless the URL has the base URL's origin or is on another allowed host.
 
     A host without a port is allowed on the default port. If the base URL is https, the URL must be too.
     """
-    parts = _plain(url)
-    base = urlsplit(own)
+    parts, base = _plain(url), urlsplit(own)
     if parts is None or (base.scheme == "https" and parts.scheme != "https"):
-        return False
-    host, port = (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS[parts.scheme]
-    if (parts.scheme, host, port) == (base.scheme, base.hostname, base.port or _DEFAULT_PORTS[base.scheme]):
-        return True
-    return f"{host}:{port}" in others or (host in others and port == _DEFAULT_PORTS[parts.scheme])
+        return None
+    if _origin(parts) == _origin(base):
+        return _place(base, parts)
+    _, host, port = _origin(parts)
+    is_other = f"{host}:{port}" in others or (host in others and port == _DEFAULT_PORTS[parts.scheme])
+    return _place(parts, parts) if is_other else None
+
+
+def _place(origin: SplitResult, found: SplitResult) -> Place:
+    # Not `urlunsplit`, which changes a path that begins with two slashes.
+    target = (found.path or "/") + (f"?{found.query}" if found.query else "")
+    return Place(f"{origin.scheme}://{origin.netloc}", target)
+
+
+def _origin(parts: SplitResult) -> tuple[str, str, int]:
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS[parts.scheme]
 
 
 def _plain(url: str) -> SplitResult | None:

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from airflow_crew_provider.api.responses import Mask, unmasked
+from airflow_crew_provider.api.responses import Mask, in_one_line, unmasked
 from airflow_crew_provider.api.values import handed_on, plain_object
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
@@ -51,7 +51,7 @@ def ask_in(record: Json) -> Json | None:
 
 
 def _name(given: Any, mask: Mask) -> str | None:
-    return (" ".join(mask(given).split())[:LONGEST_NAME] or None) if isinstance(given, str) else None
+    return (in_one_line(given, mask)[:LONGEST_NAME] or None) if isinstance(given, str) else None
 
 
 def _arguments(given: Any) -> Any:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeGuard, TypeVar
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode
 
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api import responses
-from airflow_crew_provider.api.addresses import view_path
+from airflow_crew_provider.api.addresses import redirected, view_path
 from airflow_crew_provider.api.responses import HttpResponse, Mask
 from airflow_crew_provider.api.status import (
     EDITS_FIELD,
@@ -103,6 +103,7 @@ KEY_TEXT = re.compile("idempotency.?key", re.IGNORECASE)
 QUOTA_TEXT = "monthly execution limit reached"
 # After a gateway error, the service behind the gateway may or may not have acted on the request.
 GATEWAY_ERRORS = (502, 503, 504)
+TRANSIENT = (408, 425, 429)  # 4xx codes that mean the same whoever sends them
 
 
 @dataclass(frozen=True)
@@ -204,9 +205,13 @@ def resume(request: Resume) -> Call[Resumed]:
     return Call("POST", "/resume", read, body, idempotency(request.idempotency_key), starts_cold=True)
 
 
+# Status codes from a service that does not support stopping, or that has nothing to stop.
+CANNOT_STOP = (400, 404, 405, 409, 410, 422, 501)
+
+
 def stop(kickoff_id: str) -> Call[bool]:
     """``POST /stop/{kickoff_id}``: not in the specification (observed dialect, POST /stop)."""
-    return Call("POST", f"/stop/{path_segment(kickoff_id)}", _read_stop, body={})
+    return Call("POST", f"/stop/{path_segment(kickoff_id)}", _read_stop, body={}, also=CANNOT_STOP)
 
 
 # --- reading responses ---
@@ -231,6 +236,13 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
             "it is unknown whether the service acted on it",
             answer.status,
         )
+    if answer.status not in TRANSIENT and answer.status < 500 and responses.is_page(answer):
+        said = f"{call.method} {call.path} returned {answer.status} with a page that is not the API's ({detail})"
+        if call.starts_something:
+            return exceptions.CrewOutcomeUnknown(
+                f"{said}: it is unknown whether the service acted on it", answer.status
+            )
+        return exceptions.CrewWebPage(said)
     if answer.status == 422:
         names = [mask(name) for name in responses.missing_names(answer)]
         if not names and call.headers and KEY_TEXT.search(detail):
@@ -270,26 +282,13 @@ def _redirection(answer: HttpResponse, mask: Mask) -> str:
 
 def redirect(call: Call[Any], url: str, answer: HttpResponse) -> str | None:
     """Return the URL to request instead; only for a GET to the same origin, because the request carries the token."""
-    location = answer.headers.get("location")
-    if answer.status not in (301, 302, 303, 307, 308) or not location or call.method != "GET":
+    if answer.status not in (301, 302, 303, 307, 308) or call.method != "GET":
         return None
-    target = urljoin(url, location)
-    return target if _origin(target) == _origin(url) else None
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None] | None:
-    try:
-        parts = urlsplit(url)
-        default = {"http": 80, "https": 443}.get(parts.scheme)
-        return parts.scheme, parts.hostname, parts.port or default
-    except ValueError:
-        return None
+    place = redirected(url, answer.headers.get("location", ""))
+    return place and place.url
 
 
 def _read_inputs(answer: HttpResponse, mask: Mask) -> CrewInputs:
-    if responses.is_html(answer):
-        said = responses.words(answer, mask)[:200]
-        raise exceptions.CrewWebPage(f"GET /inputs returned a web page: this is not a crew deployment ({said})")
     body = responses.json_of(answer, "GET /inputs", mask)
     names = _names(body, "inputs")
     if names is None:
@@ -414,13 +413,16 @@ def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed
 
 
 def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
-    """Return True only if the service reports a word for "stopped": a failure may refer to the stop request itself."""
-    try:
-        body = responses.json_of(answer, "POST /stop", mask)
-    except exceptions.CrewProtocolError:
+    """Return whether the execution was stopped; False if it was not, which only the API's JSON or a 405 can show.
+
+    Only a word for "stopped" counts: a failure may refer to the stop request itself.
+    """
+    if answer.status == 405:
         return False
-    word = text_or_none(body.get("status") if isinstance(body, dict) else None) or ""
-    return word.lower() in STOPPED
+    body = responses.json_of(answer, "POST /stop", mask)
+    if not isinstance(body, dict):
+        raise exceptions.CrewProtocolError(f"POST /stop returned {type(body).__name__} instead of an object")
+    return answer.status not in CANNOT_STOP and (text_or_none(body.get("status")) or "").lower() in STOPPED
 
 
 def refuse_error(body: Json, answer: HttpResponse, what: str, mask: Mask) -> None:

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from html import unescape
+from html import escape, unescape
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from airflow_crew_provider.api.values import FLOATS_BELOW, LARGEST
-from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.api.values import FLOATS_BELOW, LARGEST, UNSEEN
+from airflow_crew_provider.exceptions import CrewProtocolError, CrewWebPage
 from airflow_crew_provider.models import UNSTORABLE
 
 
@@ -91,27 +91,55 @@ def unmasked(text: str) -> str:
     return text
 
 
-def masker(secrets: list[str]) -> Mask:
-    """Return a function that replaces secrets, including their URL-quoted and JSON-quoted forms."""
-    forms = {form for secret in secrets if secret for form in _forms(secret)}
-    longest_first = sorted(forms, key=len, reverse=True)
+# Characters; Airflow masks no shorter secret either, because masking a letter would garble every message.
+SHORTEST_SECRET = 5
+# Control and formatting characters, as they are or as JSON: many programs remove them, and nobody sees them.
+_HIDDEN = re.compile(f"[{UNSEEN}]|\\\\u(?:00[01][0-9a-f]|007f|00[89][0-9a-f]|00ad|20[0-6][0-9a-f]|feff)")
+_SPACES = re.compile(r"(?:\s|\\[nrt])+")
+CLEANINGS = ((_SPACES, " "), (_HIDDEN, ""), (re.compile(f"(?:{_HIDDEN.pattern}|{_SPACES.pattern})+"), " "))
 
-    def mask(text: str) -> str:
+
+def masker(secrets: list[str]) -> Mask:
+    """Return a function that replaces secrets, including their URL-quoted, JSON-quoted and HTML-quoted forms.
+
+    If removing invisible characters or joining lines would put a secret together, that is done before it is replaced.
+    """
+    forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
+    longest_first = sorted(forms, key=len, reverse=True)
+    has_space = any(" " in form for form in forms)
+
+    def replaced(text: str) -> str:
         for form in longest_first:
             text = text.replace(form, "***")
+        return text
+
+    def mask(text: str) -> str:
+        text = replaced(text)
+        if has_space or _HIDDEN.search(text):
+            for characters, instead in CLEANINGS:
+                cleaned = characters.sub(instead, text)
+                text = masked if (masked := replaced(cleaned)) != cleaned else text
         return text
 
     return mask
 
 
+def in_one_line(text: str, mask: Mask) -> str:
+    """Return text on one line, masked after it was cleaned, and to be cut only after that."""
+    return mask(" ".join(text.split()))
+
+
 def _forms(secret: str) -> list[str]:
     quoted = [quote(secret), quote(secret, safe=""), quote_plus(secret)]
     in_lower_case = [re.sub("%..", lambda found: found[0].lower(), form) for form in quoted]
-    return [secret, json.dumps(secret)[1:-1], *quoted, *in_lower_case]
+    return [secret, json.dumps(secret)[1:-1], escape(secret), *quoted, *in_lower_case]
 
 
 def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
-    """Read the body as JSON; values that JSON cannot express (NaN, infinities) become None."""
+    """Read the body as JSON; values that JSON cannot express (NaN, infinities) become None.
+
+    :raises CrewWebPage: it is something else, so it is not the API's
+    """
     if answer.parsed is not None:
         return answer.parsed
     if not answer.body.strip():
@@ -122,7 +150,7 @@ def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
         return storable(value) if _MAY_BE_UNSTORABLE.search(text) else value
     except (ValueError, RecursionError):
         seen = words(answer, mask)[:200]
-    raise CrewProtocolError(f"{what} returned {answer.status} with a body that is not JSON: {seen}")
+    raise CrewWebPage(f"{what} returned {answer.status} with a body that is not JSON: {seen}")
 
 
 def finite(text: str) -> int | float | None:
@@ -155,7 +183,7 @@ def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
     """Return the reason for a refusal on one line, from a body of any known shape."""
     body = _json_or_none(answer)
     said = _said(body) if isinstance(body, dict) else ""
-    return _one_line(mask(said)) if said else words(answer, mask)
+    return _cut(in_one_line(said, mask)) if said else words(answer, mask)
 
 
 def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
@@ -163,14 +191,21 @@ def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
     # Masked before being cut: a truncated secret would not be recognized.
     text = mask(answer.body[:40_000].decode("utf-8", "replace"))[:20_000]
     if _looks_like_html(text):
-        text = mask(unescape(_MARKUP.sub(" ", text)))
-    return _one_line(text)
+        text = unescape(_MARKUP.sub(" ", text))
+    return _cut(in_one_line(text, mask))
 
 
-def is_html(answer: HttpResponse) -> bool:
-    """Whether the response is a web page."""
-    said = answer.headers.get("content-type", "").lower()
-    return "html" in said or _looks_like_html(answer.body[:1000].decode("utf-8", "replace"))
+def is_page(answer: HttpResponse) -> bool:
+    """Whether the body is a page, e.g. of a gateway or under maintenance, which says nothing about the request.
+
+    The API's errors are JSON or plain text; JSON is the API's, whatever its content type and whatever HTML it quotes.
+    """
+    return _is_markup(answer) and _json_or_none(answer) is None
+
+
+def _is_markup(answer: HttpResponse) -> bool:
+    kind, begins = answer.headers.get("content-type", "").lower(), answer.body[:1000].decode("utf-8-sig", "replace")
+    return "html" in kind or begins.lstrip().startswith("<") or _looks_like_html(begins)
 
 
 def _looks_like_html(text: str) -> bool:
@@ -245,6 +280,5 @@ def _complaint(item: Any) -> str:
     return f"{where}: {item.get('msg', '')}" if where else str(item.get("msg", ""))
 
 
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+def _cut(line: str) -> str:
     return line if len(line) <= LONGEST_DETAIL else f"{line[:LONGEST_DETAIL]}…"

@@ -17,7 +17,7 @@ from typing import Any
 from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.addresses import view_path
 from airflow_crew_provider.api.budget import figures
-from airflow_crew_provider.api.responses import HttpResponse, Mask, finite, json_of, storable, unmasked
+from airflow_crew_provider.api.responses import HttpResponse, Mask, finite, in_one_line, json_of, storable, unmasked
 from airflow_crew_provider.api.values import is_kept
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import CHAIN, Execution, ExecutionState, Json, TaskResult, speaks_live
@@ -221,7 +221,7 @@ def _progress(body: Json, mask: Mask) -> Json:
 
 def short_name(value: Any, mask: Mask = unmasked) -> str:
     """Return the beginning of a name chosen elsewhere, on one line; empty if there is none."""
-    return " ".join(mask(text_or_none(value) or "").split())[:LONGEST_NAME]
+    return in_one_line(text_or_none(value) or "", mask)[:LONGEST_NAME]
 
 
 def _completed(body: Json, live: bool, mask: Mask) -> Json:

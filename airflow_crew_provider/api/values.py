@@ -113,9 +113,8 @@ def record_or_none(value: Any) -> Json | None:
 
 
 # Control and formatting characters, which could reorder or hide part of the text shown.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
-)
+UNSEEN = "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+_UNSEEN = re.compile(f"[{UNSEEN}]")
 
 
 def visible(text: str) -> str:

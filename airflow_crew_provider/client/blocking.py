@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from http.client import HTTPResponse
 from typing import Any
 
 import requests
@@ -80,7 +81,19 @@ class _Sockets:
 _here = threading.local()  # `sockets`: those of the exchange that this thread is performing
 
 
+class _FinalResponse(HTTPResponse):
+    """A response that reads past interim ones, of which `http.client` knows only "100 Continue"."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 <= self.status < 200 and self.status != 101:
+            self.headers = self.msg = None  # type: ignore[assignment]  # or `begin` would do nothing
+            super().begin()
+
+
 class _Opening:
+    response_class: type[HTTPResponse] = _FinalResponse
+
     def _new_conn(self) -> socket.socket:
         opened: socket.socket = super()._new_conn()  # type: ignore[misc]
         _here.sockets.add(opened)

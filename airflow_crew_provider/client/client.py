@@ -155,10 +155,10 @@ def no_answer(
 def _reason(error: BaseException, mask: responses.Mask) -> str:
     """Return the innermost message, which is the most specific, without object addresses."""
     if isinstance(error, TimeoutError | requests.Timeout | aiohttp.ServerTimeoutError):
-        return _hidden(str(error), mask) or "it timed out"
+        return _hidden(str(error), mask)[:300] or "it timed out"
     *_, error = _chain(error)
     text = str(error).rpartition("object at 0x")[2] if "object at 0x" in str(error) else str(error)
-    shown = _hidden(" ".join(text.split()), mask)[:300] or type(error).__name__
+    shown = _hidden(text, mask)[:300] or type(error).__name__
     return shown + HINT if _is_not_tls(error) else shown
 
 
@@ -169,7 +169,7 @@ def _is_not_tls(error: BaseException) -> bool:
 
 def _hidden(text: str, mask: responses.Mask) -> str:
     """Mask secrets, and anything before a URL's host: a library may quote a proxy's credential in its own way."""
-    return re.sub(r"(?<=//)[^/\s]*(?=@)", "***", mask(text))
+    return re.sub(r"(?<=//)[^/\s]*(?=@)", "***", responses.in_one_line(text, mask))
 
 
 def _is_permanent(error: Exception) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.values import plain_object
 from airflow_crew_provider.client.lookups import CachedConnection
-from airflow_crew_provider.exceptions import CrewApiError, CrewInvalidInput
+from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import (
     CrewInputs,
     HumanInputWebhook,
@@ -19,9 +19,6 @@ from airflow_crew_provider.models import (
     Started,
     Webhooks,
 )
-
-# Status codes from a service that does not support stopping, or that has nothing to stop.
-CANNOT_STOP = (400, 404, 405, 409, 410, 422, 501)
 
 
 class ConnectedCrew(CachedConnection):
@@ -57,23 +54,16 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.resume(request), secrets=_credentials(request.webhooks))
 
     def stop(self, kickoff_id: str) -> bool:
-        """Stop an execution (observed dialect, POST /stop); return False if it is unsupported or nothing is running."""
-        try:
-            return self.client.send(endpoints.stop(kickoff_id))
-        except CrewApiError as error:
-            if error.status_code in CANNOT_STOP:
-                return False
-            raise
+        """Stop an execution (observed dialect, POST /stop); return False if it is unsupported or nothing is running.
+
+        :raises CrewError: it is not known whether the execution was stopped, e.g. because a gateway answered instead
+        """
+        return self.client.send(endpoints.stop(kickoff_id))
 
     async def astop(self, kickoff_id: str) -> bool:
         """Stop an execution without blocking the event loop."""
         await self._aconnect()
-        try:
-            return await self.client.asend(endpoints.stop(kickoff_id))
-        except CrewApiError as error:
-            if error.status_code in CANNOT_STOP:
-                return False
-            raise
+        return await self.client.asend(endpoints.stop(kickoff_id))
 
     def with_credentials(self, webhooks: Webhooks | Json | None) -> Webhooks | None:
         """Return the webhooks with the credential from the connection named in them."""

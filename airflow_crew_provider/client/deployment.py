@@ -25,7 +25,6 @@ from airflow_crew_provider.models import Json
 
 LARGEST_BODY = 16 * 1024 * 1024
 SHORTEST_KEY = 8  # characters; a shorter header value is not masked
-SHORTEST_PASSWORD = 4  # characters; a shorter proxy password is not masked
 # Larger bodies are parsed in a thread, so that other triggers on the same loop can continue.
 LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
@@ -88,8 +87,7 @@ def _credentials(proxy: str) -> list[str]:
     given = proxy.rpartition("@")[0].rpartition("://")[2]
     user, _, password = given.partition(":")
     sent = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if given else ""
-    # Masking a shorter one would change ordinary text; in URLs, it is hidden anyway.
-    return [each for each in (password or user, unquote(password or user), sent) if len(each) >= SHORTEST_PASSWORD]
+    return [password or user, unquote(password or user), sent]  # too short a one is hidden in URLs anyway
 
 
 def too_large(call: Call[Any]) -> CrewError:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-from airflow_crew_provider.api.addresses import is_allowed
+from airflow_crew_provider.api.addresses import Place, allowed
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.endpoints import Call, posted, refuse_error
 from airflow_crew_provider.api.responses import HttpResponse, Mask
@@ -27,12 +26,12 @@ from airflow_crew_provider.wait.poller import Poller
 ALREADY = "already_responded"
 
 
-def respond(callback_url: str, answer: ReviewAnswer) -> Call[Resumed]:
-    """``POST`` an answer to a callback URL; the path contains a token, so errors do not show it."""
-    parts = urlsplit(callback_url)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+def respond(callback: Place, answer: ReviewAnswer) -> Call[Resumed]:
+    """``POST`` an answer to a callback; the path contains a token, so errors do not show it."""
     shown = f"to the callback of request {answer.crew_task_id}"
-    return Call("POST", shown, partial(_read_answered, answer.execution_id), _body(answer), target=target, also=(409,))
+    return Call(
+        "POST", shown, partial(_read_answered, answer.execution_id), _body(answer), target=callback.target, also=(409,)
+    )
 
 
 def resume_feedback(flow_id: str, answer: ReviewAnswer) -> Call[Resumed]:
@@ -129,33 +128,34 @@ def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddre
 
 def send(hook: ConnectedCrew, answer: ReviewAnswer, address: AnswerAddress) -> Resumed:
     """Send an answer once; if the question was answered elsewhere, return the service's reply."""
-    url = address.callback_url
-    if url is not None:
+    callback = check(hook, address)
+    if callback is not None:
         from airflow_crew_provider.client.client import Client
 
-        call = respond(url, answer)
-        return Client(_receiver(hook.connection, url)).send(call, secrets=address.secrets)
+        receiver = _receiver(hook.connection, callback)
+        return Client(receiver).send(respond(callback, answer), secrets=address.secrets)
     assert address.flow_id
     return hook.client.send(resume_feedback(address.flow_id, answer))
 
 
-def check(hook: ConnectedCrew, address: AnswerAddress) -> None:
-    """Refuse an address on a host that the connection does not allow, before anything is sent."""
+def check(hook: ConnectedCrew, address: AnswerAddress) -> Place | None:
+    """Return where the callback is, None if there is none; refuse a host that the connection does not allow."""
     connection, url = hook.connection, address.callback_url
-    if url is not None and not is_allowed(url, connection.deployment.base_url, connection.callback_hosts):
+    if url is None and not address.flow_id:
+        raise CrewInvalidInput("The webhook for this question had neither callback_url nor flow_id; nothing was sent")
+    callback = None if url is None else allowed(url, connection.deployment.base_url, connection.callback_hosts)
+    if url is not None and callback is None:
         raise CrewInvalidInput(
             f"The answer would go to a host that connection {hook.crew_conn_id!r} does not allow: neither its Host nor "
             "one of callback_hosts in its Extra. Nothing was sent"
         )
-    if url is None and not address.flow_id:
-        raise CrewInvalidInput("The webhook for this question had neither callback_url nor flow_id; nothing was sent")
+    return callback
 
 
-def _receiver(connection: CrewConnection, url: str) -> Deployment:
+def _receiver(connection: CrewConnection, callback: Place) -> Deployment:
     """Return the recipient of the answer, without the deployment's token and headers, which it must not receive."""
-    parts, own = urlsplit(url), connection.deployment
-    origin = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-    return Deployment(base_url=origin, timeout=own.kickoff_timeout, verify=own.verify, proxy=own.proxy)
+    own = connection.deployment
+    return Deployment(base_url=callback.origin, timeout=own.kickoff_timeout, verify=own.verify, proxy=own.proxy)
 
 
 def used_up(hook: ConnectedCrew, answer: ReviewAnswer) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Depends, HTTPException, Path, Request
 
-from airflow_crew_provider.api.addresses import base_url, hosts, is_allowed
+from airflow_crew_provider.api.addresses import allowed, base_url, hosts
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.inbox import flow_webhooks as webhooks
 from airflow_crew_provider.inbox import store
@@ -40,10 +40,10 @@ def sender(crew_conn_id: str) -> FlowSender | None:
     if found is None or not secret:
         return None
     try:
-        base, allowed = base_url(found.host, found.port, found.schema), hosts(extra.get("callback_hosts"))
+        base, others = base_url(found.host, found.port, found.schema), hosts(extra.get("callback_hosts"))
     except ValueError:  # the reason is not disclosed to the sender
         return None
-    return FlowSender(crew_conn_id, base, secret, allowed)
+    return FlowSender(crew_conn_id, base, secret, others)
 
 
 FOREIGN_HOST = Answer(422, "the callback_url is on a host that the connection does not allow")
@@ -95,7 +95,7 @@ def flow_question(
 def take(sender: FlowSender, question: FlowQuestion, address: AnswerAddress) -> Answer:
     """Store a question, unless it is already stored; refuse it if its answer would go to a host that is not allowed."""
     url = address.callback_url
-    if url is not None and not is_allowed(url, sender.base_url, sender.callback_hosts):
+    if url is not None and allowed(url, sender.base_url, sender.callback_hosts) is None:
         return FOREIGN_HOST
     return TAKEN if store_question(sender.crew_conn_id, question, address, datetime.now(UTC)) else KNOWN
 

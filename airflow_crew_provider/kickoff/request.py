@@ -214,7 +214,7 @@ def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | No
     :raises CrewMissingInputs: a required input is missing
     :raises CrewUnauthorized: the service refuses the token
     :raises CrewNotFound: there is no crew at this path
-    :raises CrewWebPage: there is no crew at this address
+    :raises CrewWebPage: there is no crew at this address, or currently only a gateway that responds for it
     :raises CrewConnectionError: the service cannot be reached
     """
     try:

@@ -22,6 +22,7 @@ from airflow_crew_provider.exceptions import (
     CrewOutcomeUnknown,
     CrewTimeout,
     CrewUnauthorized,
+    CrewWebPage,
 )
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox.registering import note_run
@@ -293,4 +294,6 @@ class CrewKickoffOperator(WaitingTask):
 def _advice(error: CrewError) -> str:
     if isinstance(error, CrewUnauthorized):
         return "Check the connection's token. "
+    if isinstance(error, CrewWebPage):
+        return "If it stays so, this is not a crew deployment: check the connection's Host. "
     return "Check the connection's Host, including its path. " if isinstance(error, CrewNotFound) else ""

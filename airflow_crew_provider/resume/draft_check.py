@@ -240,7 +240,8 @@ class DraftCheck:
         try:
             return self._poller.open_round(seen) if self._may_see_same_text and not seen.is_live else None
         except CrewError as error:
-            if not self.sent_before or isinstance(error, CrewProtocolError) or not is_transient(error):
+            is_reported = is_transient(error) and type(error) is not CrewProtocolError
+            if not self.sent_before or not is_reported:
                 return None  # not reported, e.g. behind a gateway, or only needed if this answer is lost
             raise CrewTryFailed(self._not_shown(str(error))) from error
 

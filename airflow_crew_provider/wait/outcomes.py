@@ -138,7 +138,7 @@ def is_final(error: exceptions.CrewError) -> bool:
     """Return whether the same request would be refused again."""
     if isinstance(error, exceptions.CrewConnectionError | exceptions.CrewApiError):
         return not is_transient(error)
-    return isinstance(error, exceptions.CrewInvalidInput | exceptions.CrewExecutionFailed | exceptions.CrewWebPage)
+    return isinstance(error, exceptions.CrewInvalidInput | exceptions.CrewExecutionFailed)
 
 
 def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:

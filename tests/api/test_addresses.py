@@ -9,11 +9,13 @@ import pytest
 
 from airflow_crew_provider.api.addresses import (
     LONGEST_VIEW,
+    Place,
+    allowed,
     base_url,
     browser_url,
     hosts,
-    is_allowed,
     proxy_url,
+    redirected,
     view_path,
 )
 
@@ -72,6 +74,11 @@ BAD_PORT = "Host has a port that is not a number up to 65535"
         ("https://x.example/a#b", None, MORE),
         ("https://x.example:70000", None, BAD_PORT),
         ("https://x.example:secret", None, BAD_PORT),
+        ("https://y.example\\x.example", None, NO_HTTP),
+        ("https://x.example \x00", None, NO_HTTP),
+        ("https://x .example", None, NO_HTTP),
+        ("https://secret\uff20x.example", None, NO_HTTP),
+        ("https://[secret", None, NO_HTTP),
     ],
 )
 def test_what_is_no_base_url_is_refused_without_showing_it(host: str | None, schema: str | None, problem: str) -> None:
@@ -131,7 +138,12 @@ OTHERS = ("a.example", "b.example:8443", "[::1]:8443", "::1")
     ],
 )
 def test_an_answer_may_go_to_the_own_origin_and_to_hosts_that_are_allowed(url: str, own: str) -> None:
-    assert is_allowed(url, own, OTHERS) is True
+    place = allowed(url, own, OTHERS)
+    assert place
+    assert place.target == (urlsplit(url).path or "/") + ("?token=1" if "token" in url else "")
+    asked, sent = urlsplit(url), urlsplit(place.url)
+    assert sent.hostname == asked.hostname
+    assert place.origin in (own.removesuffix("/crews/tea"), f"{asked.scheme}://{asked.netloc}")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +165,7 @@ def test_an_answer_may_go_to_the_own_origin_and_to_hosts_that_are_allowed(url: s
     ],
 )
 def test_an_answer_goes_nowhere_else(url: str, own: str) -> None:
-    assert is_allowed(url, own, OTHERS) is False
+    assert allowed(url, own, OTHERS) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +179,54 @@ def test_an_answer_goes_nowhere_else(url: str, own: str) -> None:
     ],
 )
 def test_what_parsers_may_read_differently_is_not_allowed(url: str) -> None:
-    assert is_allowed(url, "https://x.example", OTHERS) is False
+    assert allowed(url, "https://x.example", OTHERS) is None
+
+
+@pytest.mark.parametrize(
+    ("location", "url"),
+    [
+        ("/v2?a=b&c=/#part", "https://x.example/v2?a=b&c=/"),
+        ("b", "https://x.example/crew/b"),
+        ("../../b", "https://x.example/b"),
+        ("?a", "https://x.example/crew/status?a"),
+        ("//X.Example//a", "https://x.example//a"),
+        ("https://x.example:443/b@c:8", "https://x.example/b@c:8"),
+        ("HTTPS://x.example:0443", "https://x.example/"),
+        ("https:///b", "https://x.example/b"),
+    ],
+)
+def test_a_redirect_is_the_own_origin_with_another_path(location: str, url: str) -> None:
+    found = redirected("https://x.example/crew/status", location)
+    assert found == Place("https://x.example", url.removeprefix("https://x.example"))
+    assert found.url == url
+
+
+@pytest.mark.row("N37")
+@pytest.mark.parametrize(
+    "location",
+    [
+        *(
+            "",
+            "https://y.example/",
+            "//y.example/b",
+            "http://x.example/b",
+            "https://x.example:444/b",
+            "ftp://x.example/",
+        ),
+        *("https://y.example\\@x.example/b", "https://y.example\\.x.example/", "/\\y.example/b", "\\\\y.example/b"),
+        *("https://x.example@y.example/", "https://y.example@x.example/b", "https://:@x.example/b"),
+        *(
+            "https://x.example:/b",
+            "https://x.example:99999/b",
+            "https://x.example:+443/",
+            "https://x.example:\uff14\uff14\uff13/b",
+        ),
+        *("/\t/y.example/b", "/\n/y.example", "\x01//y.example/", "/a b", "https://x.example\x00.y.example/", "/\x7f"),
+        *("https://x.example%2ey.example/", "https://x。example/b", "https://[::1", "https://x.example[/b", "/über"),
+    ],
+)
+def test_n37_a_redirect_that_parsers_may_read_differently_is_not_followed(location: str) -> None:
+    assert redirected("https://x.example/crew/status", location) is None
 
 
 @pytest.mark.parametrize(
@@ -189,6 +248,7 @@ def test_a_proxy_is_an_http_or_https_address_and_http_may_be_left_out(given: str
     [
         *("socks5://proxy:1080", "ftp://proxy", "http://", "http://:3128", "http://proxy:0", "http://proxy:99999"),
         *("http://proxy:word", "http://[::1", "http://proxy/path", "http://proxy?a=b", "http://proxy#a", "proxy/path"),
+        *("http://evil\\@proxy:3128", "http://pro\txy", "http://pro xy", "http://user:a\nb@proxy"),
     ],
 )
 def test_what_libraries_read_differently_is_no_proxy(given: str) -> None:

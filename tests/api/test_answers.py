@@ -187,7 +187,7 @@ def test_only_a_kickoff_that_continues_an_execution_can_come_second() -> None:
 )
 def test_an_answer_that_is_not_json_is_named_and_masked(ask: Ask, what: str) -> None:
     error = refused(ask, answer(b"a secret"))
-    assert type(error) is CrewProtocolError
+    assert type(error) is CrewWebPage
     assert str(error) == f"{what} returned 200 with a body that is not JSON: a ***"
 
 
@@ -205,11 +205,11 @@ def test_a_get_follows_a_redirect_at_its_own_origin(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "location"),
-    [("http://x:80/a", "http://x/b"), ("https://x/a", "https://x:443/b"), ("ws://x:5/a", "ws://x:5/b")],
+    ("url", "location", "followed"),
+    [("http://x:80/a", "http://x/b", "http://x:80/b"), ("https://x/a", "https://x:443/b", "https://x/b")],
 )
-def test_a_default_port_is_the_same_origin(url: str, location: str) -> None:
-    assert endpoints.redirect(GET(), url, answer(status=302, location=location)) == location
+def test_a_default_port_is_the_same_origin(url: str, location: str, followed: str) -> None:
+    assert endpoints.redirect(GET(), url, answer(status=302, location=location)) == followed
 
 
 @pytest.mark.parametrize("location", ["https://y/b", "http://x/b", "https://x:444/b", "https://x:99999/b", ""])
@@ -242,11 +242,35 @@ def test_what_is_no_list_of_names_is_no_inputs(body: Any) -> None:
     assert str(error) == "GET /inputs returned no list of names under 'inputs'"
 
 
-def test_a_web_page_is_no_crew() -> None:
+def test_a_web_page_is_not_the_apis() -> None:
     error = refused(GET, answer(b"<html><body>The secret " + b"x " * 200 + b"</body></html>", content_type="text/html"))
     assert type(error) is CrewWebPage
     said = ("The *** " + "x " * 200)[:200]
-    assert str(error) == f"GET /inputs returned a web page: this is not a crew deployment ({said})"
+    assert str(error) == f"GET /inputs returned 200 with a body that is not JSON: {said}"
+
+
+PAGE = b"<!DOCTYPE html><html><body>The secret is being maintained</body></html>"
+SAID = "with a page that is not the API's (The *** is being maintained)"
+
+
+@pytest.mark.row("A56")
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 413, 422, 451])
+@pytest.mark.parametrize("ask", [GET, LIST, DETAILS, TASKS, ROUND, KICKOFF, RESUME, CONTINUING])
+def test_a56_a_refusal_as_a_page_is_no_answer(ask: Ask, status: int) -> None:
+    error = refused(ask, answer(PAGE, status))
+    call = ask()
+    said = f"{call.method} {call.path} returned {status} {SAID}"
+    if call.method == "GET":
+        assert (type(error), str(error)) == (CrewWebPage, said)
+    else:
+        assert type(error) is CrewOutcomeUnknown
+        assert (str(error), error.status_code) == (f"{said}: it is unknown whether the service acted on it", status)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(408, CrewApiError), (425, CrewApiError), (429, CrewRateLimited)])
+def test_a_code_that_any_gateway_may_send_counts_on_a_page_too(status: int, kind: type[Exception]) -> None:
+    for ask in (GET, KICKOFF):
+        assert type(refused(ask, answer(PAGE, status))) is kind
 
 
 def test_a_list_of_executions() -> None:
@@ -361,10 +385,30 @@ def test_a_stop_that_the_service_says(body: Any) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", [], {}, *({"status": word} for word in (None, "running", "completed", "error", "failed", "failure"))],
+    [{}, *({"status": word} for word in (None, "running", "completed", "error", "failed", "failure"))],
 )
-def test_all_else_is_no_stop(body: Any) -> None:
+def test_all_else_that_the_api_says_is_no_stop(body: Any) -> None:
     assert read(STOP, answer(body)) is False
+
+
+@pytest.mark.row("N39")
+@pytest.mark.parametrize("status", [400, 404, 405, 409, 410, 422, 501])
+def test_n39_the_api_refuses_a_stop_in_json(status: int) -> None:
+    assert read(STOP, answer({"detail": "Cannot stop execution"}, status)) is False
+    assert read(STOP, answer({"status": "stopped"}, status)) is False, "its code says otherwise"
+
+
+@pytest.mark.row("N39")
+@pytest.mark.parametrize("body", [b"", PAGE, b"default backend - 404", b"{", [], "stopped"])
+@pytest.mark.parametrize("status", [200, 204, 400, 404, 409, 410, 422, 501])
+def test_n39_whether_anything_was_stopped_is_unknown_without_json_of_the_api(status: int, body: Any) -> None:
+    error = refused(STOP, answer(body, status))
+    assert isinstance(error, CrewProtocolError)
+    assert str(error).startswith("POST /stop returned ")
+
+
+def test_n39_a_service_without_a_stop_may_say_so_without_json() -> None:
+    assert read(STOP, answer(PAGE, 405)) is False
 
 
 # --- the details of an execution ---

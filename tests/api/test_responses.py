@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,8 +31,36 @@ def test_a_mask_hides_every_form_of_a_secret_and_of_none_nothing() -> None:
 
 
 def test_a_longer_secret_is_hidden_before_a_shorter_one_that_is_part_of_it() -> None:
-    assert masker(["key", "key-and-more"])("the key-and-more") == "the ***"
-    assert masker(["key", "a-key"])("the a-key") == "the ***"
+    assert masker(["token", "token-and-more"])("the token-and-more") == "the ***"
+    assert masker(["token", "a-token"])("the a-token") == "the ***"
+
+
+def test_a_secret_shorter_than_airflows_shortest_garbles_no_text() -> None:
+    mask = masker(["e", "no", "four", "fiver"])
+    assert mask("no, the four are not fiver") == "no, the four are not ***"
+
+
+CONTROLS = [chr(code) for code in (*range(9), *range(11, 32), *range(127, 160), 0xAD, 0x200B, 0x2060, 0xFEFF)]
+
+
+@pytest.mark.parametrize("secret", ["sekret-abc", "two words"])
+def test_a_secret_is_hidden_where_cleaning_would_put_it_together(secret: str) -> None:
+    mask = masker([secret])
+    for control, at in itertools.product(CONTROLS, (1, 3, 4, 6)):
+        divided = secret[:at] + control + secret[at:]
+        for text in (divided, json.dumps(divided), json.dumps({"a": divided}), f"{control}{divided}\x00{divided}"):
+            cleaned = re.sub("[\x00-\x1f\x7f-\x9f\xad\u200b\u2060\ufeff]|\\\\u[0-9a-f]{4}", "", mask(text))
+            assert secret not in cleaned, (text, mask(text))
+    for text in ("two\nwords", "two \t\r\n words", "two\xa0words", "two\x1cwords", r"two\nwords"):
+        assert masker(["two words"])(f"the {text}!") == "the ***!"
+    assert mask("two\x00 other\nlines") == "two\x00 other\nlines"
+
+
+def test_what_is_said_in_one_line_is_masked_after_it_was_put_together() -> None:
+    mask = masker(["two words"])
+    assert responses.detail(answer({"detail": "no: two\nwords"}, 400), mask) == "no: ***"
+    assert responses.words(answer(b"<html>two<br>words</html>"), mask) == "***"
+    assert responses.in_one_line("two\n  words", lambda text: text.upper()) == "TWO WORDS"
 
 
 @pytest.mark.parametrize("body", [b"", b" \n"])
@@ -187,17 +217,23 @@ def test_without_a_retry_after_there_is_none_and_a_date_counts_from_now() -> Non
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "html"),
+    ("headers", "body", "page"),
     [
         ({"content-type": "text/html; charset=utf-8"}, b"x", True),
+        ({"content-type": "text/html"}, b"", True),
+        ({"content-type": "text/html"}, b'{"detail": "no"}', False),
         ({"content-type": "application/json"}, b"<HTML>", True),
+        ({}, b'{"detail": "<html>"}', False),
+        ({}, b'\xef\xbb\xbf\n<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', True),
+        ({}, b"404 page not found", False),
+        ({}, b"", False),
         ({}, b"<!DOCTYPE html>", True),
         ({}, b'{"a": 1}', False),
-        ({}, b" " * 995 + b"<html>", True),
-        ({}, b" " * 996 + b"<html>", False),
+        ({}, b"x" * 995 + b"<html>", True),
+        ({}, b"x" * 996 + b"<html>", False),
         ({}, b"\xff<html>", True),
         ({"content-type": "text/plain"}, b"a < b", False),
     ],
 )
-def test_what_is_a_web_page(headers: dict[str, str], body: bytes, html: bool) -> None:
-    assert responses.is_html(answer(body, headers=headers)) is html
+def test_what_is_a_page(headers: dict[str, str], body: bytes, page: bool) -> None:
+    assert responses.is_page(answer(body, headers=headers)) is page

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from client_calls import GATEWAY, POLL, STATUS, Ask, send
+from client_calls import GATEWAY, KICKOFF, POLL, RESUME, STATUS, Ask, send
 from faults.dialects import SPEC, Dialect
 from faults.endless import EndlessServer
 from faults.server import FaultServer
@@ -36,6 +37,31 @@ def test_n1_a_server_error_is_named_with_the_words_of_its_page(ask: Ask, server:
     with pytest.raises(CrewServerError) as error:
         ask(STATUS)
     assert (error.value.status_code, error.value.detail) == (status, "502 Bad Gateway Sorry")
+
+
+@pytest.mark.row("N38")
+@pytest.mark.parametrize("interim", [(102,), (103,), (100, 103, 102, 100)], ids=str)
+@pytest.mark.parametrize("call", [STATUS, KICKOFF, RESUME], ids=["status", "kickoff", "resume"])
+def test_n38_the_final_response_counts(ask: Ask, server: FaultServer, interim: tuple[int, ...], call: Any) -> None:
+    gzipped = {"Content-Encoding": "gzip"}
+    body = {"status": "running", "kickoff_id": "k-1"}
+    server.on(POLL, Reply(body=gzip.compress(json.dumps(body).encode()), headers=gzipped, interim=interim))
+    server.on("POST *", Reply(status=202, body=body, interim=interim))
+    assert ask(call).kickoff_id == "k-1"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.row("N38")
+def test_n38_a_refusal_after_an_interim_response_is_one(ask: Ask, server: FaultServer) -> None:
+    server.on("POST *", Reply(status=429, body={"detail": "slow down"}, interim=(102,)))
+    with pytest.raises(CrewRateLimited, match="slow down"):
+        ask(KICKOFF)
+
+
+@pytest.mark.row("N38")
+def test_n38_interim_responses_without_end_time_out(ask: Ask) -> None:
+    with EndlessServer(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n") as server, pytest.raises(CrewConnectionError):
+        ask(STATUS, base_url=f"http://{server.address}", timeout=0.5)
 
 
 HTTP_DATE = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)

@@ -40,6 +40,40 @@ def test_n9_the_token_never_goes_to_another_origin(ask: Ask, server: FaultServer
     assert len(server.requests) == 1
 
 
+@pytest.mark.row("N37")
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://localhost:{port}\\@{own}/status/k-1",
+        "http://localhost:{port}\\.{own}/status/k-1",
+        "http://{own}@localhost:{port}/status/k-1",
+        "http://localhost:{port}/@{own}/../status/k-1",
+        "//localhost:{port}\\@{own}/status/k-1",
+    ],
+)
+def test_n37_an_address_that_parsers_read_differently_gets_no_token(
+    ask: Ask, server: FaultServer, location: str
+) -> None:
+    with FaultServer() as other:
+        target = location.format(port=other.port, own=server.url[7:])
+        server.on(POLL, Reply(status=307, headers={"Location": target}))
+        other.on("GET *", SPEC.completed)
+        with pytest.raises(CrewApiError, match="not followed"):
+            ask(STATUS)
+        assert other.connections == 0
+    assert len(server.requests) == 1
+
+
+@pytest.mark.row("N37")
+def test_n37_what_follows_a_redirects_host_stays_at_the_own_origin(ask: Ask, server: FaultServer) -> None:
+    with FaultServer() as other:
+        for path in (f"//localhost:{other.port}/b", f"/@localhost:{other.port}/b", f"/b?@localhost:{other.port}/"):
+            server.on(POLL, Reply(status=307, headers={"Location": f"http://{server.url[7:]}{path}#@localhost"}))
+            server.on(f"GET {path}", LIVE.running)
+            assert ask(STATUS).state is ExecutionState.RUNNING
+        assert other.connections == 0
+
+
 @pytest.mark.row("N9")
 def test_n9_redirects_that_lead_nowhere_end(ask: Ask, server: FaultServer) -> None:
     server.on(POLL, Reply(status=302, headers={"Location": "/status/k-1"}))

@@ -69,8 +69,9 @@ class FaultServer:
     def on(self, request: str, *answers: Answer | int | Any) -> FaultServer:
         """Answer a request such as ``GET /inputs`` so, one after the other; the last one again and again.
 
-        A function is called with the request. An int is an answer of that status, a `Reply` is itself, and anything
-        else the JSON of a 200. A path that ends in ``*`` stands for all that begin so.
+        A function is called with the request. An int is an answer of that status, from 400 on with the JSON of a
+        refusal, a `Reply` is itself, and anything else the JSON of a 200. A path that ends in ``*`` stands for all
+        that begin so.
         """
         with self._lock:
             self._scripts[request] = [_answer(each) for each in answers]
@@ -169,7 +170,9 @@ def _matches(name: str, request: Request) -> bool:
 def _answer(value: Any) -> Any:
     if isinstance(value, Answer) or callable(value):
         return value
-    return Reply(status=value) if type(value) is int else Reply(body=value)
+    if type(value) is int:
+        return Reply(status=value, body={"detail": f"{value}"} if value >= 400 else b"")
+    return Reply(body=value)
 
 
 def _server_context(certificate: Path) -> ssl.SSLContext:

@@ -46,6 +46,7 @@ class Reply:
     :param drip: seconds before each byte of the body
     :param stop_after: how many bytes of the body are sent before ``end``
     :param end: what becomes of the connection: keep, close, reset or silence
+    :param interim: the codes of interim responses before it
     """
 
     status: int = 200
@@ -55,6 +56,7 @@ class Reply:
     drip: float = 0.0
     stop_after: int | None = None
     end: str = KEEP
+    interim: tuple[int, ...] = ()
 
     def bytes(self) -> tuple[bytes, bytes]:
         """Return the head and the body."""
@@ -63,7 +65,8 @@ class Reply:
         headers = {"Content-Length": str(len(body)), "Content-Type": "application/json" if json_like else "text/plain"}
         headers |= self.headers
         lines = [f"HTTP/1.1 {self.status} {_phrase(self.status)}", *(f"{n}: {v}" for n, v in headers.items())]
-        return "\r\n".join([*lines, "", ""]).encode("latin-1"), body
+        before = "".join(f"HTTP/1.1 {code} {_phrase(code)}\r\nLink: </a.css>\r\n\r\n" for code in self.interim)
+        return (before + "\r\n".join([*lines, "", ""])).encode("latin-1"), body
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.addresses import Place, allowed
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.client.client import Client
@@ -36,11 +37,12 @@ def reply(body: Any, status: int = 200) -> HttpResponse:
         ("https://x.example/respond?token=secret", "/respond?token=secret"),
         ("https://x.example/a/respond", "/a/respond"),
         ("https://x.example", "/"),
-        ("https://x.example?token=secret", "/?token=secret"),
     ],
 )
 def test_a_callback_is_asked_at_its_path_which_is_not_shown(url: str, target: str) -> None:
-    call = respond(url, ANSWER)
+    callback = allowed(url, "https://x.example", ())
+    assert callback
+    call = respond(callback, ANSWER)
     assert (call.method, call.path, call.target) == ("POST", "to the callback of request q-1", target)
     assert call.body == {"feedback": "Shorter.", "source": "airflow", "outcome": "rework"}
     assert call.starts_something
@@ -65,7 +67,8 @@ def test_a_callback_is_reached_like_the_deployment_without_its_token_and_headers
 
     monkeypatch.setattr(Client, "send", send)
     own = Deployment("https://x.example/crew", "token", 5.0, 60.0, False, "http://proxy:1", (("X-Key", "key"),))
-    hook: Any = SimpleNamespace(connection=SimpleNamespace(deployment=own))
+    connection = SimpleNamespace(deployment=own, callback_hosts=("a.example:8443",))
+    hook: Any = SimpleNamespace(connection=connection, crew_conn_id="crew")
     address = AnswerAddress("https://a.example:8443/respond?token=secret", "secret")
     assert answers.send(hook, ANSWER, address) == ("/respond?token=secret", address.secrets)
     [client] = clients
@@ -74,7 +77,7 @@ def test_a_callback_is_reached_like_the_deployment_without_its_token_and_headers
 
 Ask = Callable[[], endpoints.Call[Resumed]]
 CALLS: list[Ask] = [
-    partial(respond, "https://x.example/r", ANSWER),
+    partial(respond, Place("https://x.example", "/r"), ANSWER),
     partial(resume_feedback, "f-1", ANSWER),
 ]
 

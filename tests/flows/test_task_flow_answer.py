@@ -34,7 +34,7 @@ def flow(server: FaultServer, connect: Connect) -> Callable[..., CrewHook]:
     """Return a hook of the server; arguments are the connection's Extra."""
 
     def flow(**extra: Any) -> CrewHook:
-        connect(server.url, conn_id=CONN, callback_hosts=["a.example:8443"], **extra)
+        connect(server.url, conn_id=CONN, **{"callback_hosts": ["a.example:8443"], **extra})
         return CrewHook(CONN)
 
     return flow
@@ -122,9 +122,13 @@ def test_an_address_at_a_host_of_the_connection_is_taken(flow: Callable[..., Cre
         answers.check(hook, address)
 
 
-def test_an_address_elsewhere_is_refused_and_not_shown(flow: Callable[..., CrewHook]) -> None:
+@pytest.mark.parametrize("step", [answers.check, lambda hook, address: answers.send(hook, ANSWER, address)])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example\\@a.example:8443"])
+def test_an_address_elsewhere_is_refused_and_not_shown(
+    flow: Callable[..., CrewHook], step: Callable[..., Any], host: str
+) -> None:
     with pytest.raises(CrewInvalidInput) as error:
-        answers.check(flow(), AnswerAddress("https://evil.example/respond?token=secret", flow_id="f"))
+        step(flow(), AnswerAddress(f"https://{host}/respond?token=secret", flow_id="f"))
     assert str(error.value) == (
         "The answer would go to a host that connection 'crew_flow' does not allow: neither its Host nor one of "
         "callback_hosts in its Extra. Nothing was sent"
@@ -141,7 +145,7 @@ def test_without_an_address_nothing_is_sent(flow: Callable[..., CrewHook], flow_
 def test_a_callback_gets_neither_the_token_nor_the_headers_of_the_deployment(
     flow: Callable[..., CrewHook], server: FaultServer, receiver: FaultServer
 ) -> None:
-    hook = flow(headers={"X-Key": "a-key-of-the-deployment"})
+    hook = flow(headers={"X-Key": "a-key-of-the-deployment"}, callback_hosts=[receiver.url[7:]])
     address = AnswerAddress(f"{receiver.url}/respond?token=0123456789", "0123456789", "f-1")
     assert answers.send(hook, ANSWER, address) == Resumed("e-1", "accepted")
     [sent] = receiver.requests
@@ -165,8 +169,9 @@ def test_a_callback_may_take_as_long_as_a_post_to_the_deployment(
     flow: Callable[..., CrewHook], receiver: FaultServer
 ) -> None:
     receiver.on("POST /respond*", NoReply(SILENCE))
+    hook = flow(kickoff_timeout=0.3, callback_hosts=[receiver.url[7:]])
     with pytest.raises(CrewOutcomeUnknown):
-        answers.send(flow(kickoff_timeout=0.3), ANSWER, AnswerAddress(f"{receiver.url}/respond?token=0123456789"))
+        answers.send(hook, ANSWER, AnswerAddress(f"{receiver.url}/respond?token=0123456789"))
 
 
 def test_without_a_callback_the_deployment_is_asked(flow: Callable[..., CrewHook], server: FaultServer) -> None:

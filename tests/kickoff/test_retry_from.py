@@ -16,7 +16,7 @@ from airflow_crew_provider.decorators.crew import crew_task
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
-pytestmark = [pytest.mark.row("N37"), pytest.mark.usefixtures("simulated_airflow")]
+pytestmark = [pytest.mark.row("N40"), pytest.mark.usefixtures("simulated_airflow")]
 POST = "POST /kickoff"
 INPUTS = "GET /inputs"
 CONTINUES = {"inputs": ["topic"], "required": ["topic"], "continues": True}

@@ -17,7 +17,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, seconds
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, seconds
 from airflow_crew_provider.wait.watch import FAILED, LONGEST_MESSAGE, Outcome
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
@@ -138,9 +138,21 @@ def test_f1_a_flow_is_started_without_what_it_does_not_require(
     assert run(kickoff()) == "k-1"
 
 
-@pytest.mark.parametrize("page", ["<!DOCTYPE html><title>Sign in</title>", "<html><body>Sign in</body></html>"])
-def test_a_web_page_in_place_of_the_inputs_ends_the_kickoff_before_it_is_sent(server: FaultServer, page: str) -> None:
-    server.on("GET /inputs", Reply(body=page))
-    with pytest.raises(CrewTaskFailed, match=r"this is not a crew deployment.*Sign in.*No execution was started"):
-        run(kickoff())
+@pytest.mark.row("A56")
+@pytest.mark.parametrize(
+    "page",
+    [
+        Reply(body="<!DOCTYPE html><title>Back soon</title>"),
+        Reply(body="Back soon"),
+        Reply(status=401, body="<html><body>Back soon</body></html>"),
+        Reply(status=404, body="Back soon", headers={"Content-Type": "text/html"}),
+    ],
+)
+def test_a56_a_page_at_the_preflight_leaves_the_kickoff_to_a_retry(server: FaultServer, page: Reply) -> None:
+    server.on("GET /inputs", page, {"inputs": ["topic"]})
+    task_run = TaskRun()
+    said = r"Back soon.*If it stays so, this is not a crew deployment: check .* Host. No execution was started"
+    with pytest.raises(CrewTryFailed, match=said):
+        run(kickoff(), task_run)
     assert server.sent(POST) == []
+    assert run(kickoff(), task_run.retry()) == "k-1"

@@ -20,6 +20,7 @@ from simulated_airflow import Connect, run
 from airflow_crew_provider.compat import version
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.wait.outcomes import CrewTryFailed
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
@@ -83,7 +84,8 @@ def test_a_host_without_a_scheme(plain_http: str, connect: Connect) -> None:
 
 def test_a_web_page_where_the_crew_is_expected(server: FaultServer) -> None:
     server.on("GET /inputs", Reply(body="<!DOCTYPE html><title>Sign in</title>"))
-    fails_with(lambda: run(kickoff()), "this is not a crew deployment", "Sign in", "No execution was started")
+    with pytest.raises(CrewTryFailed, match=r"Sign in.*this is not a crew deployment.*No execution was started"):
+        run(kickoff())
 
 
 def test_a_text_where_an_object_is_expected(server: FaultServer) -> None:

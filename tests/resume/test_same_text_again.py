@@ -138,9 +138,27 @@ def test_n13_a_round_that_cannot_be_read_for_a_moment_is_left_to_the_next_try(se
     assert len(server.sent(POST)) == 2
 
 
-def test_n13_a_gateways_page_in_place_of_the_rounds_is_no_state(server: FaultServer) -> None:
-    server.on(POLL, WAITS).on(DETAILS, rounds(None), Reply(body="<html>not found</html>"))
+@pytest.mark.row("A56")
+@pytest.mark.parametrize("status", [200, 404])
+def test_a56_a_page_in_place_of_the_rounds_leaves_the_answer_to_a_retry(server: FaultServer, status: int) -> None:
+    page = Reply(status=status, body="<html>maintenance</html>")
+    server.on(POLL, WAITS).on(DETAILS, rounds(None), page, rounds(None))
     task_run = lost(server)
-    with pytest.raises(CrewTaskFailed, match="whether the crew has written the same text again"):
+    with pytest.raises(CrewTryFailed, match=r"maintenance.*Nothing was sent; a retry of this task compares again"):
         run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
+    assert len(server.sent(POST)) == 1
+    assert run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.row("A56")
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_a56_a_page_at_the_resume_is_no_refusal(server: FaultServer, status: int) -> None:
+    """The next try finds the draft no longer waiting, so the answer arrived."""
+    server.on(POLL, WAITS, SPEC.running)
+    server.on(POST, Reply(status=status, body="<html>maintenance</html>"))
+    task_run = TaskRun("resume")
+    with pytest.raises(CrewTryFailed, match=r"maintenance.*A retry of this task finds out"):
+        run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
+    assert run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1

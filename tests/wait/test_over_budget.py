@@ -14,7 +14,8 @@ from simulated_airflow import StateStore, TaskRun, die_after_recording, run
 from waiting_tasks import POLL, completed, in_both_places, kickoff_that_waits, sensor_that_waits
 
 from airflow_crew_provider.api.status import USAGE
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait import watch
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from airflow_crew_provider.wait.watch import OVER_BUDGET, Outcome
 
 pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.waits, pytest.mark.row("N33")]
@@ -175,6 +176,44 @@ def test_n33_a_service_that_does_not_answer_is_asked_again(server: FaultServer, 
     server.on(STOP, NoReply(RESET), Reply(status=503), STOPPED)
     assert "Execution k-1 was stopped" in failure(kickoff())
     assert "Execution k-1 could not be stopped yet" in log_text()
+
+
+PAGE = "<html><body>Back soon</body></html>"
+
+
+@pytest.mark.row("N39")
+@pytest.mark.parametrize("made", [kickoff, sensor])
+def test_n39_a_stop_that_a_page_answers_is_repeated(
+    server: FaultServer, made: Any, log_text: Callable[[], str]
+) -> None:
+    server.on(POLL, used(1250))
+    server.on(STOP, Reply(body=PAGE), Reply(status=404, body=PAGE), Reply(status=404, body="no backend"), STOPPED)
+    assert failure(made()).startswith(f"{FIGURES}. Execution k-1 was stopped")
+    assert sent(server, STOP) == 4
+    assert "could not be stopped yet: POST /stop returned 404 with a body that is not JSON: no backend" in log_text()
+
+
+@pytest.mark.row("N39")
+def test_n39_a_stop_that_only_pages_answer_is_told_as_unknown(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "FORGIVEN", 0.0)
+    server.on(POLL, used(1250)).on(STOP, Reply(body=PAGE))
+    said = failure(kickoff())
+    assert "could not be stopped (POST /stop returned 200 with a body that is not JSON: Back soon)" in said
+    assert "and may still be active" in said
+    assert "refused" not in said
+    assert sent(server, STOP) == watch.LEAST_FAILURES
+
+
+@pytest.mark.row("N39")
+def test_n39_a_retry_stops_what_a_page_kept_from_being_stopped(server: FaultServer) -> None:
+    server.on(POLL, SPEC.running).on(STOP, Reply(status=404, body=PAGE), STOPPED)
+    task_run = TaskRun()
+    with pytest.raises(CrewTryFailed, match="A retry of this task stops it"):
+        run(kickoff(timeout=0.1), task_run)
+    assert "Execution k-1 was stopped" in failure(kickoff(timeout=0.1), task_run.retry())
+    assert (sent(server, START), sent(server, STOP)) == (1, 2)
 
 
 def test_n33_of_two_waits_that_see_it_each_fails_with_the_figures(server: FaultServer) -> None:

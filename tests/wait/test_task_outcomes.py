@@ -60,7 +60,6 @@ FINAL = [
     CrewNotFound(404, *WHERE),
     CrewInvalidInput("no"),
     CrewExecutionFailed("k-1", "no"),
-    CrewWebPage("no"),
 ]
 PASSING = [
     CrewConnectionError("no"),
@@ -70,6 +69,7 @@ PASSING = [
     CrewApiError(425, *WHERE),
     CrewOutcomeUnknown("no"),
     CrewProtocolError("no"),
+    CrewWebPage("no"),
 ]
 
 
