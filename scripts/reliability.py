@@ -69,6 +69,7 @@ UNNOTICED = frozenset(
         "S43",
         "S44",
         "S45",
+        "S56",
         "S61",
     }
     | {"A10", "A31", "A32", "A36", "A51", "N24", "N28", "N34"}
@@ -234,6 +235,7 @@ ROWS = {
         "a Flow's state or results that a second process would not get unchanged",
         "the execution runs on; if a question or crash needs them, it ends as `error` and names the field",
     ),
+    "S56": ("a tool rule beside a Flow that names no tool or crew", "the start is refused; no call runs unapproved"),
     "S61": ("continued twice, changed, or by another user", "one kickoff continues it; the others get 404, 409 or 422"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "rejected, or accepted once"),

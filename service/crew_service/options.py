@@ -64,6 +64,13 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         help="`approve`: a person must approve each call to a tool matching NAME; `once`: a person is asked before a "
         "call with an unknown outcome is repeated; `repeat`: such a call is repeated without asking",
     )
+    option(
+        "--flow-tool",
+        action="append",
+        default=[],
+        metavar="[CREW/]NAME",
+        help="a tool of a Flow with tool rules, which may call no others; may be repeated",
+    )
     option("--no-journal", dest="journal", action="store_false", help="repeat all calls of an interrupted task")
     option(
         "--keep-days",
@@ -129,11 +136,20 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
     for crew, _, _ in getattr(arguments, "crew_token", ()):
         if crew not in targets or crew == ROOT:
             raise BadTarget(f"There is a token for the crew {crew!r}, which is not served.")
-    rules = _tool_rules(arguments.tool, targets)
-    crews = {name: load(target, JournalOptions(rules[name], arguments.journal)) for name, target in targets.items()}
+    rules, flow_tools = _tool_rules(arguments.tool, targets), _flow_tools(arguments.flow_tool, targets)
+    crews = {
+        name: load(target, JournalOptions(rules[name], tuple(flow_tools[name]), arguments.journal))
+        for name, target in targets.items()
+    }
+    for text in arguments.flow_tool:
+        if not any(crews[name].kind == "flow" for name in _named_in("--flow-tool", text, targets)[0]):
+            raise BadTarget(f"--flow-tool {text}: it names a tool of a Flow, but no Flow is served there.")
     for rule in {rule for own in rules.values() for rule in own if rule.is_common}:
         if not any(crew.has_tool(rule) for crew in crews.values()):
-            raise BadTarget(f"--tool {rule}: none of the crews has such a tool.")
+            raise BadTarget(
+                f"--tool {rule}: none of the crews has such a tool. If a crew's tools are unknown until its tasks run, "
+                f"name the crew: --tool CREW/{rule}."
+            )
     asking = next((crew.asks for crew in crews.values() if crew.asks), None)
     if asking and DIALECTS[arguments.dialect].fresh_ids:  # its answers can only contain text
         raise BadTarget(
@@ -153,15 +169,35 @@ def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolR
     """Return the rules of each crew; a rule without a crew applies to all of them."""
     rules: dict[str, list[ToolRule]] = {name: [] for name in crews}
     for text in given:
-        crew, _, own = text.partition("/")
-        is_named = crew in rules and crew != ROOT
+        names, own = _named_in("--tool", text, rules)
         try:
-            rule = ToolRule.read(own if is_named else text)
+            rule = ToolRule.read(own)
         except BadRule as problem:
             raise BadTarget(f"--tool {text}: {problem}.") from None
-        for name in [crew] if is_named else rules:
-            rules[name].append(rule if is_named or len(rules) == 1 else replace(rule, is_common=True))
+        for name in names:
+            rules[name].append(rule if len(names) == 1 else replace(rule, is_common=True))
     return {name: tuple(own) for name, own in rules.items()}
+
+
+def _flow_tools(given: list[str], crews: Iterable[str]) -> dict[str, list[str]]:
+    tools: dict[str, list[str]] = {name: [] for name in crews}
+    for text in given:
+        names, tool = _named_in("--flow-tool", text, tools)
+        for name in names:
+            tools[name].append(tool)
+    return tools
+
+
+def _named_in(option: str, text: str, crews: Iterable[str]) -> tuple[list[str], str]:
+    """Split `[CREW/]REST`; return the crews that it is for, which are all of them if it names none, and the rest."""
+    known = list(crews)
+    crew, separator, rest = text.partition("/")
+    if not separator:
+        return known, text
+    if crew == ROOT or crew not in known:
+        served = ", ".join(filter(None, known)) or "the only crew has no name"
+        raise BadTarget(f"{option} {text}: there is no crew {crew!r} ({served}).")
+    return [crew], rest
 
 
 def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew], **more: Any) -> Settings:

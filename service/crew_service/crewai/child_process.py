@@ -216,14 +216,14 @@ def _done(service: ServiceConnection, request: Message) -> Message:
     if kept := request.get("journal"):  # before the crew's own modules define or instantiate classes
         entries = map(channel.unpacked, kept["entries"])
         rules = [ToolRule(*rule) for rule in kept["rules"]]
-        report = journal.start(entries, request["job"]["steps"], rules, service)
+        report = journal.start(entries, request["job"]["steps"], rules, service, kept.get("flow_tools"))
         if kept["ask_person"]:
             internals.give_tool(AskPerson())
     try:
         served = loading.build(request["target"])
         if kept or edit:
             internals.record_tools()
-        described = description.describe(served)
+        described = description.describe(served, request.get("flow_tools", ()))
     except UnsupportedCrew as refusal:
         return {"type": "refused", "reason": _told(str(refusal))}
     except BaseException as error:

@@ -44,13 +44,14 @@ class CrewAICrew:
 
     def __init__(self, target: str, options: JournalOptions) -> None:
         self._target = target
-        self._rules, self._gives_ask_person = _rules(target, options)
-        description, self._secrets = _description(target)
+        self._rules, self._flow_tools, self._gives_ask_person = _rules(target, options)
+        description, self._secrets = _description(target, self._flow_tools)
         asks_people = self._gives_ask_person or description["asks"]
         self._asking = f"its tool {ASK_PERSON}" if asks_people else None
         self._tools: list[list[str]] = description["tools"]  # the names of each tool
         self._knows_all_tools: bool = description["knows_all_tools"]
         self._keeps_journal = options.is_kept and description["can_record"]
+        self.kind: Literal["crew", "flow"] = description["kind"]
         if problem := self._problem(options):
             raise BadTarget(f"The crew {target!r} cannot be served: {problem}")
         for rule in self._rules:
@@ -58,7 +59,6 @@ class CrewAICrew:
                 log.warning("the rule %s matches no tool known before a task runs; check the tool's name", rule)
         if options.is_kept and not self._keeps_journal:
             log.warning("no journal is kept with CrewAI %s: a killed task repeats its calls", version("crewai"))
-        self.kind: Literal["crew", "flow"] = description["kind"]
         self.inputs: list[str] = description["inputs"]
         self.required: list[str] = description["required"]
         self.tasks = [TaskInfo(**task) for task in description["tasks"]]
@@ -72,8 +72,8 @@ class CrewAICrew:
         return self._asking or tool_rules.asking(self._rules)
 
     def has_tool(self, rule: ToolRule) -> bool:
-        """Whether the crew may have a tool that the rule matches; some tools are unknown until a task runs."""
-        return not self._knows_all_tools or any(map(rule.matches, self._tools))
+        """Whether the crew has a tool that the rule matches, among those that are known before a task runs."""
+        return any(map(rule.matches, self._tools))
 
     @property
     def _told_rules(self) -> list[list[Any]]:
@@ -86,6 +86,8 @@ class CrewAICrew:
             return f"{once} is not supported with CrewAI {version('crewai')}, which calls tools in a different way."
         if self._asking and not options.is_kept:
             return f"{self._asking} {NEEDS_JOURNAL}"
+        if self.kind == "flow" and (problem := tool_rules.undeclared(self._rules, self._flow_tools)):
+            return problem
         known = self._tools if self._knows_all_tools else None
         return tool_rules.problem(self._rules, known, is_kept=options.is_kept)
 
@@ -117,6 +119,7 @@ class CrewAICrew:
                 "entries": len(recorded),
                 "rules": self._told_rules,
                 "ask_person": self._gives_ask_person,
+                "flow_tools": self._flow_tools if self.kind == "flow" and self._rules else None,
             }
         worker.send(request)
         for task in job.done:
@@ -156,21 +159,21 @@ def _not_loaded(job: Job, message: Message) -> CrewFailed:
     return CrewFailed(message["reason"])
 
 
-def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], bool]:
-    """Return the tool rules, those from the command line first, and whether agents get the `AskPerson` tool."""
+def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], list[str], bool]:
+    """Return the tool rules, those from the command line first, a Flow's tools, and whether agents get `AskPerson`."""
     try:
-        return (*options.rules, *project.tool_rules(target)), project.has_ask_person(target)
+        rules = (*options.rules, *project.tool_rules(target))
+        return rules, [*options.flow_tools, *project.flow_tools(target)], project.has_ask_person(target)
     except BadRule as problem:
-        where = "[tool.airflow-crew-service.tools] of its pyproject.toml"
-        raise BadTarget(f"The crew {target!r} cannot be served: in {where}, {problem}.") from None
+        raise BadTarget(f"The crew {target!r} cannot be served: in its pyproject.toml, {problem}.") from None
     except UnsupportedCrew as refusal:
         raise BadTarget(f"The crew {target!r} cannot be served: {refusal}") from None
 
 
-def _description(target: str) -> tuple[Message, list[str]]:
+def _description(target: str, flow_tools: list[str]) -> tuple[Message, list[str]]:
     """Load the crew in a process and return its description and secrets; raise `BadTarget` if that fails."""
     try:
-        said = _asked({"target": target}, "description", seconds=LOADING)
+        said = _asked({"target": target, "flow_tools": flow_tools}, "description", seconds=LOADING)
     except (Cancelled, CrewFailed, ProcessPoolClosed, OSError) as error:
         raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(str(error))}") from None
     if said["type"] == "refused":

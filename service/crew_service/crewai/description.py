@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,10 +22,14 @@ from crew_service.engine.crew import digest_of
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # filled in by CrewAI; other braces are plain text
 
 
-def describe(served: Crew | JsonCrew | FlowSource) -> dict[str, Any]:
-    """Return the inputs, tasks and tools as plain JSON; raise `UnsupportedCrew` for features that cannot be served."""
+def describe(served: Crew | JsonCrew | FlowSource, flow_tools: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the inputs, tasks and tools as plain JSON; raise `UnsupportedCrew` for features that cannot be served.
+
+    :param flow_tools: the names of a Flow's tools, which only its user knows before its methods run
+    """
     if isinstance(served, FlowSource):
-        return {"kind": "flow", **served.describe(), "tools": [], "knows_all_tools": False, "asks": False}
+        tools = [[name, internals.model_name(name)] for name in flow_tools]
+        return {"kind": "flow", **served.describe(), "tools": tools, "knows_all_tools": bool(tools), "asks": False}
     if isinstance(served, JsonCrew):
         described = _crew(served.crew)
         asked = [name for name in described["inputs"] if name not in served.defaults]
@@ -63,14 +67,21 @@ def _known_tools(crew: Crew) -> list[Any]:
     return [tool for one in (*internals.agents_of(crew), *crew.tasks) for tool in getattr(one, "tools", None) or ()]
 
 
-def arguments_problem(served: Crew | FlowSource, name: str, text: str) -> str | None:
-    """Return why a tool cannot be called with these arguments, worded as the end of a sentence; None if it can."""
+def arguments_problem(served: Crew | FlowSource, asked: Mapping[str, Any], text: str) -> str | None:
+    """Return why a tool cannot be called with these arguments, worded as the end of a sentence; None if it can.
+
+    :param asked: the state of the question: the tool's name, and the schema of a tool that is unknown until it is used
+    """
+    name, schema = asked["tool"], asked.get("schema")
     tools = [] if isinstance(served, FlowSource) else _known_tools(served)
     tool = next((each for each in tools if internals.tool_name(each) == name), None)
-    if tool is None:
+    if tool is None and schema is None:
         return f"the arguments of {name}, a tool that is not known until its task runs, cannot be checked in advance"
     try:
-        internals.validated(tool, json.loads(text))
+        if tool is not None:
+            internals.validated(tool, json.loads(text))
+        elif schema is not None:
+            internals.check_arguments(schema, json.loads(text))
     except ValueError as problem:
         return f"{name} does not accept these arguments: {problem}"
     return None

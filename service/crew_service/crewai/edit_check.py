@@ -48,7 +48,7 @@ class EditCheck(internals.NoRecorder):
 
 def _problem(crew: Crew | FlowSource, task_id: str, state: dict[str, Any], text: str) -> str | None:
     if "tool" in state:
-        return description.arguments_problem(crew, state["tool"], text)
+        return description.arguments_problem(crew, state, text)
     task = None if isinstance(crew, FlowSource) else named_tasks(crew).get(task_id)
     if task is None or "task" not in state:
         return "the crew has changed and no longer has this task"

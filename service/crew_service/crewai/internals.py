@@ -41,7 +41,10 @@ from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_li
 from crewai.utilities.internal_instructor import InternalInstructor
 from crewai.utilities.rpm_controller import RPMController
 from crewai.utilities.string_utils import sanitize_tool_name
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticUserError
 
 from crew_service.crewai import step_events
 
@@ -58,6 +61,7 @@ DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that th
 CALLED: ContextVar[tuple[Any, str, str] | None] = ContextVar("the tool called by its model's name for it", default=None)
 _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
+AS_GIVEN = ("default", "examples", "enum", "const")  # values in a JSON Schema, not schemas
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
 OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # reasons in that error that are not the model's fault
@@ -377,7 +381,12 @@ def failed_tool(error: BaseException) -> str | None:
 
 def tool_name(tool: BaseTool | CrewStructuredTool) -> str:
     """Return the tool's name as shown to the model, unless its agent has several tools with that name."""
-    return sanitize_tool_name(tool.name)
+    return model_name(tool.name)
+
+
+def model_name(name: str) -> str:
+    """Return the name that a model is shown for a tool with this name."""
+    return sanitize_tool_name(name)
 
 
 def called_as(tool: BaseTool) -> tuple[str, str]:
@@ -461,6 +470,34 @@ def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
     if dropped := _dropped(arguments, taken) and _dropped(arguments, read.model_dump(by_alias=True)):
         raise ValueError(f"it has no argument {dropped!r}")
     return taken
+
+
+def arguments_schema(tool: BaseTool) -> dict[str, Any] | None:
+    """Return the JSON Schema of a tool's arguments, which allows no others unless the tool does; None without one."""
+    with suppress(PydanticUserError):
+        schema: dict[str, Any] = tool.args_schema.model_json_schema()
+        return _closed(schema) if tool.args_schema.model_fields else {}
+    return None
+
+
+def _closed(schema: Any) -> Any:
+    """Refuse unknown fields, which pydantic drops by default."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: each if name in AS_GIVEN else _closed(each) for name, each in schema.items()}
+    return {"additionalProperties": False, **closed} if isinstance(schema.get("properties"), dict) else closed
+
+
+def check_arguments(schema: dict[str, Any], arguments: Any) -> None:
+    """Check arguments by the schema of their tool.
+
+    :raises ValueError: if the schema rejects them
+    """
+    problem = best_match(Draft202012Validator(schema).iter_errors(arguments))
+    if problem is not None:
+        raise ValueError(f"{'.'.join(map(str, problem.absolute_path)) or 'the arguments'}: {problem.message}")
 
 
 def _dropped(given: Any, taken: Any) -> str | None:

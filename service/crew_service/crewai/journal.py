@@ -23,7 +23,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -95,6 +95,10 @@ class NotRun(Fatal):
         super().__init__(tool_rules.not_run(name, masked(arguments, secrets_of(os.environ)), reason))
 
 
+class NotDeclared(Fatal):
+    """A Flow with tool rules called a tool that it does not declare."""
+
+
 class Service(Protocol):
     @property
     def is_mine(self) -> bool:
@@ -104,9 +108,18 @@ class Service(Protocol):
     def report(self, progress: Progress) -> None: ...
 
 
-def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule], service: Service) -> Report:
-    """Answer and record the calls in this process from now on; return the function for reporting its progress."""
-    journal = Journal(entries, newest, rules, service)
+def start(
+    entries: Iterable[JournalEntry],
+    newest: int,
+    rules: Iterable[ToolRule],
+    service: Service,
+    flow_tools: Collection[str] | None = None,
+) -> Report:
+    """Answer and record the calls in this process from now on; return the function for reporting its progress.
+
+    :param flow_tools: the only tools that may run; None for all
+    """
+    journal = Journal(entries, newest, rules, service, flow_tools)
     _journals[:] = [journal]
     internals.record_calls(journal)
     internals.name_artifacts(journal.artifact_id)
@@ -185,11 +198,17 @@ def blame(error: BaseException) -> tuple[str | None, list[int]]:
 
 class Journal:
     def __init__(
-        self, entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule], service: Service
+        self,
+        entries: Iterable[JournalEntry],
+        newest: int,
+        rules: Iterable[ToolRule],
+        service: Service,
+        flow_tools: Collection[str] | None = None,
     ) -> None:
         self._service = service
         self._newest = newest
         self._rules = tuple(rules)
+        self._flow_tools = flow_tools
         self._lock = threading.RLock()
         self._taken = threading.Condition(self._lock)
         self._entered: dict[str, set[str]] = {}  # by task: the nested tasks that began or were settled
@@ -300,12 +319,11 @@ class Journal:
         arguments = internals.arguments_by_name(tool, method, args, kwargs)
         asked = answers.as_text((name, args, kwargs, *([about] if about else ())))
         call = self._call("tool", name, asked, mark=OF_NAMESAKE if about else "")
+        names = (tool.name, internals.tool_name(tool), name)
+        if not (call and call.is_answered) and self._is_undeclared(tool, names):
+            raise NotDeclared(tool_rules.not_declared(name))
         was_once = call is not None and call.entry.once  # by a rule that may have been removed since
-        rule = (
-            APPROVE
-            if isinstance(tool, AskPerson)
-            else rule_of(self._rules, (tool.name, internals.tool_name(tool), name))
-        )
+        rule = APPROVE if isinstance(tool, AskPerson) else rule_of(self._rules, names)
         if was_once or rule != REPEAT:
             shown = answers.as_text(arguments)
             if call is None:
@@ -324,6 +342,12 @@ class Journal:
             call.text_of = getattr(tool, "format_output_for_agent", str)  # not every version has this method
             call.announce(name)
         return call
+
+    def _is_undeclared(self, tool: Any, names: Iterable[str]) -> bool:
+        """Whether a Flow with rules has not declared the tool: a rule may be meant for it, under another name."""
+        if self._flow_tools is None or isinstance(tool, AskPerson) or internals.delegates(tool):
+            return False
+        return not any(name in self._flow_tools for name in names)
 
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Return the call for an agent's memory lookup, which is treated as a tool call that only reads."""
@@ -659,7 +683,7 @@ class Call:
     def asks(self, kind: AskKind, text: str = "") -> Asked:
         """Return the exception that stops the crew until a person has decided."""
         arguments = None if kind == asks.QUESTION else self._arguments()
-        state = {"tool": internals.tool_name(self.tool)}
+        state = {"tool": internals.tool_name(self.tool), "schema": internals.arguments_schema(self.tool)}
         return self.journal.ask(
             PendingQuestion(kind, self.entry, self.agent, arguments, text, self.once, state, self.about)
         )

@@ -14,7 +14,7 @@ else:
     import tomli as tomllib
 
 from crew_service.crewai.errors import UnsupportedCrew
-from crew_service.engine.tool_rules import ToolRule
+from crew_service.engine.tool_rules import BadRule, ToolRule, flow_tools_of_project
 from crew_service.engine.tool_rules import of_project as tool_rules_of
 
 DECLARATIVE_CREWS = ("crew.jsonc", "crew.json")
@@ -105,7 +105,15 @@ def around(path: Path) -> Project | None:
 
 def tool_rules(target: str) -> list[ToolRule]:
     """Read `[tool.airflow-crew-service.tools]` from the nearest pyproject.toml."""
-    return tool_rules_of(_declared(target).get("tools", {}))
+    try:
+        return tool_rules_of(_declared(target).get("tools", {}))
+    except BadRule as problem:
+        raise BadRule(f"[tool.airflow-crew-service.tools]: {problem}") from None
+
+
+def flow_tools(target: str) -> list[str]:
+    """Read `flow_tools` in `[tool.airflow-crew-service]` from the nearest pyproject.toml."""
+    return flow_tools_of_project(_declared(target).get("flow_tools", []))
 
 
 def has_ask_person(target: str) -> bool:

@@ -56,6 +56,7 @@ class JournalOptions:
     """Command-line options for a crew's journal; the crew's project may add to them."""
 
     rules: tuple[ToolRule, ...] = ()
+    flow_tools: tuple[str, ...] = ()  # names of a Flow's tools
     is_kept: bool = True
 
 
@@ -64,6 +65,31 @@ def of_project(declared: Any) -> list[ToolRule]:
     if not isinstance(declared, dict):
         raise BadRule("it must be a table of names and rules")
     return [ToolRule(pattern, str(rule)) for pattern, rule in declared.items()]
+
+
+def flow_tools_of_project(declared: Any) -> list[str]:
+    """Read a project's `flow_tools`: the names of its Flow's tools, because no tool of a Flow is known at the start."""
+    if not (isinstance(declared, list) and all(isinstance(name, str) and name for name in declared)):
+        raise BadRule("[tool.airflow-crew-service] flow_tools must be a list of names")
+    return declared
+
+
+def undeclared(rules: Collection[ToolRule], flow_tools: Collection[str]) -> str | None:
+    """Return why a Flow cannot follow its rules, as the end of a sentence; None if it can or has none."""
+    if not rules or flow_tools:
+        return None
+    plain = next((rule.pattern for rule in rules if not set("*?[") & set(rule.pattern)), "name")
+    return (
+        f"its rule {next(iter(rules))} needs the names of all its tools, which are unknown until a Flow's methods run: "
+        f'add flow_tools = ["{plain}", ...] to [tool.airflow-crew-service] in pyproject.toml, or --flow-tool {plain}.'
+    )
+
+
+def not_declared(name: str) -> str:
+    return (
+        f"The tool {name} was not run: a Flow with tool rules may call only the tools that it declares. Add it to "
+        "flow_tools in [tool.airflow-crew-service], or as --flow-tool, and start the Flow again."
+    )
 
 
 def rule_of(rules: Iterable[ToolRule], names: Iterable[str]) -> str:

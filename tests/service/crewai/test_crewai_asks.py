@@ -14,7 +14,7 @@ import requests
 from crew_client import Client, Command, eventually
 from engine_stub import CREWS
 from openai_server import OpenAI, environment
-from test_crewai_journal import KINDS, TOKEN, Case, case_of, options
+from test_crewai_journal import FLOW_TOOLS, KINDS, TOKEN, Case, case_of, options
 
 from crew_service.engine.drafts import draft_sha256
 
@@ -58,7 +58,7 @@ def server() -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="module")
 def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    rules = ("--tool", "take_*=approve")
+    rules = ("--tool", "take_*=approve", *FLOW_TOOLS)
     service = Command(tmp_path_factory.mktemp("asks"), *options(*KINDS), *rules, environment=environment(server))
     yield service
     service.kill()
@@ -192,7 +192,7 @@ class Mails(Case):
         self.id = client.post("/kickoff", {"inputs": {"case": name, "log": str(self.log)}}).json()["kickoff_id"]
 
 
-APPROVE = 'tools = {"Send mail" = "approve"}'
+APPROVE = 'tools = {"Send mail" = "approve"}\nflow_tools = ["send_mail", "Send mail"]'
 
 
 def test_identical_calls_and_calls_side_by_side_are_asked_one_after_the_other(
@@ -233,13 +233,35 @@ def test_changed_arguments_are_checked_while_the_question_is_open_and_then_used(
     assert answer(case, status, "approve", **changed({"to": "bob", "copies": 2})).ok
     assert case.ended()["status"] == "completed"
     assert case.logged("tool") == ["bob 2"]
-    nested = Mails(method, tmp_path, "nested")
+    nested = Mails(method, tmp_path, "nested")  # its tool is unknown until then: the question carries its schema
     status = asked(nested)
-    refused = answer(nested, status, "approve", **changed({"to": "bob"}))
-    assert (refused.status_code, "cannot be checked" in refused.json()["detail"]) == (400, True)
-    assert answer(nested, status, "deny").ok
+    for wrong in ({"copies": 1}, {"to": "bob", "copies": "many"}, {"to": "bob", "coppies": 2}):
+        refused = answer(nested, status, "approve", **changed(wrong))
+        assert (refused.status_code, "send_mail does not accept" in refused.json()["detail"]) == (400, True), wrong
+        assert nested.client.status(nested.id) == status
+    assert answer(nested, status, "approve", **changed({"to": "bob", "copies": 2})).ok
     assert nested.ended()["status"] == "completed"
-    assert nested.logged("tool") == []
+    assert nested.logged("tool") == ["bob 2"]
+
+
+@pytest.mark.row("S56")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'tools = {pay = "approve"}\nflow_tools = ["pay"]',
+        # The rule is for the name that is declared: a tool with a similar name must not run without it.
+        'tools = {"Send parcel" = "approve"}\nflow_tools = ["Send Mail", "Send parcel"]',
+    ],
+)
+def test_s56_a_flow_calls_no_tool_that_it_has_not_declared(
+    asking: Callable[..., tuple[Client, Client]], tmp_path: Path, settings: str
+) -> None:
+    flows = asking(lambda body: called(body, [("send_mail", {"to": "ann"})]), settings, ("Method", "Parcel"))
+    for flow, tool in zip(flows, ("send_mail", "send_parcel"), strict=True):
+        case = Mails(flow, tmp_path, tool)
+        ended = case.ended()
+        assert (ended["status"], f"The tool {tool} was not run" in ended["error"]) == ("error", True), ended
+        assert case.logged("tool") == []
 
 
 def test_delegation_and_a_tool_that_the_crews_own_code_calls_run_only_what_was_shown_and_approved(
@@ -252,7 +274,7 @@ def test_delegation_and_a_tool_that_the_crews_own_code_calls_run_only_what_was_s
             return called(body, [("send_mail", {"to": "ann"}), ("send_mail", {"to": "bob"})])
         return called(body, [("delegate_work_to_coworker", delegated)])
 
-    team, parcel = asking(script, 'tools = {"*" = "approve"}', ("team", "Parcel"))
+    team, parcel = asking(script, 'tools = {"*" = "approve"}\nflow_tools = ["send_parcel"]', ("team", "Parcel"))
     case = Mails(team, tmp_path, "delegated")
     for number, tool in enumerate(("delegate_work_to_coworker", "send_mail", "send_mail"), 1):
         status = asked(case, number)
@@ -300,4 +322,36 @@ def test_a_crew_that_cannot_ask_does_not_start(
     (tmp_path / "pyproject.toml").write_text(f"[tool.airflow-crew-service]\n{settings}\n")
     words = ("--token", TOKEN, "--crew", "asking.py:crew", *given)
     ended = Command.refused(tmp_path, *words, environment=environment(server))
+    assert (ended.returncode, ended.stderr.count("\n"), reason in ended.stderr) == (2, 1, True), ended.stderr
+
+
+FLOW = ["--crew", "asking.py:Method"]
+BOTH = ["--crew", "shop=asking.py:crew", "--crew", "flow=asking.py:Method"]
+DECLARED = 'flow_tools = ["pay"]'
+
+
+@pytest.mark.row("S56")
+@pytest.mark.parametrize(
+    ("served", "settings", "reason"),
+    [
+        ([*FLOW, "--tool", "pay=approve"], "", 'add flow_tools = ["pay", ...] to [tool.airflow-crew-service]'),
+        (FLOW, 'tools = {"p*" = "once"}', "its rule p*=once needs the names of all its tools"),
+        ([*FLOW, "--tool", "pays=approve"], DECLARED, "its rule pays=approve matches none of its tools (pay)."),
+        ([*FLOW, "--tool", "pays=approve", "--flow-tool", "pay"], "", "pays=approve matches none of its tools (pay)."),
+        ([*BOTH, "--tool", "shpo/pay=approve"], DECLARED, "there is no crew 'shpo' (shop, flow)."),
+        ([*FLOW, "--tool", "shpo/pay=approve"], DECLARED, "there is no crew 'shpo' (the only crew has no name)."),
+        ([*BOTH, "--flow-tool", "shpo/pay"], "", "there is no crew 'shpo' (shop, flow)."),
+        ([*BOTH, "--tool", "pays=approve"], DECLARED, "none of the crews has such a tool"),
+        ([*BOTH, "--flow-tool", "shop/pay"], "", "--flow-tool shop/pay: it names a tool of a Flow, but no Flow"),
+        (["--flow-tool", "pay"], "", "--flow-tool pay: it names a tool of a Flow, but no Flow"),
+        (FLOW, 'flow_tools = "pay"', "flow_tools must be a list of names"),
+    ],
+)
+def test_s56_a_rule_that_a_flow_cannot_keep_ends_the_start(
+    tmp_path: Path, server: OpenAI, served: list[str], settings: str, reason: str
+) -> None:
+    for name in ("asking.py", "scribe.py"):
+        (tmp_path / name).write_text((CREWS / name).read_text())
+    (tmp_path / "pyproject.toml").write_text(f"[tool.airflow-crew-service]\n{settings}\n")
+    ended = Command.refused(tmp_path, "--token", TOKEN, *served, environment=environment(server))
     assert (ended.returncode, ended.stderr.count("\n"), reason in ended.stderr) == (2, 1, True), ended.stderr

@@ -80,11 +80,14 @@ def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="module")
 def strict(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """The same, with a tool that may run only once."""
-    rules = ("--tool", "native/TakeNote=once", "--tool", "take_*=once")
+    rules = ("--tool", "native/TakeNote=once", "--tool", "take_*=once", *FLOW_TOOLS)
     folder = tmp_path_factory.mktemp("strict")
     service = Command(folder, *options(*KINDS), *rules, environment=environment(server))
     yield service
     service.kill()
+
+
+FLOW_TOOLS = ("--flow-tool", "take_note", "--flow-tool", "sign")
 
 
 class Case:
