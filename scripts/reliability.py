@@ -69,6 +69,7 @@ UNNOTICED = frozenset(
         "S43",
         "S44",
         "S45",
+        "S55",
         "S56",
         "S61",
     }
@@ -235,6 +236,7 @@ ROWS = {
         "a Flow's state or results that a second process would not get unchanged",
         "the execution runs on; if a question or crash needs them, it ends as `error` and names the field",
     ),
+    "S55": ("a Flow with a state of many MB, or too large to be kept", "stored once; too large: the Flow runs on"),
     "S56": ("a tool rule beside a Flow that names no tool or crew", "the start is refused; no call runs unapproved"),
     "S61": ("continued twice, changed, or by another user", "one kickoff continues it; the others get 404, 409 or 422"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),

@@ -17,7 +17,7 @@ from crew_client import Serve
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection
 
-from crew_service.storage import claims, journal, queries, schema
+from crew_service.storage import claims, flow_states, journal, queries, schema
 from crew_service.storage.database import Database, DatabaseUnusable
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S31")]
@@ -122,6 +122,49 @@ def test_s31_what_an_earlier_release_finishes_leaves_no_journal(database: str) -
         assert len(journal.entries(connection, other)) == 3
         write(connection, REMOVAL, other)
         assert journal.entries(connection, other) == []
+    engine.dispose()
+
+
+@pytest.mark.row("S55")
+def test_s31_a_flow_with_a_state_is_not_claimed_by_an_earlier_release(postgresql: str) -> None:
+    """Its claim has no effect, and it can claim other executions meanwhile."""
+    Database(postgresql).close()
+    engine = create_engine(postgresql)
+    with_state, without = str(uuid.uuid4()), str(uuid.uuid4())
+    with engine.begin() as connection:
+        claims.register(connection, "new", host="here", alone=False, now=0.0)
+        connection.execute(
+            text("INSERT INTO processes (id, beat, host, started_at, release) VALUES ('old', 0, '', 0, '0019')")
+        )
+        for some_id in (with_state, without):
+            write(connection, KICKOFF.replace("running", "queued"), some_id)
+        flow_states.put(connection, with_state, "abc")
+    states = text("SELECT id, state, claimed_by, segment FROM executions")
+    with engine.begin() as connection:
+        claims.claim_due(connection, "old", "", now=time.time() + 1, limit=2)
+        claimed = {row.id: (row.state, row.claimed_by, row.segment) for row in connection.execute(states)}
+        assert claimed == {with_state: ("queued", None, 1), without: ("running", "old", 2)}
+        assert claims.claim_due(connection, "old", "", now=time.time() + 1, limit=2) == []
+        assert claims.claim_due(connection, "new", "", now=time.time() + 3, limit=2) == [with_state]
+    engine.dispose()
+
+
+@pytest.mark.row("S55")
+def test_a_state_goes_to_the_execution_that_continues_and_ends_with_it(database: str) -> None:
+    Database(database).close()
+    engine = create_engine(database)
+    one, other = str(uuid.uuid4()), str(uuid.uuid4())
+    continuing = KICKOFF.replace("(id, ", "(continued_from, id, ").replace("VALUES (", "VALUES (:earlier, ")
+    with engine.begin() as connection:
+        write(connection, KICKOFF, one)
+        flow_states.put(connection, one, "abc")
+        flow_states.put(connection, one, "def")
+        write(connection, continuing, other, earlier=one)
+        assert flow_states.get(connection, other) == flow_states.get(connection, one) == "def"
+        write(connection, REMOVAL, one)
+        assert (flow_states.get(connection, one), flow_states.get(connection, other)) == (None, "def")
+        write(connection, END, other, usage="{}")
+        assert flow_states.get(connection, other) is None
     engine.dispose()
 
 

@@ -24,7 +24,7 @@ from scripts.stack.waiting import PATIENCE
 from tests.service.crewai.four_tasks import asked_for, next_step
 from tests.service.crewai.openai_server import USAGE, OpenAI, environment
 
-pytestmark = pytest.mark.row("N37", "S45")
+pytestmark = pytest.mark.row("N37", "S61")
 CREWS = Path(__file__).parents[1] / "service" / "crewai" / "crews"
 FROM_FAILED_TASK = "Continuing execution {} from the task that failed"
 FROM_START = "Starting from the beginning, because the service cannot continue executions"

@@ -130,7 +130,7 @@ def job_message(job: Job) -> Message:
 
 def job_from(message: Message) -> Job:
     gate = decision_from(message["gate"]) if message["gate"] else None
-    return Job(**{name: message[name] for name in OF_JOB}, gate=gate)
+    return Job(**{name: message[name] for name in OF_JOB}, gate=gate, flow_state=lambda: message.get("flow_state"))
 
 
 def decision_from(fields: Message) -> ReviewDecision:

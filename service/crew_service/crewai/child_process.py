@@ -70,6 +70,7 @@ class ServiceConnection:
         request = self._received()
         if job := request.get("job"):
             job["done"] = [self._received()["task"] for _ in range(job["done"])]
+            job["flow_state"] = self._received()["state"] if job.get("flow_state") else None
         if kept := request.get("journal"):
             kept["entries"] = [self._received() for _ in range(kept["entries"])]
         try:

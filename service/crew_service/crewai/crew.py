@@ -113,6 +113,8 @@ class CrewAICrew:
         recorded = job.recorded() if self._keeps_journal else []
         told = channel.job_message(job)
         told["done"] = len(job.done)
+        state = job.flow_state() if self.kind == "flow" else None
+        told["flow_state"] = state is not None
         request = {"target": self._target, "job": told, "trace": tracing.carrier()}
         if self._keeps_journal:
             request["journal"] = {
@@ -124,6 +126,8 @@ class CrewAICrew:
         worker.send(request)
         for task in job.done:
             worker.send({"type": "done", "task": task})
+        if state is not None:
+            worker.send({"type": "flow_state", "state": state})
         for entry in recorded:
             worker.send(channel.packed(entry))
 

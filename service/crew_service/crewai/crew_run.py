@@ -25,9 +25,9 @@ from crewai.tasks.conditional_task import ConditionalTask
 from crew_service.crewai import journal, usage
 from crew_service.crewai.callbacks import call, callbacks_of, listen_to_steps
 from crew_service.crewai.description import named_tasks
-from crew_service.crewai.errors import Fatal, Interrupted
+from crew_service.crewai.errors import Asked, Fatal, Interrupted
 from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, StoredFeedback
-from crew_service.crewai.task_outputs import edited, object_in, restored, save, stored, structured
+from crew_service.crewai.task_outputs import edited, lost, object_in, restored, save, stored, structured
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
     Completed,
@@ -79,6 +79,9 @@ class CrewRun:
         try:
             with self._hooked():
                 result = self._crew.kickoff(inputs=dict(self._inputs))
+        except Asked:
+            self._finished.check_kept()
+            raise
         except BaseException:
             if self._reached is None:
                 raise
@@ -195,6 +198,7 @@ class CrewRun:
 
     def _waiting(self, reached: GateReached) -> PendingReview:
         answer = self._stored(reached.task, reached.output)
+        self._finished.check_kept(answer)
         state: dict[str, Any] = {"task": answer, "usage": self._usage()}
         if reached.task.output_file:
             state["output_file"] = reached.task.output_file
@@ -226,7 +230,11 @@ class TaskOrder:
                 "The crew has changed: this execution has finished "
                 f"{', '.join(known)}, but the crew begins with {', '.join(list(tasks)[: len(known)])}."
             )
+        for output in done:
+            if problem := lost(output):
+                raise CrewFailed(f"The crew cannot continue in a new process: {problem}. Start it again.")
         self._tasks = tasks
+        self._kept = list(done)
         self._missing = list(tasks)[len(known) :]
         self._early: dict[str, StoredOutput] = {}
         self._report = report
@@ -239,7 +247,17 @@ class TaskOrder:
         with self._lock:
             self._early[output["task_id"]] = output
             while self._missing and self._missing[0] in self._early:
-                self._report(TaskDone(self._early.pop(self._missing.pop(0))))
+                output = self._early.pop(self._missing.pop(0))
+                self._kept.append(output)
+                self._report(TaskDone(output))
+
+    def check_kept(self, *waiting: StoredOutput) -> None:
+        """Fail before a person is asked if the process that continues would lack a part of an output."""
+        if problem := next(filter(None, map(lost, (*self._kept, *waiting))), None):
+            raise Fatal(
+                f"A task asks a person, but nobody was asked: another process continues the crew after the answer, "
+                f"and {problem}."
+            )
 
     def pass_over(self, until: str | None = None) -> None:
         """Finish the conditional tasks before `until` (default: all) that CrewAI has skipped: they have no output."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
@@ -15,6 +15,7 @@ from crewai.flow.flow import Flow
 
 from crew_service.crewai import internals
 
+VALUES = frozenset(("method_output", "metadata"))  # fields of a question with any values
 INSIDE: ContextVar[bool] = ContextVar("inside a branch", default=False)
 RACING: ContextVar[frozenset[str]] = ContextVar("the racing listeners; only the first one wins", default=frozenset())
 
@@ -34,11 +35,21 @@ class Question:
     starts: bool | None = None
 
     @classmethod
-    def of(cls, stored: dict[str, Any]) -> Question:
-        return cls(PendingFeedbackContext.from_dict(stored), stored.get("fired"), stored.get("starts"))
+    def of(cls, stored: dict[str, Any], decoded: Callable[[str], Any]) -> Question:
+        context = PendingFeedbackContext.from_dict(stored)
+        for name in VALUES & stored.get("kept", {}).keys():
+            setattr(context, name, decoded(stored["kept"][name]))
+        return cls(context, stored.get("fired"), stored.get("starts"))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**self.context.to_dict(), "fired": self.fired, "starts": self.starts}
+    def to_dict(self, keep: Callable[[Any, str], str]) -> dict[str, Any]:
+        """Return the question as plain JSON.
+
+        :param keep: encodes what the method returned or declared, given with the method's name
+        """
+        values = {name: getattr(self.context, name) for name in VALUES}
+        told = replace(self.context, method_output=None, metadata={}).to_dict()
+        kept = {name: keep(value, self.context.method_name) for name, value in values.items()}
+        return {**told, "kept": kept, "fired": self.fired, "starts": self.starts}
 
 
 class Branches:

@@ -1,12 +1,15 @@
 """Runs a Flow from its last question to its end, or to the next method that asks a person a question.
 
 A gate ends only its own branch: parallel branches continue to their own end or gate. Then all of the Flow's data is
-stored as plain JSON in the gate's state. If several gates are waiting, their questions are asked one after another.
+stored in the gate's state, except the Flow's own state (see `flow_state`). If several gates are waiting, their
+questions are asked one after another. What would not come back the same (see `codec`) ends the Flow before anybody is
+asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import defaultdict
 from collections.abc import Awaitable
@@ -16,12 +19,13 @@ from typing import Any
 from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
 from crewai.flow.flow_config import flow_config
 
-from crew_service.crewai import flow_values, internals, journal, usage
+from crew_service.crewai import codec, flow_values, internals, journal, usage
 from crew_service.crewai.errors import Asked, Fatal
 from crew_service.crewai.flow_branches import Branches, Question
 from crew_service.crewai.flow_persistence import WithoutPauses
 from crew_service.crewai.flow_replay import Replay
 from crew_service.crewai.flow_source import FlowSource
+from crew_service.crewai.flow_state import FlowState
 from crew_service.crewai.nested_tasks import APPROVE, METHOD, REVISE, NestedTasks, TaskAsks
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
@@ -35,6 +39,12 @@ from crew_service.engine.crew import (
     TaskDone,
     TaskOutput,
     TaskStarted,
+)
+
+LONGEST_SHOWN = 8 * 1024 * 1024  # characters of a state that a question shows
+NOT_ASKED = (
+    "{!r} asks a person, but nobody was asked: another process continues the Flow after the answer, and {}. Create it "
+    "where it is used, and keep it out of the Flow's state and of return values."
 )
 
 
@@ -53,11 +63,14 @@ class FlowRun:
         self._stored: dict[str, Any] = job.gate.state if job.gate else {}
         since = job.done[self._stored.get("done", 0) :]
         self._answer_is_stored = bool(job.gate and since)
-        self._replay = Replay(since[1:] if job.gate else since, job.execution_id)
         self._done = len(job.done)
         self._flow = source.new(job.inputs)
+        self._packages = codec.loaded_packages()
+        self._state = FlowState(self._flow, job.flow_state(), self._packages)
+        self._replay = Replay(since[1:] if job.gate else since, job.execution_id, self._state)
+        self._lost: list[str] = []  # why return values cannot be stored, since the last question
         self._own_persistence = self._flow.persistence
-        waiting = [Question.of(stored) for stored in self._stored.get("waiting", [])]
+        waiting = [Question.of(stored, _decoded) for stored in self._stored.get("waiting", [])]
         asked = waiting[0] if waiting else None
         self._asked = asked.context if asked else None
         self._branches = Branches(self._flow, asked, waiting[1:], self._answered)
@@ -73,6 +86,11 @@ class FlowRun:
         # If a question is waiting, ignore the return value: a Flow may override `kickoff` and return anything.
         if waiting := self._branches.waiting:
             asks = next((self._asks[id(each.context)] for each in waiting if id(each.context) in self._asks), None)
+            if asks or journal.question():  # its method runs again, after the finished ones are replayed
+                problems = [*self._lost, *self._nested.lost(), *filter(None, [self._state.problem])]
+                self._refuse_to_ask(waiting[0].context.method_name, problems)
+            if not asks and journal.question():
+                return Completed("", usage=self._usage())  # the call's question replaces it
             return self._pending_in_method(asks) if asks else self._pending(waiting)
         return Completed(flow_values.text(result), flow_values.json_object(result), self._usage())
 
@@ -106,9 +124,14 @@ class FlowRun:
 
     def _resume(self, gate: PendingFeedbackContext) -> Any:
         assert self._job.gate
-        internals.restore_state(self._flow, self._stored["state"])
+        if "state" in self._stored:  # by release 0.2.0
+            internals.restore_state(self._flow, self._stored["state"])
+        elif not self._state.is_kept:
+            reason = self._state.problem or "its state was not kept"
+            raise CrewFailed(f"The Flow cannot continue after the answer: {reason}. Start the Flow again.")
+        self._replay.begin(self._flow)
         internals.stamp(self._flow, self._job.execution_id)
-        internals.remember(self._flow, self._stored["memory"])
+        internals.remember(self._flow, self._stored["memory"], _decoded)
         internals.wait_at(self._flow, gate)
         return self._flow.resume(self._job.gate.feedback)
 
@@ -122,7 +145,7 @@ class FlowRun:
         async def in_turn(name: str, method: Any, *args: Any, **values: Any) -> Any:
             self._replay.begin(self._flow)
             if earlier := self._replay.take(name):
-                return await original(name, lambda *_, **__: flow_values.restored(earlier))
+                return await original(name, lambda *_, **__: earlier[0])
             await asyncio.to_thread(self._report, TaskStarted(name, self._name))
             began = time.monotonic()
             try:
@@ -136,7 +159,9 @@ class FlowRun:
             finally:
                 self._seconds[name] = round(time.monotonic() - began, 3)
             result = finished[0]
-            await self._tell({**self._record(name, result), "point": self._point(result)})
+            point = {"result": flow_values.stored(result, self._packages, name)}
+            self._lost += filter(None, [point["result"].get("problem")])
+            await self._tell({**self._record(name, result), "point": point}, self._state.changed())
             return finished
 
         return execute
@@ -170,10 +195,10 @@ class FlowRun:
         output = self._asked.method_output
         return self._tell(None if self._answer_is_stored else self._record(self._asked.method_name, output))
 
-    async def _tell(self, record: TaskOutput | None) -> None:
+    async def _tell(self, record: TaskOutput | None, state: str | None = None) -> None:
         if record:
             self._done += 1
-            await asyncio.to_thread(self._report, TaskDone(record))
+            await asyncio.to_thread(self._report, TaskDone(record, state))
 
     def _record(self, name: str, result: Any) -> TaskOutput:
         output = flow_values.text(result)
@@ -190,16 +215,23 @@ class FlowRun:
         data = None if isinstance(result, str) else flow_values.json_object(result)
         return record if data is None else {**record, "output_json": data}
 
-    def _point(self, result: Any) -> dict[str, Any]:
-        """Return the point from which a run continues after a crash."""
-        return {"result": flow_values.stored(result), "state": flow_values.jsonable(self._flow.state)}
+    def _refuse_to_ask(self, method: str, problems: list[str]) -> None:
+        if problems:
+            raise Fatal(NOT_ASKED.format(method, problems[0]))
 
     def _pending(self, waiting: list[Question]) -> PendingReview:
         asked = waiting[0].context
+        flow_state = self._state.changed()
+        self._refuse_to_ask(asked.method_name, list(filter(None, [self._state.problem])))
+
+        def keep(value: Any, method: str) -> str:
+            kept = flow_values.stored(value, self._packages, method)
+            self._refuse_to_ask(asked.method_name, list(filter(None, [kept.get("problem")])))
+            return str(kept["kept"])
+
         state = {
-            "waiting": [question.to_dict() for question in waiting],
-            "state": flow_values.jsonable(self._flow.state),
-            "memory": internals.memory(self._flow, flow_values.jsonable),
+            "waiting": [question.to_dict(keep) for question in waiting],
+            "memory": internals.memory(self._flow, keep),
             "usage": self._usage(),
             "done": self._done,
             "seconds": self._seconds,
@@ -215,8 +247,9 @@ class FlowRun:
                 "flow_class": asked.flow_class.rpartition(".")[2],
                 "default_outcome": asked.default_outcome,
                 "metadata": flow_values.jsonable(asked.metadata),
-                "state": state["state"],
+                "state": self._shown(),
             },
+            flow_state=flow_state,
         )
 
     def _pending_in_method(self, asks: TaskAsks) -> PendingReview:
@@ -235,12 +268,25 @@ class FlowRun:
                 "flow_class": self._name,
                 "default_outcome": None,
                 "metadata": {},
-                "state": flow_values.jsonable(self._flow.state),
+                "state": self._shown(),
             },
         )
 
+    def _shown(self) -> Any:
+        """Return the state as CrewAI shows it; only its id if it is too large to be sent."""
+        shown = flow_values.jsonable(self._flow.state)
+        return shown if len(json.dumps(shown)) <= LONGEST_SHOWN else {"id": self._job.execution_id}
+
     def _usage(self) -> usage.Usage:
         return usage.added(self._used, self._report.total)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return codec.decoded(text)
+    except Exception as error:  # raised by a user's class
+        reason = f"a stored value cannot be restored ({error})"
+        raise CrewFailed(f"The Flow has changed: {reason}. Start it again.") from None
 
 
 class _Asking:

@@ -1,17 +1,20 @@
-"""Converts a Flow's values to text for display, and to and from JSON for storage."""
+"""Converts a Flow's values to text for display, and the results of its methods to and from their stored form."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
 import json
+from collections.abc import Container
 from datetime import date, time
 from typing import Any
 
 from crewai.flow.human_feedback import HumanFeedbackResult
 from pydantic import BaseModel
 
+from crew_service.crewai import codec
+
+LONGEST_RESULT = 11 * 1024 * 1024  # characters of an encoded result
 Stored = dict[str, Any]
 
 
@@ -49,7 +52,10 @@ def json_object(value: Any) -> dict[str, Any] | None:
 
 def jsonable(value: Any) -> Any:
     """Return a value as the plain JSON that CrewAI stores: models as objects, sets as lists, the rest as strings."""
-    return json.loads(json.dumps(_with_plain_keys(value), default=_plain))
+    try:
+        return json.loads(json.dumps(_with_plain_keys(value), default=_plain))
+    except Exception:  # raised by a user's class, or it contains itself
+        return codec.NotStorable(value).kept
 
 
 def _with_plain_keys(value: Any) -> Any:
@@ -67,7 +73,10 @@ def _key(name: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        try:
+            return value.model_dump(mode="json", fallback=str)
+        except Exception:  # such as bytes that are not UTF-8
+            return {name: jsonable(each) for name, each in vars(value).items() if name in type(value).model_fields}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _with_plain_keys(dataclasses.asdict(value))
     if isinstance(value, set | frozenset):
@@ -77,26 +86,33 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
-def stored(value: Any) -> Stored:
-    """Encode a method's result for `restored`; if decoding would not return an equal value, `lost` names the type."""
-    value = value.value if isinstance(value, enum.Enum) else value
-    if isinstance(value, BaseModel):
-        kind = type(value)
-        record: Stored = {"model": [kind.__module__, kind.__qualname__], "data": jsonable(value)}
-    else:
-        record = {"value": jsonable(value)}
+def stored(value: Any, packages: Container[str], name: str) -> Stored:
+    """Encode the result of the method with this name for `restored`; if that is impossible, `lost` names its type."""
     try:
-        same = restored(record) == value
-    except Exception:
-        same = False
-    return record if same else {"lost": type(value).__name__}
+        text = codec.encoded(value, packages=packages)
+    except codec.NotStorable as error:
+        return {"lost": type(value).__name__, "problem": problem(error, f"the return value of its method {name!r}")}
+    if len(text) > LONGEST_RESULT:
+        told = f"the return value of its method {name!r} takes {len(text) >> 20} MiB, more than are kept"
+        return {"lost": type(value).__name__, "problem": told}
+    return {"kept": text}
 
 
 def restored(record: Stored) -> Any:
-    if "model" not in record:
+    """Return a method's result.
+
+    :raises Exception: of any kind, if its class has changed or is gone
+    """
+    if "kept" in record:
+        return codec.decoded(record["kept"])
+    if "model" not in record:  # stored by release 0.2.0, like the rest
         return record["value"]
-    module, name = record["model"]
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found.model_validate(record["data"])
+    kind: Any = codec.resolved(":".join(record["model"]))
+    return kind.model_validate(record["data"])
+
+
+def problem(error: codec.NotStorable, whole: str) -> str:
+    """Return which part of a value is not kept, and what would be, as the end of a sentence."""
+    part = f"{error.place!r} in {whole}" if error.place else whole
+    kept = f"; only the text {error.kept!r} would be kept" if error.kept else ""
+    return f"{part} ({error.kind}) {error.reason or 'cannot be stored'}{kept}"

@@ -55,7 +55,6 @@ SETS = ("_completed_methods", FIRED)
 COUNTS = ("_method_call_counts", "_method_execution_counts")
 EVENTS = "_pending_events"  # partially met and_() conditions
 OUTPUTS = "_method_outputs"
-ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
 WRAPPER = "_crew_service_wrapper"
 DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must obey", default=None)
 CALLED: ContextVar[tuple[Any, str, str] | None] = ContextVar("the tool called by its model's name for it", default=None)
@@ -657,6 +656,14 @@ def stamp(flow: Flow[Any], state_id: str) -> None:
         object.__setattr__(flow.state, "id", state_id)
 
 
+def state(flow: Flow[Any]) -> Any:
+    return flow._state
+
+
+def set_state(flow: Flow[Any], state: Any) -> None:
+    flow._state = state
+
+
 def restore_state(flow: Flow[Any], state: dict[str, Any]) -> None:
     """Set a state that CrewAI dumped, which it does by field name, although it validates by alias."""
     if isinstance(flow._state, BaseModel):
@@ -930,33 +937,42 @@ def watch_files(check: Callable[[str, str], None]) -> None:
     Task.interpolate_inputs_and_add_conversation_history = interpolated  # type: ignore[method-assign, assignment]
 
 
-def memory(flow: Flow[Any], jsonable: Callable[[Any], Any]) -> Memory:
-    """Return a Flow's internal data, except its state, as plain JSON."""
+def memory(flow: Flow[Any], keep: Callable[[Any, str], str]) -> Memory:
+    """Return a Flow's internal data, except its state, as plain JSON.
+
+    :param keep: encodes a method's result or an answer to it, given with the method's name
+    """
     known: Memory = {name: sorted(map(str, getattr(flow, name))) for name in SETS}
     known |= {name: {str(method): count for method, count in getattr(flow, name).items()} for name in COUNTS}
     known[EVENTS] = {str(key): sorted(map(str, events)) for key, events in getattr(flow, EVENTS).items()}
     answers = flow.human_feedback_history
-    known["answers"] = [{name: jsonable(getattr(answer, name)) for name in ANSWER} for answer in answers]
-    known[OUTPUTS] = [_entry(entry, answers, jsonable) for entry in getattr(flow, OUTPUTS)]
+    known["answers"] = [keep(answer, answer.method_name) for answer in answers]
+    known[OUTPUTS] = [_entry(entry, answers, keep) for entry in getattr(flow, OUTPUTS)]
     return known
 
 
-def remember(flow: Flow[Any], known: Memory) -> None:
-    """Load the data that `memory` returned into a fresh Flow."""
+def remember(flow: Flow[Any], known: Memory, decoded: Callable[[str], Any]) -> None:
+    """Load the data that `memory` returned, now or in an earlier release, into a fresh Flow."""
     for name in (*SETS, *COUNTS):
         getattr(flow, name).update(known[name])
     getattr(flow, EVENTS).update({key: set(events) for key, events in known[EVENTS].items()})
-    answers = [HumanFeedbackResult(**answer) for answer in known["answers"]]
+    answers = [
+        HumanFeedbackResult(**answer) if isinstance(answer, dict) else decoded(answer) for answer in known["answers"]
+    ]
     flow.human_feedback_history.extend(answers)
     flow.last_human_feedback = answers[-1] if answers else None
     for kept in known[OUTPUTS]:
         answer = kept["answer"]
-        entry = {name: value for name, value in kept.items() if name != "answer"}
+        output = decoded(kept["kept"]) if "kept" in kept else kept["output"]
+        if kept.get("is_answer"):
+            output = answers[answer]
+        entry = {"method": kept["method"], "output": output}
         getattr(flow, OUTPUTS).append(entry if answer is None else {**entry, "human_feedback": answers[answer]})
 
 
-def _entry(entry: Any, answers: list[HumanFeedbackResult], jsonable: Callable[[Any], Any]) -> Memory:
+def _entry(entry: Any, answers: list[HumanFeedbackResult], keep: Callable[[Any, str], str]) -> Memory:
     output, given = entry["output"], entry.get("human_feedback")
-    plain = output.output if isinstance(output, HumanFeedbackResult) else output
     place = next((place for place, answer in enumerate(answers) if answer is given), None)
-    return {"method": entry["method"], "output": jsonable(plain), "answer": place}
+    if place is not None and output is given:
+        return {"method": entry["method"], "output": None, "answer": place, "is_answer": True}
+    return {"method": entry["method"], "kept": keep(output, entry["method"]), "answer": place}

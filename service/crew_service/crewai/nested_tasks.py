@@ -24,7 +24,7 @@ from crewai.core.providers.human_input import set_provider
 from crewai.hooks import InterceptionPoint, register_hook
 from crewai.hooks.contexts import StepContext
 
-from crew_service.crewai import internals, journal
+from crew_service.crewai import internals, journal, task_outputs
 from crew_service.crewai.callbacks import call, callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
 from crew_service.crewai.description import named_tasks
@@ -142,6 +142,11 @@ class NestedTasks:
             "places": self._earlier,
             "skipped": len(self._decision.rounds) if again and self._decision else self._skipped,
         }
+
+    def lost(self) -> list[str]:
+        """List why outputs of tasks cannot be stored."""
+        outputs = [*self._finished.values(), *self._drafts.values(), *self._approved.values()]
+        return [problem for output in outputs if (problem := task_outputs.lost(output))]
 
     def rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
         """Return a task's earlier rounds; None if none of the Flow's methods started the task."""

@@ -21,7 +21,8 @@ OBJECT = "pydantic"
 TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "json_dict", "agent", "output_format"))
 # Prompts and tool results, which nobody needs once the task has ended.
 LEFT_OUT = frozenset(("messages",))
-LONGEST_KEPT = 64 * 1024  # characters per field; each process receives those of all finished tasks
+LONGEST_KEPT = 8 * 1024 * 1024  # characters per field; each process receives those of all finished tasks
+LOST = "lost"  # why a field cannot be stored, beside the fields that were
 
 
 def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
@@ -46,17 +47,30 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
 def _kept(output: TaskOutput, data: Any) -> dict[str, str]:
     """Encode the fields that only later processes of the crew need, e.g. an object that its JSON does not restore."""
     kept = {}
-    for name in TaskOutput.model_fields.keys() - TOLD - LEFT_OUT:
+    for name in sorted(TaskOutput.model_fields.keys() - TOLD - LEFT_OUT):
         value = getattr(output, name)
-        with suppress(codec.NotStorable):
-            if value and not (name == OBJECT and _is_in_json(value, data)):
-                kept[name] = codec.encoded(value)
-    return {name: text for name, text in sorted(kept.items()) if len(text) <= LONGEST_KEPT}
+        if not value or (name == OBJECT and _is_in_json(value, data)):
+            continue
+        try:
+            kept[name] = codec.encoded(value)
+            if len(kept[name]) > LONGEST_KEPT:
+                raise codec.NotStorable(value, f"takes more than {LONGEST_KEPT >> 20} MiB")
+        except codec.NotStorable as error:
+            kept.pop(name, None)
+            kept[LOST] = f"{error.place!r} in its field {name!r}" if error.place else f"its field {name!r}"
+            kept[LOST] += f" ({error.kind}) {error.reason or 'cannot be stored'}"
+    return kept
+
+
+def lost(output: StoredOutput) -> str | None:
+    """Return what of an output cannot be passed to another process, as the end of a sentence; None if all of it can."""
+    problem = (output.get("point") or {}).get(LOST)
+    return f"of the output of the task {output['task_id']!r}, {problem}" if problem else None
 
 
 def _is_in_json(value: BaseModel, data: Any) -> bool:
     with suppress(Exception):  # raised by a user's model
-        return type(value).model_validate(data) == value
+        return codec.encoded(type(value).model_validate(data), type(value)) == codec.encoded(value, type(value))
     return False
 
 

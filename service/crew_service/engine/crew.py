@@ -185,6 +185,7 @@ class Job:
     printed: Printed = field(default_factory=Printed)  # receives the crew's printed output
     steps: int = 0  # the number of the execution's newest step
     recorded: Callable[[], list[JournalEntry]] = list  # reads the journal of unfinished tasks
+    flow_state: Callable[[], str | None] = lambda: None  # reads the state that a Flow stored last
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,7 @@ class TaskDone:
 
     is_awaited: ClassVar[bool] = True
     task: TaskOutput
+    flow_state: str | None = None  # the Flow's state then, in a form that only the crew reads; None if unchanged
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,7 @@ class PendingReview:
     question: str | None = None  # for a Flow: its author's question
     outcomes: list[str] | None = None  # for a Flow: the choices; empty for free text
     details: dict[str, Any] = field(default_factory=dict)  # for a Flow: further fields of a flow webhook
+    flow_state: str | None = None  # as in `TaskDone`
 
 
 AskKind = Literal["tool", "question", "unknown_outcome"]

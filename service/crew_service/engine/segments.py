@@ -47,7 +47,7 @@ from crew_service.engine.crew import (
 from crew_service.engine.drafts import hashes_of
 from crew_service.engine.limits import Limits
 from crew_service.engine.printed_writer import PrintedWriter
-from crew_service.storage import journal, queries, questions, schema, states, webhooks
+from crew_service.storage import flow_states, journal, queries, questions, schema, states, webhooks
 from crew_service.storage import steps as stored_steps
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
@@ -114,6 +114,7 @@ class Segment:
             cancelled=cancelled,
             # Not a method: the segment references the job, and only the garbage collector would free such a cycle.
             recorded=partial(_recorded, database, row.id, cancelled),
+            flow_state=partial(_flow_state, database, row.id, cancelled),
         )
         self._steps: int = row.steps
         self._kills: int = row.kills
@@ -203,8 +204,8 @@ class Segment:
             case StepDone():
                 step = steps.told_at_once(progress, self.job.printed)
                 written = self._write(states.NOTE, news=("step", step), is_calm=True, last_step=step)
-            case TaskDone(task):
-                written = self._finish(tidy(task))
+            case TaskDone(task, flow_state):
+                written = self._finish(tidy(task), flow_state)
             case Step():
                 written = self._note(progress)
             case StepsReplayed(numbers):
@@ -269,7 +270,12 @@ class Segment:
         texts = tidy({"task_id": entry.task_id, "name": entry.name, "decision": entry.decision})
         return {**kept, **texts, "digest": self._digests.get(entry.task_id)}
 
-    def _finish(self, task: Any) -> bool:
+    def _put_state(self, flow_state: str | None) -> Store | None:
+        if flow_state is None:
+            return None
+        return lambda connection, now: flow_states.put(connection, self.execution_id, flow_state)
+
+    def _finish(self, task: Any, flow_state: str | None) -> bool:
         hidden = ("task_id", "execution_time", "point")
         shown = {name: value for name, value in task.items() if name != "point"}
         figures = self._tasks.end(task)
@@ -277,7 +283,7 @@ class Segment:
         values |= {"work_seconds": self.work_seconds, "counted_at": self._database.now(), "kills": 0, **self._cost}
         news = ("task", {k: v for k, v in task.items() if k not in hidden})
         result = (task, figures, self._digests.get(task["task_id"]))
-        written = self._write(states.NOTE, news=news, task=result, **values)
+        written = self._write(states.NOTE, news=news, task=result, store=self._put_state(flow_state), **values)
         self._done.append(task)
         self._kills = 0
         if self._steps:
@@ -332,7 +338,8 @@ class Segment:
         body: dict[str, Any] = {"execution_id": self.execution_id, "task_id": key, "task_output": question.output}
         if is_flow:
             body |= {"question": question.question, "outcomes": question.outcomes}
-        self._pause(gate, tidy(body), current_task=question.task_id, current_agent=question.agent)
+        store = self._put_state(question.flow_state)
+        self._pause(gate, tidy(body), store=store, current_task=question.task_id, current_agent=question.agent)
 
     def _ask(self, question: PendingQuestion) -> None:
         """Wait for a person's decision on a call; fail if nobody can be asked or an earlier release is also running."""
@@ -505,6 +512,14 @@ def _recorded(
     def read() -> list[JournalEntry]:
         with database.reading() as connection:
             return [JournalEntry(**entry) for entry in journal.entries(connection, execution_id, only_once=only_once)]
+
+    return retrying.until_available(read, cancelled)[0]
+
+
+def _flow_state(database: Database, execution_id: str, cancelled: Cancellation) -> str | None:
+    def read() -> str | None:
+        with database.reading() as connection:
+            return flow_states.get(connection, execution_id)
 
     return retrying.until_available(read, cancelled)[0]
 

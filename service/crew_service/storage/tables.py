@@ -145,6 +145,13 @@ journal = Table(
     Column("digest", String(64)),  # of the task as declared at that time
 )
 
+flow_states = Table(
+    "flow_states",  # the newest state of each unfinished Flow; maintained by triggers
+    metadata,
+    Column("execution_id", String(36), primary_key=True),
+    Column("state", LargeBinary, nullable=False),  # read only by the crew's process
+)
+
 steps = Table(
     "steps",  # model and tool calls as people see them, kept as long as the execution
     metadata,

@@ -39,6 +39,7 @@ class EngineStub:
         self.restore_from: str | None = None
         self.journal: dict[int, JournalEntry] = {}
         self.steps = 0
+        self.flow_state: str | None = None
 
     def segment(self) -> Completed | PendingReview:
         """Run one segment from what is stored."""
@@ -51,9 +52,12 @@ class EngineStub:
             restore_from=self.restore_from,
             steps=self.steps,
             recorded=lambda: list(self.journal.values()),
+            flow_state=lambda: self.flow_state,
         )
         outcome = self.crew.run(job, self._keep)
         self.waiting = outcome if isinstance(outcome, PendingReview) else None
+        if self.waiting:
+            self.flow_state = self.waiting.flow_state or self.flow_state
         return outcome
 
     def approve(self, edited: str | None = None) -> Completed | PendingReview:
@@ -92,6 +96,7 @@ class EngineStub:
         self.seen.append(type(progress)(**_stored(asdict(progress))))
         if isinstance(progress, TaskDone):
             self.done.append(_stored(progress.task))
+            self.flow_state = progress.flow_state or self.flow_state
             ended = progress.task["task_id"]
             self.journal = {number: entry for number, entry in self.journal.items() if entry.task_id != ended}
         if isinstance(progress, Step):

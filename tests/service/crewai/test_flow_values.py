@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engine_stub import EngineStub
+from engine_stub import CREWS, EngineStub
 
-from crew_service.engine.crew import Completed
+from crew_service.crewai import load
+from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, TaskDone
 
 pytestmark = pytest.mark.row("S45")
 Player = Callable[..., EngineStub]
@@ -47,3 +49,133 @@ def test_the_inputs_are_the_names_that_a_kickoff_can_use(play: Player) -> None:
     run.inputs |= {"draftText": "tea and ", "works": 4}
     run.segment()
     assert output(run.answer("yes")) == "tea and coffee 5"
+
+
+NOT_KEPT = ("a client", "a class of a function", "a function")
+
+
+def over_a_kill(run: EngineStub) -> Any:
+    run.inputs["way"] = "kill"
+    with pytest.raises(CrewKilled):
+        run.segment()
+    return run.segment()
+
+
+def test_a_state_is_the_same_after_a_kill_and_a_question(play: Player) -> None:
+    run = flow(play, "AskingStateFlow")
+    run.inputs["kind"] = "everything"
+    over_a_kill(run)
+    assert run.done[-1]["output"] == "same"
+    assert output(run.answer("yes")) == "same"
+    assert run.calls() == ["fill"]
+
+
+def test_a_result_is_the_same_after_a_kill(play: Player) -> None:
+    run = flow(play, "ResultFlow")
+    run.inputs["kind"] = "everything"
+    assert output(over_a_kill(run)) == "same"
+    assert run.calls() == ["make"]
+
+
+def test_a_result_is_the_same_after_two_questions(play: Player) -> None:
+    run = flow(play, "AskingResultFlow")
+    run.inputs["kind"] = "everything"
+    run.segment()
+    run.answer("yes")
+    assert output(run.answer("yes")) == "same same"
+
+
+@pytest.mark.parametrize("name", ["StateFlow", "ResultFlow"])
+def test_what_cannot_be_kept_harms_no_flow_that_needs_no_second_process(play: Player, name: str) -> None:
+    run = flow(play, name)
+    run.inputs["kind"] = "a client"
+    assert output(run.segment()) == "same"
+
+
+WHERE = {"AskingStateFlow": "'thing", "AskingResultFlow": "of its method 'make'", "CrewInMethodFlow": "'make'"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, "a client") for name in WHERE), *(("AskingStateFlow", kind) for kind in NOT_KEPT[1:])]
+)
+def test_nobody_is_asked_if_the_answer_could_not_be_used(play: Player, name: str, kind: str) -> None:
+    run = flow(play, name)
+    run.inputs["kind"] = kind
+    with pytest.raises(CrewFailed, match=f"nobody was asked.*{WHERE[name]}"):
+        run.segment()
+
+
+@pytest.mark.parametrize(("name", "where"), [("StateFlow", "'thing"), ("ResultFlow", "'make'")])
+def test_after_a_kill_the_error_names_what_was_not_kept(play: Player, name: str, where: str) -> None:
+    run = flow(play, name)
+    run.inputs["kind"] = "a client"
+    with pytest.raises(CrewFailed, match=where):
+        over_a_kill(run)
+    assert run.calls() in (["fill"], ["make"])
+
+
+def test_the_error_says_what_would_be_kept(play: Player) -> None:
+    run = flow(play, "AskingResultFlow")
+    run.inputs["kind"] = "a client"
+    with pytest.raises(CrewFailed, match=r"'lock' in the return value .* \(_thread.lock\) .* only the text '<unlocked"):
+        run.segment()
+
+
+def test_a_state_that_has_not_changed_is_not_sent_again(play: Player) -> None:
+    run = flow(play, "ResultFlow")
+    run.inputs["kind"] = "a date"
+    run.segment()
+    assert [bool(each.flow_state) for each in run.seen if isinstance(each, TaskDone)] == [True, False]
+
+
+def test_fields_that_a_changed_project_adds_get_their_defaults(play: Player) -> None:
+    run = flow(play, "CamelFlow")
+    run.segment()
+    run.crew = load(f"{CREWS / 'kept.py'}:GrownFlow")
+    assert output(run.answer("yes")) == "coffee 1 by nobody"
+
+
+def test_a_state_that_a_changed_project_cannot_have_ends_in_words(play: Player) -> None:
+    run = flow(play, "CamelFlow")
+    run.segment()
+    run.crew = load(f"{CREWS / 'kept.py'}:LooseAgainFlow")
+    with pytest.raises(CrewFailed, match=r"The Flow has changed: its state cannot be restored"):
+        run.answer("yes")
+
+
+@pytest.mark.row("S55")
+def test_a_large_state_is_stored_once(play: Player) -> None:
+    run = flow(play, "LargeFlow")
+    run.inputs["kind"] = "10"
+    assert output(over_a_kill(run)) == str((10 << 20) + 1)
+    assert len(json.dumps(run.done)) < 10_000
+    assert run.calls() == ["fill"]
+
+
+@pytest.mark.row("S55")
+def test_a_state_that_is_too_large_is_not_kept(play: Player) -> None:
+    run = flow(play, "LargeFlow")
+    run.inputs["kind"] = "70"
+    assert output(run.segment()) == str((70 << 20) + 1)
+    run = flow(play, "LargeFlow")
+    run.inputs["kind"] = "70"
+    with pytest.raises(CrewFailed, match="its state takes 70 MiB, and at most 64 MiB are kept"):
+        over_a_kill(run)
+
+
+def test_a_crew_asks_nobody_if_an_output_cannot_be_kept(play: Player) -> None:
+    quiet = play("quiet_crew", "kept.py")
+    assert output(quiet.segment()) == "second v1"
+    asking = play("asking_crew", "kept.py")
+    with pytest.raises(
+        CrewFailed, match=r"nobody was asked.*task 'first', '_lock' in its field 'pydantic' .*_thread.lock"
+    ):
+        asking.segment()
+
+
+def test_a_crew_whose_output_could_not_be_kept_says_so_in_a_new_process(play: Player) -> None:
+    run = play("quiet_crew", "kept.py")
+    run.segment()
+    run.done = run.done[:1]
+    with pytest.raises(CrewFailed, match=r"cannot continue in a new process: of the output of the task 'first'"):
+        run.segment()
