@@ -191,7 +191,9 @@ def forked_crews(templates: str | None = None) -> Iterator[None]:
 
     def started(command: list[str], **options: Any) -> Forked:
         files = [1, 2, *options["pass_fds"]]
-        return Forked(templates or _templates(), CREWS, files, cwd=os.getcwd(), env=dict(options["env"]))
+        return Forked(
+            templates or _templates(), CREWS, files, cwd=os.getcwd(), env=dict(options["env"]), words=command[4:]
+        )
 
     before = process_pool.subprocess
     process_pool.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": started})  # type: ignore[assignment]
@@ -253,7 +255,7 @@ def main() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         return _serve(request)
     os.setsid()
-    sys.argv = [CREWS, str(files[2])]
+    sys.argv = [CREWS, str(files[2]), *request["words"]]
     importlib.import_module(CREWS).main()
     return 0
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from crew_service import addresses, logs
+from crew_service.crewai.process_pool import PROCESSES
+from crew_service.crewai.world import places_of
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.paths import ROOT
 from crew_service.engine.principals import BadToken
@@ -41,6 +43,12 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
     )
     option("--dialect", choices=sorted(DIALECTS), default="spec", help="(%(default)s)")
     option("--workers", type=positive(int), metavar="N", help="concurrent executions per crew (32; CrewAI crews: 4)")
+    option(
+        "--idle-crews",
+        type=at_least_0,
+        metavar="N",
+        help="number of projects whose crews stay loaded while none of them runs (4); each takes 190 MB",
+    )
     option(
         "--max-seconds",
         "--time-limit",
@@ -137,8 +145,11 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
         if crew not in targets or crew == ROOT:
             raise BadTarget(f"There is a token for the crew {crew!r}, which is not served.")
     rules, flow_tools = _tool_rules(arguments.tool, targets), _flow_tools(arguments.flow_tool, targets)
+    if arguments.idle_crews is not None:
+        PROCESSES.most_idle = arguments.idle_crews
+    places = places_of(targets, getattr(arguments, "crew_token", None))
     crews = {
-        name: load(target, JournalOptions(rules[name], tuple(flow_tools[name]), arguments.journal))
+        name: load(target, JournalOptions(rules[name], tuple(flow_tools[name]), arguments.journal), places[name])
         for name, target in targets.items()
     }
     for text in arguments.flow_tool:
@@ -259,6 +270,13 @@ def _pair(source: str, line: str) -> tuple[str, str]:
     if not (name.strip() and token.strip()):
         raise BadToken(f"A user token in {source} does not have the form NAME=TOKEN.")
     return name.strip(), token.strip()
+
+
+def at_least_0(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return number
 
 
 def port(text: str) -> int:

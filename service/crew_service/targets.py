@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from crew_service.crewai.world import Place
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.tool_rules import JournalOptions
 from crew_service.scripted_crew import DEMO, ScriptedCrew
@@ -15,15 +16,15 @@ EXPECTED = "demo, a scenario (*.json), a project folder, crew.jsonc, flow.yaml, 
 DECLARATIONS = (".jsonc", ".yaml", ".yml")
 
 
-def load(target: str, options: JournalOptions | None = None) -> Crew:
+def load(target: str, options: JournalOptions | None = None, place: Place | None = None) -> Crew:
     options = options or JournalOptions()
     if target == "demo":
         return _scenario(target, DEMO, options)
     path = Path(target)
     if path.suffix == ".json":
-        return _json(target, options)
+        return _json(target, options, place)
     if path.is_dir() or path.suffix in DECLARATIONS or ":" in target:
-        return _crewai(target, options)
+        return _crewai(target, options, place)
     found = "another kind of file" if path.is_file() else "no file or folder has this name"
     raise BadTarget(f"{target!r} is not a crew ({found}): expected {EXPECTED}.")
 
@@ -34,7 +35,7 @@ def title(target: str) -> str:
     return name.replace("_", " ").replace("-", " ").strip() or target
 
 
-def _json(target: str, options: JournalOptions) -> Crew:
+def _json(target: str, options: JournalOptions, place: Place | None) -> Crew:
     """Load a scenario or a CrewAI crew, depending on the content: only the latter has agents."""
     text = _text(target)
     try:
@@ -43,10 +44,10 @@ def _json(target: str, options: JournalOptions) -> Crew:
         raise BadTarget(f"The scenario {target!r} is not valid: it is nested too deeply.") from None
     except ValueError as error:
         if Path(target).name == "crew.json":  # CrewAI allows comments in it
-            return _crewai(target, options)
+            return _crewai(target, options, place)
         raise BadTarget(f"The scenario {target!r} is not valid: {error}") from None
     is_crew = isinstance(content, dict) and "agents" in content
-    return _crewai(target, options) if is_crew else _scenario(target, content, options)
+    return _crewai(target, options, place) if is_crew else _scenario(target, content, options)
 
 
 def _text(target: str) -> str:
@@ -67,7 +68,7 @@ def _scenario(target: str, content: Any, options: JournalOptions) -> Crew:
         raise BadTarget(f"The scenario {target!r} is not valid: {error}") from None
 
 
-def _crewai(target: str, options: JournalOptions) -> Crew:
+def _crewai(target: str, options: JournalOptions, place: Place | None) -> Crew:
     found = find_spec("crewai")
     if found is None or found.origin is None:  # a folder with that name is not CrewAI
         raise BadTarget(
@@ -76,7 +77,7 @@ def _crewai(target: str, options: JournalOptions) -> Crew:
     from crew_service.crewai import load as load_crewai
 
     try:
-        return load_crewai(target, options)
+        return load_crewai(target, options, place)
     except BadTarget:
         raise
     except Exception as error:

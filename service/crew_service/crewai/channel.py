@@ -32,6 +32,7 @@ from crew_service.engine.crew import (
 
 LINK_CLOSED = 98  # exit code of a process whose crew closed its end of the socket
 LARGEST = 64 * 1024 * 1024  # bytes per message; ample for text that people read, such as a crew's output
+FORK, LEAVE = b"f", b"l"  # requests to a fork server
 UNBORN = "unborn"  # sent if a process could not start for lack of resources, and so has done nothing
 
 Message = dict[str, Any]

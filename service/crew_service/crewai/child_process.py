@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from pathlib import Path
 from typing import Any, NoReturn
 
 from crew_service import tracing
@@ -31,7 +32,9 @@ from crew_service.crewai import (
     loading,
     open_tools,
     process_tree,
+    storage,
     task_outputs,
+    world,
 )
 from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Channel, Message
@@ -133,11 +136,11 @@ def _inode(descriptor: int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def work(link: socket.socket) -> None:
+def work(link: socket.socket, dotenv: Path | None) -> None:
     service = ServiceConnection(link)
     request = service.request()
     with _traced(request) as spans:
-        answer = _answer(service, request)
+        answer = _answer(service, request, dotenv)
         if "job" in request:
             # Wait for non-daemon threads, as any Python program does on exit.
             threading._shutdown()  # type: ignore[attr-defined]
@@ -160,10 +163,10 @@ def _traced(request: Message) -> contextlib.AbstractContextManager[Any]:
     return traces.below(request["trace"], request["job"]["execution_id"])
 
 
-def _answer(service: ServiceConnection, request: Message) -> Message:
+def _answer(service: ServiceConnection, request: Message, dotenv: Path | None) -> Message:
     failure: BaseException | None = None
     try:
-        return _done(service, request)
+        return _done(service, request, dotenv)
     except BaseException as error:  # the execution needs an error even if the crew calls sys.exit
         failure = error
         if not isinstance(error, CrewFailed | Interrupted):
@@ -209,7 +212,7 @@ def _flush() -> None:
             stream.flush()  # type: ignore[union-attr]
 
 
-def _done(service: ServiceConnection, request: Message) -> Message:
+def _done(service: ServiceConnection, request: Message, dotenv: Path | None) -> Message:
     report: Report = service.report
     if edit := request.get("edit"):
         check = EditCheck(ToolRule(*rule) for rule in request["rules"])
@@ -221,6 +224,8 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         if kept["ask_person"]:
             internals.give_tool(AskPerson())
     try:
+        world.load_variables(dotenv)
+        told = storage.use(request["place"])
         served = loading.build(request["target"])
         if kept or edit:
             internals.record_tools()
@@ -237,7 +242,7 @@ def _done(service: ServiceConnection, request: Message) -> Message:
     if "job" not in request:
         described["can_record"] = internals.can_record()
         # Include the secrets in the crew's `.env`, which the service does not read.
-        return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
+        return {"type": "description", "described": described, "secrets": secrets_of(os.environ), "told": told}
     if kept and not isinstance(served, FlowSource):
         open_tools.check(served.crew if isinstance(served, JsonCrew) else served, rules, described["tools"])
     internals.watch_failures(journal.note_left)

@@ -9,10 +9,11 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from crew_service import tracing
-from crew_service.crewai import channel, project
+from crew_service.crewai import channel, project, world
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Message
 from crew_service.crewai.errors import UnsupportedCrew
-from crew_service.crewai.process_pool import CrewProcess, ProcessPool, ProcessPoolClosed
+from crew_service.crewai.process_pool import PROCESSES, CrewProcess, ProcessPoolClosed
+from crew_service.crewai.world import Place
 from crew_service.engine import tool_rules
 from crew_service.engine.asks import ASK_PERSON
 from crew_service.engine.crew import (
@@ -31,7 +32,6 @@ from crew_service.engine.tool_rules import NEEDS_JOURNAL, BadRule, JournalOption
 
 log = logging.getLogger(__name__)
 
-PROCESSES = ProcessPool()  # shared by all crews of the service, because it is independent of them
 BATCH = 0.2  # seconds between checks for a job's cancellation
 LOADING = 120.0  # seconds to import a target's modules when the service starts
 CHECKING = 60.0  # seconds for a task's model and guardrail to check an edited answer
@@ -42,10 +42,11 @@ LONGEST = 1_000  # characters of an error about a target; a validation error can
 class CrewAICrew:
     isolation: Literal["process"] = "process"
 
-    def __init__(self, target: str, options: JournalOptions) -> None:
-        self._target = target
+    def __init__(self, target: str, options: JournalOptions, place: Place) -> None:
+        self._world = place.world
+        self._request = {"target": world.absolute(target), "place": place.message()}
         self._rules, self._flow_tools, self._gives_ask_person = _rules(target, options)
-        description, self._secrets = _description(target, self._flow_tools)
+        description, self._secrets = self._description(target)
         asks_people = self._gives_ask_person or description["asks"]
         self._asking = f"its tool {ASK_PERSON}" if asks_people else None
         self._tools: list[list[str]] = description["tools"]  # the names of each tool
@@ -93,7 +94,7 @@ class CrewAICrew:
 
     def run(self, job: Job, report: Report) -> Outcome:
         job.printed.hide(self._secrets)
-        with PROCESSES.worker(job.printed.add) as worker:
+        with PROCESSES.worker(self._world, job.printed.add) as worker:
             self._begin(worker, job)
             for message in self._messages(worker, job):
                 if message["type"] == "refused":
@@ -115,7 +116,7 @@ class CrewAICrew:
         told["done"] = len(job.done)
         state = job.flow_state() if self.kind == "flow" else None
         told["flow_state"] = state is not None
-        request = {"target": self._target, "job": told, "trace": tracing.carrier()}
+        request = {**self._request, "job": told, "trace": tracing.carrier()}
         if self._keeps_journal:
             request["journal"] = {
                 "entries": len(recorded),
@@ -143,13 +144,50 @@ class CrewAICrew:
         """Check an edited answer in a separate process, because models and guardrails are the crew's own code."""
         edit = {"task_id": task_id, "state": state, "text": text}
         try:
-            request = {"target": self._target, "edit": edit, "rules": self._told_rules}
-            said = _asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping)
+            request = {**self._request, "edit": edit, "rules": self._told_rules}
+            said = self._asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping)
         except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
             problem: str | None = f"it cannot be checked now: {error}"
         else:
             problem = said.get("problem", said.get("reason"))
         return problem and _line(masked(problem, self._secrets))
+
+    def _description(self, target: str) -> tuple[Message, list[str]]:
+        """Load the crew in a process and return its description and secrets; raise `BadTarget` if that fails."""
+        try:
+            said = self._asked({**self._request, "flow_tools": self._flow_tools}, "description", seconds=LOADING)
+        except (Cancelled, CrewFailed, ProcessPoolClosed, OSError) as error:
+            raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(str(error))}") from None
+        if said["type"] == "refused":
+            raise BadTarget(f"The crew {target!r} cannot be served: {said['reason']}")
+        for text in said["told"]:
+            log.warning("%s", text)
+        return said["described"], said["secrets"]
+
+    def _asked(
+        self,
+        request: Message,
+        answer: str,
+        *,
+        seconds: float,
+        take: Callable[[bytes], None] | None = None,
+        stopping: Cancellation | None = None,
+    ) -> Message:
+        """Send one request about the crew to a process; return its answer or refusal."""
+        limit = Cancellation()
+        timer = threading.Timer(seconds, limit.set, [f"it takes more than {seconds:g} seconds"])
+        timer.daemon = True
+        timer.start()
+        try:
+            with PROCESSES.worker(self._world, take) as worker:
+                worker.send(request)
+                for message in _messages(worker, limit, stopping or limit):
+                    if message["type"] in (answer, "refused"):
+                        worker.dismiss()
+                        return message
+            raise CrewFailed("its process ended.")
+        finally:
+            timer.cancel()
 
 
 def _nowhere(printed: bytes) -> None:
@@ -172,42 +210,6 @@ def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], 
         raise BadTarget(f"The crew {target!r} cannot be served: in its pyproject.toml, {problem}.") from None
     except UnsupportedCrew as refusal:
         raise BadTarget(f"The crew {target!r} cannot be served: {refusal}") from None
-
-
-def _description(target: str, flow_tools: list[str]) -> tuple[Message, list[str]]:
-    """Load the crew in a process and return its description and secrets; raise `BadTarget` if that fails."""
-    try:
-        said = _asked({"target": target, "flow_tools": flow_tools}, "description", seconds=LOADING)
-    except (Cancelled, CrewFailed, ProcessPoolClosed, OSError) as error:
-        raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(str(error))}") from None
-    if said["type"] == "refused":
-        raise BadTarget(f"The crew {target!r} cannot be served: {said['reason']}")
-    return said["described"], said["secrets"]
-
-
-def _asked(
-    request: Message,
-    answer: str,
-    *,
-    seconds: float,
-    take: Callable[[bytes], None] | None = None,
-    stopping: Cancellation | None = None,
-) -> Message:
-    """Send one request about the crew to a process; return its answer or refusal."""
-    limit = Cancellation()
-    timer = threading.Timer(seconds, limit.set, [f"it takes more than {seconds:g} seconds"])
-    timer.daemon = True
-    timer.start()
-    try:
-        with PROCESSES.worker(take) as worker:
-            worker.send(request)
-            for message in _messages(worker, limit, stopping or limit):
-                if message["type"] in (answer, "refused"):
-                    worker.dismiss()
-                    return message
-        raise CrewFailed("its process ended.")
-    finally:
-        timer.cancel()
 
 
 def _line(text: str) -> str:

@@ -1,8 +1,9 @@
-"""Forks the crew processes. It imports CrewAI once, runs no user code, and has only one thread.
+"""Forks the processes of the crews of one world. It has imported CrewAI there, runs no user code, and has one thread.
 
-It forks on request, reports each child's exit to the service, and exits when the service does. Processes that a crew
-leaves behind become children of this process and are killed. A child that the service has dismissed is also killed if
-it does not exit by itself, because it may hold a lock that others are waiting for.
+It forks on request and reports each child's exit to the service. It exits when the service does, or on request as soon
+as it has no children. Processes that a crew leaves behind become children of this process and are killed. A child that
+the service has dismissed is also killed if it does not exit by itself, because it may hold a lock that others are
+waiting for.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
-from crew_service.crewai import process_tree
-from crew_service.crewai.channel import UNBORN
+from crew_service.crewai import process_tree, world
+from crew_service.crewai.channel import LEAVE, UNBORN
 
 LEFT = 15.0  # seconds for a dismissed process to exit; normally, it takes at most five
 LOOK = 5.0  # seconds between checks of the processes
@@ -31,6 +33,7 @@ class ForkServer:
         self._control = control
         self._links: dict[int, socket.socket] = {}
         self._left: dict[int, float] = {}  # processes whose link the service closed, and when that was noticed
+        self._is_leaving = False
         self._own = process_tree.children_of(os.getpid())  # children that CrewAI started on import
         self._deaths, bell = socket.socketpair()
         for end in (self._deaths, bell):
@@ -52,10 +55,15 @@ class ForkServer:
                 if self._control in ready:
                     message, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
                     if not message:
-                        process_tree.end_descendants(self._own)
-                        return None
-                    if link := self._fork(*descriptors):
+                        break
+                    if message == LEAVE:
+                        self._is_leaving = True
+                    elif link := self._fork(*descriptors):
                         return link
+                if self._is_leaving and not self._links:
+                    break
+        process_tree.end_descendants(self._own)
+        return None
 
     def _fork(self, link: int, printed: int) -> socket.socket | None:
         """Fork; return the link in the child and None in the parent."""
@@ -119,20 +127,29 @@ def _is_left(link: socket.socket) -> bool:
 
 
 def main() -> None:
+    """Take as arguments the descriptor of the socket to the service, the crews' folder and their `.env` (or "")."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
+    folder, dotenv = Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3] else None
+    given: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):  # each crew's process tries again and reports it
+        os.chdir(folder)
+        given = world.load_variables(dotenv)
+    world.keep_out_others(dotenv)
     gc.disable()  # imports create no garbage; looking for it takes up a tenth of the startup time
     from crew_service.crewai.child_process import work  # imports CrewAI
 
     with contextlib.suppress(ImportError):
         importlib.import_module("lance_namespace")  # most of the loading time of a Flow's memory; starts no thread
+    for name in given:  # each crew's process reads the file as it is then
+        os.environ.pop(name, None)
     process_tree.adopt_orphans()
     sys.stdout.flush()  # otherwise each child would print it again
     gc.enable()
     gc.freeze()  # so that garbage collection in a child does not copy shared pages
     control.sendall(b"r")
     if link := ForkServer(control).serve():
-        work(link)
+        work(link, dotenv)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
+from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -47,6 +49,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
 
 from crew_service.crewai import step_events
+from crew_service.crewai.errors import UnsupportedCrew
 
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
@@ -56,6 +59,7 @@ COUNTS = ("_method_call_counts", "_method_execution_counts")
 EVENTS = "_pending_events"  # partially met and_() conditions
 OUTPUTS = "_method_outputs"
 WRAPPER = "_crew_service_wrapper"
+VECTOR_STORE = "DEFAULT_STORAGE_PATH"
 DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must obey", default=None)
 CALLED: ContextVar[tuple[Any, str, str] | None] = ContextVar("the tool called by its model's name for it", default=None)
 _watchers: list[Watcher] = []
@@ -347,6 +351,28 @@ class _Count(NoRecorder):
 
     def of_tool(self, tool: Any, *call: Any) -> None:
         self.calls += 1
+
+
+def keep_knowledge_in(folder: str, *, is_required: bool) -> None:
+    """Set the folder of the vector store, which CrewAI determined when it was imported."""
+    for name in ("constants", "config"):
+        module = sys.modules.get(f"crewai.rag.chromadb.{name}")
+        if hasattr(module, VECTOR_STORE):
+            setattr(module, VECTOR_STORE, folder)
+        elif module and is_required:
+            raise UnsupportedCrew(
+                f"CrewAI {version('crewai')} stores knowledge in a way that this release does not know, so crews in "
+                "one service would share it; run a service for each of them."
+            )
+
+
+def locked_memory(folder: Path) -> AbstractContextManager[None]:
+    """Return a lock that no process holds while it changes the memory in this folder."""
+    try:
+        from crewai_core.lock_store import lock
+    except ImportError:  # an older CrewAI
+        return nullcontext()
+    return lock(f"lancedb:{folder.resolve()}")
 
 
 def can_record() -> bool:

@@ -36,11 +36,7 @@ WANTED = "a Crew, a CrewBase class, a Flow, or a function that returns one of th
 
 def build(target: str) -> Served:
     """Create the crew or Flow that TARGET names. A process does so only once, so a module-level crew is also fresh."""
-    return _of_path(Path(target)) if is_path(target) else _named(target)
-
-
-def is_path(target: str) -> bool:
-    return Path(target).is_dir() or Path(target).suffix in (".jsonc", ".json", ".yaml", ".yml")
+    return _of_path(Path(target)) if project.is_path(target) else _named(target)
 
 
 def _of_path(path: Path) -> Served:

@@ -1,5 +1,8 @@
 """Gives every segment its own process, forked within milliseconds from one that has already imported CrewAI.
 
+Such a fork server serves the crews of one world. It starts when one of them first needs it, and if it has no work, it
+may leave again: each takes 190 MB.
+
 The service keeps one end of a socket to each process: however the service dies, the crews die with it.
 """
 
@@ -13,12 +16,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 from crew_service.crewai import process_tree
-from crew_service.crewai.channel import UNBORN, Channel, Message
+from crew_service.crewai.channel import FORK, LEAVE, UNBORN, Channel, Message
 from crew_service.crewai.output import LoadingLog, Output
+from crew_service.crewai.world import World
 from crew_service.restart import PREFIX
 
 SETTINGS = {
@@ -29,6 +34,7 @@ SETTINGS = {
 """Served crews send nothing to CrewAI and do not query PyPI, unless the environment enables it."""
 
 OLDEST = "1.15.3"  # the first version with hooks around each task
+MOST_IDLE = 4  # fork servers
 READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine
 EXIT = 1.0  # seconds for a process to exit after closing its socket
 
@@ -71,12 +77,46 @@ class CrewProcess:
         self._output.settle()
 
 
+class ProcessPools:
+    """One pool for each world; `most_idle` limits how many of them keep a fork server without work."""
+
+    def __init__(self, most_idle: int = MOST_IDLE) -> None:
+        self.most_idle = most_idle
+        self._lock = threading.Lock()
+        self._pools: OrderedDict[World, ProcessPool] = OrderedDict()  # the most recently used last
+
+    @contextlib.contextmanager
+    def worker(self, world: World, take: Callable[[bytes], None] | None = None) -> Iterator[CrewProcess]:
+        with self._lock:
+            pool = self._pools.setdefault(world, ProcessPool(world))
+            pool.in_use += 1
+        try:
+            with pool.worker(take) as worker:
+                yield worker
+        finally:
+            with self._lock:
+                pool.in_use -= 1
+                self._pools.move_to_end(world)
+                idle = [each for each in self._pools.values() if each.is_running and not each.in_use]
+                for each in idle[: max(0, len(idle) - self.most_idle)]:
+                    each.leave()
+
+
+PROCESSES = ProcessPools()  # of this service
+
+
 class ProcessPool:
-    def __init__(self) -> None:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.in_use = 0
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._was_ready = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._control is not None
 
     @contextlib.contextmanager
     def worker(self, take: Callable[[bytes], None] | None = None) -> Iterator[CrewProcess]:
@@ -86,6 +126,25 @@ class ProcessPool:
             yield worker
         finally:
             worker.end()
+
+    def leave(self) -> None:
+        """Let the fork server exit once the processes that were dismissed have; the next worker starts another."""
+        with self._lock:
+            control, process = self._control, self._process
+            self._control = self._process = None
+        if not (control and process):
+            return
+
+        def follow() -> None:
+            with control, contextlib.suppress(OSError):
+                control.sendall(LEAVE)
+                process.wait()
+
+        try:
+            threading.Thread(target=follow, name="crew-processes-leaving", daemon=True).start()
+        except RuntimeError:  # out of threads: closing the connection ends it at once
+            control.close()
+            process.wait()
 
     def _born(self, take: Callable[[bytes], None]) -> CrewProcess:
         """Fork, and retry once if the fork server was lost: a process that never started has done nothing."""
@@ -113,7 +172,7 @@ class ProcessPool:
                 os.close(reading)
                 raise
             with contextlib.suppress(OSError):  # the fork server is gone and will not answer
-                socket.send_fds(control, [b"f"], [theirs.fileno(), printed])
+                socket.send_fds(control, [FORK], [theirs.fileno(), printed])
         return Channel(mine), output
 
     def _alive(self) -> socket.socket:
@@ -132,7 +191,8 @@ class ProcessPool:
             self._process.kill()
             self._process.wait()
         mine, theirs = socket.socketpair()
-        command = [sys.executable, "-m", f"{__package__}.fork_server", str(theirs.fileno())]
+        place = (str(self.world.folder), str(self.world.dotenv or ""))
+        command = [sys.executable, "-m", f"{__package__}.fork_server", str(theirs.fileno()), *place]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603

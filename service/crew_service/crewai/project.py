@@ -1,4 +1,4 @@
-"""A CrewAI project on disk: its `[tool.crewai]` table in pyproject.toml and the environment that its processes need."""
+"""A CrewAI project on disk: its `[tool.crewai]` table in pyproject.toml and the import path that its processes need."""
 
 from __future__ import annotations
 
@@ -30,14 +30,11 @@ class Project:
     scripts: tuple[str, ...] = ()
 
     def enter(self) -> None:
-        """Set up this process for the project: working directory, import path and the variables in `.env`."""
-        from dotenv import load_dotenv  # a dependency of CrewAI; projects are recognized even without it
-
+        """Set up this process for the project: working directory and import path."""
         os.chdir(self.root)
         for folder in (self.root, self.root / "src"):
             if folder.is_dir() and str(folder) not in sys.path:
                 sys.path.insert(0, str(folder))
-        load_dotenv(self.root / ".env", override=False)
 
     def declaration(self) -> Path | None:
         """Return the file that describes the crew or Flow, if any."""
@@ -77,6 +74,11 @@ class Project:
         says = f"[tool.crewai] has type {self.kind!r}" if self.kind else "there is no [tool.crewai] type"
         found = ", ".join(sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))[:10])
         return f"{says}, and no {what} was found; the folder contains {found or 'no files'}."
+
+
+def is_path(target: str) -> bool:
+    """Whether a target is a project's folder or the file that describes a crew or Flow."""
+    return Path(target).is_dir() or Path(target).suffix in (".jsonc", ".json", ".yaml", ".yml")
 
 
 def of_folder(folder: Path) -> Project:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import pytest
 from crew_client import eventually
-from engine_stub import EngineStub, alive
+from engine_stub import CREWS, EngineStub, alive
 
 from crew_service.crewai.channel import Channel
 from crew_service.crewai.process_pool import ProcessPool
+from crew_service.crewai.world import world_of
 from crew_service.engine import machine
 from crew_service.engine.crew import Cancelled, Completed, CrewFailed, PendingReview
 from scripts.stack.waiting import FACTOR
@@ -57,12 +58,12 @@ def test_crews_go_on_when_the_process_that_they_are_forked_from_is_killed(play: 
 
 
 def test_a_parent_process_that_is_killed_again_and_again_is_trouble_of_the_machine() -> None:
-    pool, over = ProcessPool(), threading.Event()
+    pool, over = ProcessPool(world_of(str(CREWS / "unruly.py:unruly"))), threading.Event()
     with pool.worker():
         pass
 
     def kill() -> None:
-        while not over.wait(0.02):
+        while not over.wait(0.001):
             if pool._process and pool._process.poll() is None:
                 pool._process.kill()
 

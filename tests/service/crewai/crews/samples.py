@@ -236,6 +236,13 @@ def with_memory() -> Crew:
     return Crew(agents=[of], tasks=[task("draft", of, human_input=True), task("final", of)], memory=memory)
 
 
+def remembering() -> Crew:
+    """Return a crew that remembers a secret, and whose prompts contain what it recalls."""
+    of = agent(llm=Scribe(model="scribe", otherwise="Confidential, of the first."))
+    memory = Memory(embedder=length, llm=Scribe(model="scribe"))
+    return Crew(agents=[of], tasks=[task("final", of)], memory=memory)
+
+
 def with_a_replaced_output() -> Crew:
     def after(output: Any) -> Any:
         output.raw = {"total": 3}
