@@ -48,6 +48,7 @@ UNNOTICED = frozenset(
         "S23",
     }
     | {
+        "S50",
         "S51",
         "A22",
         "A27",
@@ -240,6 +241,7 @@ ROWS = {
     "S55": ("a Flow with a state of many MB, or too large to be kept", "stored once; too large: the Flow runs on"),
     "S56": ("a tool rule beside a Flow that names no tool or crew", "the start is refused; no call runs unapproved"),
     "S61": ("continued twice, changed, or by another user", "one kickoff continues it; the others get 404, 409 or 422"),
+    "S50": ("memory of two users' executions", "neither recalls anything of the other's"),
     "S51": ("two crews in a service, with memory, knowledge, `.env`, tokens", "neither gets anything of the other"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "rejected, or accepted once"),

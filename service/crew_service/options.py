@@ -87,6 +87,13 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="how long finished executions are kept (%(default)g)",
     )
+    option(
+        "--keep-memory-days",
+        type=positive(float),
+        metavar="DAYS",
+        help="how long CrewAI crews remember (default: for ever)",
+    )
+    option("--shared-memory", action="store_true", help="let users share the organization's memory")
     option("--log-format", choices=sorted(logs.FORMATS), default="json", help="(%(default)s)")
     option("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
 
@@ -147,7 +154,12 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
     rules, flow_tools = _tool_rules(arguments.tool, targets), _flow_tools(arguments.flow_tool, targets)
     if arguments.idle_crews is not None:
         PROCESSES.most_idle = arguments.idle_crews
-    places = places_of(targets, getattr(arguments, "crew_token", None))
+    places = places_of(
+        targets,
+        getattr(arguments, "crew_token", None),
+        has_users="user_token" in arguments and bool(user_tokens(arguments)),
+        shares_memory=arguments.shared_memory,
+    )
     crews = {
         name: load(target, JournalOptions(rules[name], tuple(flow_tools[name]), arguments.journal), places[name])
         for name, target in targets.items()
@@ -230,6 +242,7 @@ def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew
         max_connections=given.get("max_connections"),
         prices=prices_of(arguments),
         keep_days=arguments.keep_days,
+        keep_memory_days=arguments.keep_memory_days,
         oldest_release=_oldest_release(crews.values()),
         flow_webhook=given.get("flow_webhook"),
         flow_webhook_secret=given.get("flow_webhook_secret") or os.environ.get(SECRET_VARIABLE, ""),

@@ -168,6 +168,9 @@ class ScriptedCrew:
     def has_tool(self, rule: ToolRule) -> bool:
         return rule.matches(self._tools)
 
+    def forget_memory(self, before: float, stopping: Cancellation) -> None:
+        """Do nothing, because such a crew has no memory."""
+
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
         return None
 

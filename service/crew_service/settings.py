@@ -32,3 +32,4 @@ class Settings:
     webhook_attempts: int = 20  # with growing pauses, about eight hours in total
     webhook_secret: str | None = field(default=None, repr=False)  # signs webhooks, if set
     keep_days: float = 30.0  # how long finished executions are kept
+    keep_memory_days: float | None = None  # how long crews remember; None for ever

@@ -225,7 +225,10 @@ def _done(service: ServiceConnection, request: Message, dotenv: Path | None) -> 
             internals.give_tool(AskPerson())
     try:
         world.load_variables(dotenv)
-        told = storage.use(request["place"])
+        told = storage.use(request["place"], owner=request.get("owner"))
+        if before := request.get("forget"):
+            storage.forget(before)
+            return {"type": "forgotten"}
         served = loading.build(request["target"])
         if kept or edit:
             internals.record_tools()

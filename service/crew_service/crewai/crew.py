@@ -116,7 +116,7 @@ class CrewAICrew:
         told["done"] = len(job.done)
         state = job.flow_state() if self.kind == "flow" else None
         told["flow_state"] = state is not None
-        request = {**self._request, "job": told, "trace": tracing.carrier()}
+        request = {**self._request, "owner": job.owner, "job": told, "trace": tracing.carrier()}
         if self._keeps_journal:
             request["journal"] = {
                 "entries": len(recorded),
@@ -139,6 +139,14 @@ class CrewAICrew:
             if self._keeps_journal:
                 raise
             raise CrewFailed(str(killed)) from None
+
+    def forget_memory(self, before: float, stopping: Cancellation) -> None:
+        try:
+            self._asked({**self._request, "forget": before}, "forgotten", seconds=LOADING, stopping=stopping)
+        except Cancelled:  # the next service goes on
+            pass
+        except (CrewFailed, ProcessPoolClosed, OSError) as error:
+            log.warning("the crew's memory cannot be searched for what is too old: %s", _line(str(error)))
 
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
         """Check an edited answer in a separate process, because models and guardrails are the crew's own code."""

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from datetime import datetime, timedelta, timezone
 from functools import partial, wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -59,6 +60,7 @@ COUNTS = ("_method_call_counts", "_method_execution_counts")
 EVENTS = "_pending_events"  # partially met and_() conditions
 OUTPUTS = "_method_outputs"
 WRAPPER = "_crew_service_wrapper"
+IN_USE = timedelta(hours=1)  # a version of the memory that another process may still read
 VECTOR_STORE = "DEFAULT_STORAGE_PATH"
 DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must obey", default=None)
 CALLED: ContextVar[tuple[Any, str, str] | None] = ContextVar("the tool called by its model's name for it", default=None)
@@ -364,6 +366,16 @@ def keep_knowledge_in(folder: str, *, is_required: bool) -> None:
                 f"CrewAI {version('crewai')} stores knowledge in a way that this release does not know, so crews in "
                 "one service would share it; run a service for each of them."
             )
+
+
+def forget_memory(folder: Path, before: float) -> None:
+    """Delete what was remembered in this folder before this time, and the files of what was deleted an hour ago."""
+    from crewai.memory.storage.lancedb_storage import LanceDBStorage
+
+    stored = LanceDBStorage(str(folder), compact_every=0)
+    stored.delete(older_than=datetime.fromtimestamp(before, timezone.utc).replace(tzinfo=None))
+    if stored._table is not None:
+        stored._table.optimize(cleanup_older_than=IN_USE)
 
 
 def locked_memory(folder: Path) -> AbstractContextManager[None]:

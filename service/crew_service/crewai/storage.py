@@ -1,5 +1,8 @@
 """The folder in which CrewAI keeps a crew's memory, knowledge and Flow states. It runs in the crew's process.
 
+Knowledge and states are the crew's. So is the memory of the organization's executions; each user's is in a folder of
+that user inside the crew's.
+
 A crew that is served alone uses CrewAI's folder: `CREWAI_STORAGE_DIR`, or one named after the working directory. Where
 several crews would share a folder, each has its own inside it, named after the crew.
 """
@@ -7,6 +10,7 @@ several crews would share a folder, each has its own inside it, named after the 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -21,13 +25,15 @@ from crew_service.crewai import internals
 VARIABLE = "CREWAI_STORAGE_DIR"
 BEGUN = ".crew-service"  # a file in each crew's own folder
 MEMORY = "memory"
+OWNERS = "owners"
 STATES = "flow_states.db"
 
 
-def use(place: dict[str, Any]) -> list[str]:
+def use(place: dict[str, Any], *, owner: str | None = None) -> list[str]:
     """Set the folder of this process; return what users should know if the crew begins a new one.
 
     :param place: from `world.Place.message`
+    :param owner: the user whose execution this process runs
     """
     shared = Path(db_storage_path())
     memory = Path(os.environ.get(VARIABLE) or shared).absolute() / MEMORY  # CrewAI resolves it in another way
@@ -35,10 +41,47 @@ def use(place: dict[str, Any]) -> list[str]:
     has_begun = bool(place["name"]) and (own / BEGUN).exists()
     is_own = place["is_shared"] or VARIABLE in os.environ if place["is_one_of_several"] else has_begun
     told = [] if has_begun or not is_own else _begin(own, shared / STATES, memory, place)
+    folder = own if is_own else shared
     if is_own:
-        os.environ[VARIABLE] = str(own)
-    internals.keep_knowledge_in(str(own if is_own else shared), is_required=is_own)
+        os.environ[VARIABLE], memory = str(own), own / MEMORY
+    internals.keep_knowledge_in(str(folder), is_required=is_own)
+    if place["has_users"] and not place["shares_memory"]:
+        told += _begin_owners(folder / OWNERS, memory)
+    if owner is not None and not place["shares_memory"]:
+        os.environ[VARIABLE] = str(_of_owner(folder, owner))
     return told
+
+
+def forget(before: float) -> None:
+    """Delete what the crew, for any of its owners, remembered before this time."""
+    folder = Path(db_storage_path())
+    own = Path(os.environ.get(VARIABLE) or folder).absolute() / MEMORY
+    for memory in (own, *(folder / OWNERS).glob(f"*/{MEMORY}")):
+        if memory.exists():
+            internals.forget_memory(memory, before)
+
+
+def _begin_owners(owners: Path, memory: Path) -> list[str]:
+    """Make the folder of users' memory; return what they should know if they shared the crew's memory until now."""
+    if owners.exists():
+        return []
+    owners.mkdir(parents=True)
+    if not memory.exists() or not any(memory.iterdir()):
+        return []
+    return [
+        f"each user's executions now have a memory of their own, in {owners}, which is empty at first; {memory} "
+        "remains that of the organization's. To let a user go on with it, stop the service and copy it to "
+        f"{owners}/SHA-256 of the user's name/{MEMORY}; with --shared-memory, users share it as before"
+    ]
+
+
+def _of_owner(folder: Path, owner: str) -> Path:
+    """Return a user's folder, in which the crew's Flow states appear, too: a state is found only by its id."""
+    own = folder / OWNERS / hashlib.sha256(owner.encode("utf-8", "surrogateescape")).hexdigest()
+    own.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (own / STATES).symlink_to(Path("..", "..", STATES))
+    return own
 
 
 def _begin(own: Path, states: Path, memory: Path, place: dict[str, Any]) -> list[str]:
@@ -47,7 +90,8 @@ def _begin(own: Path, states: Path, memory: Path, place: dict[str, Any]) -> list
     if own.exists() and any(own.iterdir()):
         (own / BEGUN).touch()
         return []
-    takes_memory = place["takes_memory"] and memory.exists()
+    is_memory = memory.exists() and any(memory.iterdir())
+    takes_memory = place["takes_memory"] and is_memory
     with tempfile.TemporaryDirectory(dir=own.parent, prefix=f".{own.name}-") as place_for_both:
         new = Path(place_for_both, own.name)
         new.mkdir()
@@ -73,7 +117,7 @@ def _begin(own: Path, states: Path, memory: Path, place: dict[str, Any]) -> list
         told += f", which begins with a copy of the {' and '.join(kept)} that it shared with other crews"
     if takes_memory:
         return [f"{told}; to begin without that memory, stop the service and delete {own / MEMORY}"]
-    if memory.exists():
+    if is_memory:
         told += f"; its memory is empty, because {memory} may hold what other crews remember"
         return [f"{told}; to keep that, stop the service and copy it to {own / MEMORY}"]
     return [told] if kept else []

@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ class Place:
     :param is_one_of_several: whether the service serves other crews
     :param is_shared: whether another crew's project has the same storage folder unless `CREWAI_STORAGE_DIR` is set
     :param takes_memory: whether the crew's memory may begin with a copy of the shared one
+    :param has_users: whether users have tokens for it
+    :param shares_memory: whether all users share the organization's memory
     """
 
     world: World
@@ -52,15 +54,24 @@ class Place:
     is_one_of_several: bool = False
     is_shared: bool = False
     takes_memory: bool = True
+    has_users: bool = False
+    shares_memory: bool = False
 
     def message(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("name", "is_one_of_several", "is_shared", "takes_memory")}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "world"}
 
 
-def places_of(targets: Mapping[str, str], tokens: Collection[tuple[str, str | None, str]] | None) -> dict[str, Place]:
+def places_of(
+    targets: Mapping[str, str],
+    tokens: Collection[tuple[str, str | None, str]] | None,
+    *,
+    has_users: bool = False,
+    shares_memory: bool = False,
+) -> dict[str, Place]:
     """Return the place of each crew.
 
     :param tokens: the crews' own tokens, as (crew, user, token); None if this process does not know them
+    :param has_users: whether users have tokens for all crews
     """
     own = {name: _digest(each for each in tokens or () if each[0] == name) for name in targets}
     worlds = {name: world_of(target, own[name]) for name, target in targets.items()}
@@ -71,6 +82,8 @@ def places_of(targets: Mapping[str, str], tokens: Collection[tuple[str, str | No
             is_one_of_several=len(targets) > 1,
             is_shared=any(_would_share(world, other) for other in worlds.values()),
             takes_memory=tokens is not None and not own[name],
+            has_users=has_users or any(crew == name and user for crew, user, _ in tokens or ()),
+            shares_memory=shares_memory,
         )
         for name, world in worlds.items()
     }

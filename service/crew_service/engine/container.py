@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
@@ -48,7 +49,11 @@ class Process:
         if settings.oldest_release:
             keep_out_earlier(self.database, settings.oldest_release)
         self.flow_webhook = _flow_webhook(settings)
-        self.retention = Retention(self.database, keep_days=settings.keep_days)
+        self.retention = Retention(
+            self.database,
+            keep_days=settings.keep_days,
+            forget_memory=self._forget_memory if settings.keep_memory_days else None,
+        )
         self.printed = PrintedWriter(self.database, settings)
         self.membership = Membership(self.database, on_loss=self._cancel_all)
         self.outbox = Outbox(
@@ -101,6 +106,12 @@ class Process:
         self.membership.stop()
         self.database.close()
         tracing.stop()
+
+    def _forget_memory(self) -> None:
+        assert self.settings.keep_memory_days
+        before = time.time() - self.settings.keep_memory_days * 86400
+        for crew in self.crews.values():
+            crew.crew.forget_memory(before, self.stopping)
 
     def _cancel_all(self) -> None:
         for crew in self.crews.values():

@@ -182,6 +182,7 @@ class Job:
     gate: ReviewDecision | None = None
     cancelled: Cancellation = field(default_factory=Cancellation)
     restore_from: str | None = None  # the id of a state that a Flow has stored
+    owner: str | None = None  # the user who started the execution; None for the organization
     printed: Printed = field(default_factory=Printed)  # receives the crew's printed output
     steps: int = 0  # the number of the execution's newest step
     recorded: Callable[[], list[JournalEntry]] = list  # reads the journal of unfinished tasks
@@ -319,6 +320,10 @@ class Crew(Protocol):
         ...
 
     def run(self, job: Job, report: Report) -> Outcome: ...
+
+    def forget_memory(self, before: float, stopping: Cancellation) -> None:
+        """Delete what the crew remembered before this time, for all owners."""
+        ...
 
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
         """Return why `text` cannot be the output of a waiting task, as the end of a sentence; None if it can.

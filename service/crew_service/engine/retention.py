@@ -1,4 +1,7 @@
-"""Deletes executions that ended more than `keep_days` ago, and clears erased secrets from the database's log."""
+"""Deletes executions that ended more than `keep_days` ago, and clears erased secrets from the database's log.
+
+Where crews shall not remember for ever, it also lets them forget.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ log = logging.getLogger(__name__)
 
 TICK = 0.5  # seconds until erased secrets are also gone from the log
 PAUSE = 60.0  # seconds between searches for old executions
+MEMORY_PAUSE = 3600.0  # seconds between searches of crews' memory, which need a process for each crew
 LONGEST = 3600.0  # maximum seconds for a round
 AT_ONCE = 500  # executions changed in one transaction
 LONGEST_WRITE = 0.05  # seconds until it ends earlier, because large executions take long and kickoffs wait meanwhile
@@ -34,10 +38,13 @@ FORGET = [
 
 
 class Retention:
-    def __init__(self, database: Database, *, keep_days: float) -> None:
+    def __init__(
+        self, database: Database, *, keep_days: float, forget_memory: Callable[[], None] | None = None
+    ) -> None:
         self._database = database
         self._keep_seconds = keep_days * 86400
-        self._next_round = 0.0
+        self._forget_memory = forget_memory
+        self._next_round = self._next_of_memory = 0.0
         self.loop = Background("retention", self._step, pause=TICK, behind=LONGEST)
         self.start = self.loop.start
         self.stop = self.loop.stop
@@ -50,6 +57,9 @@ class Retention:
             note_ends(self._database, now=now, is_stopping=self._is_stopping)
             forget_old(self._database, before=now - self._keep_seconds, is_stopping=self._is_stopping)
             add_up_counts(self._database, is_stopping=self._is_stopping)
+        if self._forget_memory and time.monotonic() > self._next_of_memory:
+            self._next_of_memory = time.monotonic() + MEMORY_PAUSE
+            self._forget_memory()
 
     def _is_stopping(self) -> bool:
         """Return whether to stop; checked after each transaction, because a service that stops slowly may be killed."""

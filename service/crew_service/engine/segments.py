@@ -109,6 +109,7 @@ class Segment:
             done,
             _decided(row.gate),
             restore_from=row.restore_from,
+            owner=row.owner,
             printed=printed.of(row.id),
             steps=row.steps,
             cancelled=cancelled,

@@ -37,6 +37,7 @@ class EngineStub:
         self.waiting: PendingReview | None = None
         self.execution_id = "an-execution"
         self.restore_from: str | None = None
+        self.owner: str | None = None
         self.journal: dict[int, JournalEntry] = {}
         self.steps = 0
         self.flow_state: str | None = None
@@ -50,6 +51,7 @@ class EngineStub:
             self.gate,
             self.cancelled,
             restore_from=self.restore_from,
+            owner=self.owner,
             steps=self.steps,
             recorded=lambda: list(self.journal.values()),
             flow_state=lambda: self.flow_state,

@@ -353,5 +353,6 @@ def test_s56_a_rule_that_a_flow_cannot_keep_ends_the_start(
     for name in ("asking.py", "scribe.py"):
         (tmp_path / name).write_text((CREWS / name).read_text())
     (tmp_path / "pyproject.toml").write_text(f"[tool.airflow-crew-service]\n{settings}\n")
-    ended = Command.refused(tmp_path, "--token", TOKEN, *served, environment=environment(server))
+    variables = {**environment(server), "CREWAI_STORAGE_DIR": str(tmp_path / "stored")}
+    ended = Command.refused(tmp_path, "--token", TOKEN, *served, environment=variables)
     assert (ended.returncode, ended.stderr.count("\n"), reason in ended.stderr) == (2, 1, True), ended.stderr

@@ -1,0 +1,159 @@
+"""What one user's execution remembers is recalled in that user's only, until it is too old."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from crew_client import Client, eventually
+from databases import new_sqlite
+from engine_stub import CREWS, EngineStub
+
+from crew_service import cli, options
+from crew_service.crewai import load
+from crew_service.engine.crew import Cancellation, Crew
+from crew_service.local import running_service
+from crew_service.scripted_crew import DEMO, ScriptedCrew
+from scripts.stack.waiting import PATIENCE
+
+pytestmark = pytest.mark.row("S50")
+TARGET = f"{CREWS / 'samples.py'}:remembering"
+SECRET = "Confidential, of"
+TOKENS = {"ann": "ann-token-0123456789", "bob": "bob-token-0123456789"}
+
+
+@pytest.fixture(autouse=True)
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CREWAI_STORAGE_DIR", str(tmp_path / "storage"))
+    monkeypatch.chdir(tmp_path)  # a world of its own
+    return tmp_path / "storage"
+
+
+def served(*words: str) -> Crew:
+    """Load the crew as the command does."""
+    return options.crews_of(cli._parser().parse_args(["serve", "--crew", TARGET, *words]))[""]
+
+
+def recalls(crew: Crew, log: Path, owner: str | None) -> bool:
+    """Run the crew for an owner, and say whether it recalls what an earlier execution answered."""
+    run = EngineStub(crew, log / f"{owner}-{time.monotonic_ns()}")
+    run.owner = owner
+    run.segment()
+    return SECRET in prompts(run)
+
+
+def prompts(run: EngineStub) -> str:
+    return str([each["turns"] for each in run.entries() if each["call"] == "final"])
+
+
+def test_s50_what_one_owner_remembers_is_not_in_anothers_prompts(tmp_path: Path) -> None:
+    crew = load(TARGET)
+    assert not recalls(crew, tmp_path, "ann")
+    assert not recalls(crew, tmp_path, "bob")
+    assert not recalls(crew, tmp_path, None)
+    assert all(recalls(crew, tmp_path, owner) for owner in ("ann", "bob", None))
+
+
+def test_s50_users_of_the_service_have_a_memory_each(tmp_path: Path) -> None:
+    crew = load(TARGET)
+    tokens = list(TOKENS.items())
+    with running_service(crew=crew, db=new_sqlite(tmp_path / "service.db"), user_tokens=tokens) as service:
+
+        def recalled(user: str) -> bool:
+            run, client = (
+                EngineStub(crew, tmp_path / f"{user}-{time.monotonic_ns()}"),
+                Client(service.url, TOKENS[user]),
+            )
+            started = client.post("/kickoff", {"inputs": run.inputs}).json()["kickoff_id"]
+            eventually(lambda: client.status(started)["status"] == "completed", "the end")
+            return SECRET in prompts(run)
+
+        assert [recalled(user) for user in ("ann", "bob", "ann")] == [False, False, True]
+
+
+def test_s50_shared_memory_is_everybodys(tmp_path: Path) -> None:
+    crew = served("--user-token", f"ann={TOKENS['ann']}", "--shared-memory")
+    assert not recalls(crew, tmp_path, "ann")
+    assert recalls(crew, tmp_path, "bob")
+
+
+def test_s50_the_first_start_says_that_users_begin_with_an_empty_memory(
+    tmp_path: Path, storage: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not recalls(served(), tmp_path, None)
+    served("--user-token", f"ann={TOKENS['ann']}", "--shared-memory")
+    assert caplog.text == ""
+    crew = served("--user-token", f"ann={TOKENS['ann']}")
+    assert f"a memory of their own, in {storage / 'owners'}, which is empty at first" in caplog.text
+    caplog.clear()
+    served("--user-token", f"ann={TOKENS['ann']}")
+    assert caplog.text == ""
+    assert not recalls(crew, tmp_path, "ann")
+    assert recalls(crew, tmp_path, None), "the organization keeps it"
+
+
+def test_s50_a_memory_copied_as_the_first_start_says_is_the_users(tmp_path: Path, storage: Path) -> None:
+    crew = load(TARGET)
+    assert not recalls(crew, tmp_path, None)
+    own = storage / "owners" / hashlib.sha256(b"ann").hexdigest()
+    own.mkdir(parents=True)
+    (storage / "memory").rename(own / "memory")
+    assert recalls(crew, tmp_path, "ann")
+
+
+FLOW = """
+from crewai.flow import Flow, persist, start
+
+@persist()
+class Counts(Flow):
+    @start()
+    def count(self):
+        self.state["count"] = self.state.get("count", 0) + 1
+        return str(self.state["count"])
+"""
+
+
+def test_s50_a_user_continues_a_state_that_was_stored_earlier(tmp_path: Path, storage: Path) -> None:
+    (tmp_path / "counting.py").write_text(FLOW)
+    crew = load(f"{tmp_path / 'counting.py'}:Counts")
+    runs = [EngineStub(crew, tmp_path / "log") for _ in range(3)]
+    for count, run in enumerate(runs):
+        run.inputs, run.execution_id = {}, f"execution-{count}"
+        run.restore_from = f"execution-{count - 1}" if count else None
+        run.owner = "ann" if count else None
+        assert run.segment().output == str(count + 1)
+    assert (storage / "flow_states.db").is_file()
+
+
+def test_s50_what_is_too_old_is_forgotten_for_each_owner(tmp_path: Path) -> None:
+    crew = load(TARGET)
+    run = EngineStub(crew, tmp_path / "log")
+    owners = ("ann", None)
+    for owner in owners:
+        recalls(crew, tmp_path, owner)
+    crew.forget_memory(time.time() - 3600, run.cancelled)
+    assert all(recalls(crew, tmp_path, owner) for owner in owners)
+    crew.forget_memory(time.time() + 3600, run.cancelled)
+    assert not any(recalls(crew, tmp_path, owner) for owner in owners)
+
+
+class Forgetful(ScriptedCrew):
+    def __init__(self) -> None:
+        super().__init__(DEMO)
+        self.told = threading.Event()
+
+    def forget_memory(self, before: float, stopping: Cancellation) -> None:
+        if abs(time.time() - before - 2 * 86400) < 3600:
+            self.told.set()
+
+
+def test_s50_the_service_forgets_only_if_it_is_told_to(tmp_path: Path) -> None:
+    keeps, forgets = Forgetful(), Forgetful()
+    with running_service(crew=keeps, db=new_sqlite(tmp_path / "keeps.db")) as service:
+        with running_service(crew=forgets, db=new_sqlite(tmp_path / "forgets.db"), keep_memory_days=2.0):
+            assert forgets.told.wait(PATIENCE)
+        Client(service.url, service.token).kickoff()
+    assert not keeps.told.is_set()
