@@ -118,6 +118,7 @@ class Segment:
             flow_state=partial(_flow_state, database, row.id, cancelled),
         )
         self._steps: int = row.steps
+        self._has_state = bool(done) or row.gate is not None  # of a Flow, perhaps; it may contain secrets
         self._kills: int = row.kills
 
     @property
@@ -274,6 +275,7 @@ class Segment:
     def _put_state(self, flow_state: str | None) -> Store | None:
         if flow_state is None:
             return None
+        self._has_state = True
         return lambda connection, now: flow_states.put(connection, self.execution_id, flow_state)
 
     def _finish(self, task: Any, flow_state: str | None) -> bool:
@@ -377,7 +379,7 @@ class Segment:
     def _move_once(self, step: states.Move, news: News | None = None, **values: Any) -> bool:
         over = queries.ended(self._database.now()) if step.target in states.OVER else {}
         moved = self._write_once(step, news, work_seconds=self.work_seconds, **self._cost, **over, **values)
-        if over and (self._row.webhooks or self._steps):
+        if over and (self._row.webhooks or self._steps or self._has_state):
             self._database.erased.set()
         if moved:
             log.info("%s", step.target, extra={"execution_id": self.execution_id})

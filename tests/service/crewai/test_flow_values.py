@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine_stub import CREWS, EngineStub
+from pydantic import BaseModel
 
 from crew_service.crewai import load
 from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, TaskDone
@@ -179,3 +180,33 @@ def test_a_crew_whose_output_could_not_be_kept_says_so_in_a_new_process(play: Pl
     run.done = run.done[:1]
     with pytest.raises(CrewFailed, match=r"cannot continue in a new process: of the output of the task 'first'"):
         run.segment()
+
+
+def test_a_question_that_0_2_0_stored_is_answered_with_this_release(play: Player) -> None:
+    run = flow(play, "CamelFlow")
+    run.segment()
+    assert run.waiting
+    stored = run.waiting.state
+    question = {name: value for name, value in stored["waiting"][0].items() if name != "kept"}
+    stored["waiting"] = [{**question, "method_output": "coffee", "metadata": {}}]
+    stored["memory"]["_method_outputs"] = [{"method": "draft", "output": "coffee", "answer": None}]
+    stored["state"] = {"id": run.execution_id, "log": str(run.log), "draft_text": "tea", "work_count": 7}
+    run.flow_state = None
+    assert output(run.answer("yes")) == "tea 7"
+
+
+def test_results_that_0_2_0_stored_are_replayed_by_this_release(play: Player) -> None:
+    run = flow(play, "ResultFlow")
+    run.inputs["kind"] = "a model"
+    run.segment()
+    state = {"id": "x", "log": str(run.log), "kind": "everything", "way": "", "thing": None}
+    data = {"text": "a", "number": 3}
+    result = {"model": ["crew_of_kept", "LastPage"], "data": data}
+    run.done, run.flow_state = [{**run.done[0], "point": {"result": result, "state": state}}], None
+    assert output(run.segment()) == repr(LastPage(**data))
+    assert run.calls() == ["make"]
+
+
+class LastPage(BaseModel):
+    text: str
+    number: int
