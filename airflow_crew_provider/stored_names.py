@@ -57,6 +57,9 @@ RUN_STATE = "crew_run"
 # Prefix of the names of the Variables that record a DAG run's executions, followed by a hash.
 EXECUTION_RECORD_KEY = "crew_execution_"
 
+# Prefix of the names of the Variables with the keys of sealed texts; Airflow masks Variables by the word "secret".
+SEAL_KEY = "crew_secret_"
+
 # The fields of the review form.
 FEEDBACK_FIELD = "human_feedback"
 EDIT_FIELD = "edited_draft"

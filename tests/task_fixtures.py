@@ -85,7 +85,7 @@ def connect(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> Connect:
 
 @pytest.fixture
 def a_memory(monkeypatch: pytest.MonkeyPatch) -> Variables:
-    """On versions without a state store, and where a clear empties it, Variables serve in every test."""
+    """Keep the records of tasks without a database."""
     from faults.variables import stand_in_for_variables
 
     return stand_in_for_variables(monkeypatch)
@@ -107,27 +107,17 @@ def inbox_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
 
 @pytest.fixture
 def a_state_store(a_memory: Variables, monkeypatch: pytest.MonkeyPatch) -> None:
-    from faults.variables import keep_in_state_store
+    from faults.variables import keep_beside_state_store
 
-    keep_in_state_store(monkeypatch)
-
-
-@pytest.fixture
-def store_of(a_memory: Variables) -> Callable[[TaskRun], Any]:
-    """Return what a task keeps its record in on this Airflow."""
-    from airflow_crew_provider.compat import task_state, version
-
-    if task_state.NEVER_EXPIRE is None or version.clears_discard_task_state():
-        return lambda task_run: a_memory
-    return lambda task_run: task_run.store
+    keep_beside_state_store(monkeypatch)
 
 
 @pytest.fixture
-def full(store_of: Callable[[TaskRun], Any]) -> Callable[[TaskRun], None]:
+def full(a_memory: Variables) -> Callable[[TaskRun], None]:
     """Let nothing be recorded any more once the answer to a POST has come."""
 
     def full(task_run: TaskRun) -> None:
-        store = store_of(task_run)
+        store = a_memory
         keep = store.set
 
         def refuse(key: str, value: Any, **more: Any) -> None:

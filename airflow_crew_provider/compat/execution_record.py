@@ -19,7 +19,8 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Variable
 
-from airflow_crew_provider.compat.task_state import found_or_none, task_identity
+from airflow_crew_provider.compat.task_instance import task_identity
+from airflow_crew_provider.compat.variables import found_or_none
 from airflow_crew_provider.compat.version import has_human_in_the_loop
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import EXECUTION_RECORD_KEY

@@ -14,12 +14,11 @@ try may have failed because of a different question or tool. After a clear, the 
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import NoReturn
 
 from airflow.providers.common.compat.sdk import (
@@ -33,7 +32,7 @@ from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.client.deployment import FLOW
 from airflow_crew_provider.compat import metrics
-from airflow_crew_provider.compat.task_state import Attempt, NoTaskState, task_identity, task_state_of
+from airflow_crew_provider.compat.task_instance import task_identity
 from airflow_crew_provider.exceptions import (
     REFUSED,
     CrewBadRequest,
@@ -41,9 +40,11 @@ from airflow_crew_provider.exceptions import (
     CrewError,
     CrewExecutionFailed,
 )
-from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, StoredPost, fingerprint
+from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, fingerprint
 from airflow_crew_provider.models import Execution, Json, Kickoff, reported
 from airflow_crew_provider.stored_names import AGENT_STATE
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.store import NoStore, store_of
 from airflow_crew_provider.wait.outcomes import is_over
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import (
@@ -230,7 +231,7 @@ class Consultation:
     def _kickoff(self, inputs: Json, sender: Sender) -> str:
         """Send the kickoff once and record it."""
         left, keyed = self._left(), self._crew.connection.idempotency_keys
-        key = self._record.intend(sender, keyed=keyed, asked_in=self._record.attempt.try_number)
+        key = self._record.intend(sender, keyed=keyed)
         request = Kickoff(inputs=inputs, meta=_meta(), idempotency_key=key if keyed else None)
         try:
             kickoff_id = self._crew.send_kickoff(request, timeout=left).kickoff_id
@@ -278,32 +279,38 @@ class Consultation:
             return fate_of_stop(kickoff_id, error)
 
 
+class _Asked:
+    """The questions that the task has asked since it began: its try may run again under the same number."""
+
+    def __init__(self) -> None:
+        self._context: object = None
+        self._numbers: Counter[str] = Counter()
+
+    def count(self, context: object, name: str) -> int:
+        """Return how often the task has now asked this question."""
+        if context is not self._context:
+            self._context, self._numbers = context, Counter()
+        self._numbers[name] += 1
+        return self._numbers[name]
+
+
+_ASKED = _Asked()
 _FINDING = threading.Lock()  # a model may ask several questions concurrently
 
 
 def _record_of(question: Json) -> PostRecord:
-    """Return the record for a question; a separate one if the same try asks it again."""
+    """Return the record for a question; a separate one if the task asks it again while it runs."""
     name = fingerprint(question)
     try:
         context = get_current_context()
     except Exception:  # outside a task
-        return PostRecord(NoTaskState(), Attempt(), name)
+        return PostRecord(NoStore(), Attempt(), name)
     attempt = Attempt.of(context, context.get("task"))
     with _FINDING:
-        names = (f"{AGENT_STATE}__{name[:16]}_{number}" for number in itertools.count(1))
-        records = (PostRecord(task_state_of(context, each), attempt, name) for each in names)
-        record = next(each for each in records if not _is_asked_now(each))
-        kept = StoredPost() if attempt.is_of_another_run(record.newest.attempt) else record.newest
-        attempt.tell_doubt(kept.attempt)
-        by_this_try = {**kept.attempt, "run_started": attempt.run_started}
-        record.keep(replace(kept, attempt=by_this_try, more={**kept.more, "asked_in": attempt.try_number}))
+        number = _ASKED.count(context, name)
+        record = PostRecord(store_of(context, f"{AGENT_STATE}__{name[:16]}_{number}"), attempt, name)
+        record.begin_try()
     return record
-
-
-def _is_asked_now(record: PostRecord) -> bool:
-    """Return whether this try has already asked a record's question."""
-    kept, attempt = record.newest, record.attempt
-    return kept.more.get("asked_in") == attempt.try_number and not attempt.started_again(kept.attempt)
 
 
 @contextmanager

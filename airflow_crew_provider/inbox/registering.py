@@ -13,14 +13,8 @@ from airflow.providers.common.compat.sdk import Variable, mask_secret
 
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat.encryption import seal
-from airflow_crew_provider.compat.task_state import (
-    RelatedTask,
-    has_variable,
-    pull_shared,
-    push_shared,
-    task_identity,
-    task_state_of,
-)
+from airflow_crew_provider.compat.task_instance import RelatedTask, pull_shared, push_shared, task_identity
+from airflow_crew_provider.compat.variables import has_variable
 from airflow_crew_provider.compat.version import has_inbox
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewInvalidInput
 from airflow_crew_provider.inbox.messages import (
@@ -36,6 +30,7 @@ from airflow_crew_provider.inbox.rows import FlowRun, RegisteredTask
 from airflow_crew_provider.inbox.source import get
 from airflow_crew_provider.models import Json, Webhooks
 from airflow_crew_provider.stored_names import MESSAGES_KEY, POSTED_KEY
+from airflow_crew_provider.task.store import store_of
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +108,7 @@ def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = F
         return
     task = RegisteredTask(kept, **task_identity(context), kickoff_id=kickoff_id)
     # Before an upgrade, messages for an earlier try were kept in Airflow 3.3's task state.
-    arrived = task_state_of(context, MESSAGES_KEY).recall() if again else None
+    arrived = store_of(context, MESSAGES_KEY).recall() if again else None
     keep_registration(task, InboxMessages.of(arrived, kept.id))
     push_shared(context, POSTED_KEY, _address(context, kept, kickoff_id))
 

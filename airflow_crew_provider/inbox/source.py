@@ -20,7 +20,8 @@ from asgiref.sync import sync_to_async
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat.encryption import unseal
 from airflow_crew_provider.compat.supervisor import is_awaitable
-from airflow_crew_provider.compat.task_state import aget_shared, found_or_none, get_shared, is_missing
+from airflow_crew_provider.compat.task_instance import aget_shared, get_shared
+from airflow_crew_provider.compat.variables import found_or_none, is_missing
 from airflow_crew_provider.exceptions import CrewError, CrewNotFound
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion

@@ -66,11 +66,12 @@ OVER = ("success", "failed")
 FLOW_OVER = ("success",)
 # Final states of a DAG run after which a task's Variables are removed even though the run still exists.
 KEPT_BY_TASKS = {
-    stored_names.KICKOFF_STATE: ("success",),
     stored_names.WATCH_STATE: ("success",),
     stored_names.REVIEW_STATE: ("success",),
     stored_names.AGENT_STATE: ("success",),
-    stored_names.RUN_STATE: ("success",),
+    # Executions may go on after their run, and a clear must find them.
+    stored_names.KICKOFF_STATE: (),
+    stored_names.RUN_STATE: (),
     stored_names.RESUME_STATE: (),
 }
 KEPT_AFTER_RUN = timedelta(hours=20)  # less than a day even with an hour between two sweeps
@@ -260,10 +261,10 @@ Run = tuple[str, str]  # DAG id, run id
 def sweep(now: datetime) -> int:
     """Remove the rows for DAG runs that were deleted or ended a day ago; return the number of rows removed.
 
-    A failed run's task state (`compat.task_state`) stays until the run is deleted, because its tasks may be cleared
-    later. The records of a resume also stay after a successful run, because a clear must not send the answer again, and
-    so do the records of a run's executions (`compat.execution_record`). A Flow's questions are removed with the last
-    successful run that waited for it, or when they expire.
+    The records of a failed run's tasks (`task.store`) stay until the run is deleted, because its tasks may be cleared
+    later. Those of a kickoff also stay after a successful run, because its execution may go on, those of a resume,
+    because a clear must not send the answer again, and those of a run's executions (`compat.execution_record`). A
+    Flow's questions are removed with the last successful run that waited for it, or when they expire.
     """
     of_runs = {
         stored_names.INBOX_PREFIX: OVER,
@@ -320,7 +321,8 @@ def _of_ended_runs(session: Any, rows: Any, now: datetime, over: tuple[str, ...]
     tasks = [task for task in map(RegisteredTask.of, ended.values()) if task]
     waits = [run for run in map(FlowRun.of, ended.values()) if run]
     questions = _of_flows(session, waits, now) if waits else set()
-    return {*ended, *(task.messages_key for task in tasks), *questions}
+    keys = {str(each["sealed_with"]) for each in ended.values() if "sealed_with" in each}
+    return {*ended, *(task.messages_key for task in tasks), *questions, *keys}
 
 
 def _kept_runs(session: Any, named: Iterable[Json], now: datetime, over: tuple[str, ...]) -> set[Run]:

@@ -25,8 +25,8 @@ the fields that the operator adds, which are not part of the fingerprint. Neithe
 
 Usage, in this order::
 
-    record = PostRecord(task_state_of(context, NAME), Attempt.of(context, self))  # reads the record or raises an error
-    record.forget_deleted_run()                         # at the start of a try
+    record = PostRecord(store_of(context, NAME), Attempt.of(context, self))  # reads the record or raises an error
+    record.begin_try()                                  # at the start of a try
     record.fingerprint = fingerprint(request)           # identifies the user's request; no secrets or added fields
     record.earlier                                      # NOTHING, STARTED, UNKNOWN or ANOTHER; see `Earlier`
     record.changes(sender)                              # changes since it was sent; if any, do not resend it
@@ -51,9 +51,10 @@ from typing import Any
 
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.client.deployment import CrewConnection
-from airflow_crew_provider.compat.task_state import Attempt, TaskState, TaskStateUnavailable, check_move
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.models import Json, Webhooks, canonical_json
+from airflow_crew_provider.task.attempt import Attempt, Relation
+from airflow_crew_provider.task.store import Store, TaskStateUnavailable, check_move
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,7 @@ def _slow_hash(secrets: object, salt: str) -> str:
 
 # Maximum number of earlier POSTs in a record.
 KEPT = 20
+LOST = "lost"  # the fingerprint of a POST of which only the witness is left: the fingerprint of no request
 
 
 class State(StrEnum):
@@ -249,25 +251,30 @@ class PostRecord:
     :param memory: stores the record between tries
     :param attempt: the current try
     :param fingerprint: identifies the request; a different fingerprint means a different request
+    :param clears_count: whether a clear makes an earlier POST one for another request
     """
 
-    def __init__(self, memory: TaskState, attempt: Attempt, fingerprint: str = "") -> None:
+    def __init__(self, memory: Store, attempt: Attempt, fingerprint: str = "", *, clears_count: bool = True) -> None:
         self.memory, self.attempt, self.fingerprint = memory, attempt, fingerprint
         self.newest = self._stored = StoredPost.from_json(memory.recall())
         self._resent = False
         self._followed: StoredPost | None = None  # the previous POST, if its execution has finished
         kept = self.newest.attempt
-        if attempt.follows_clear(kept) and not attempt.is_of_another_run(kept):
+        if clears_count and attempt.relation_to(kept) is Relation.CLEAR:
             # Store this at once: the next try needs it if this one ends early.
             self.keep(replace(self.newest, attempt={**kept, **_generation(attempt)}, cleared=True))
 
-    def forget_deleted_run(self) -> None:
-        """Forget a record from a DAG run that was deleted and recreated with the same id; call this first in a try.
+    def testify(self, kickoff_id: str) -> None:
+        """Name the execution in a place of its own, in case the record is lost (see `task.store`)."""
+        newest = self.newest
+        witness = {"fingerprint": LOST, "kickoff_id": kickoff_id, "first_at": newest.first_at}
+        self.memory.testify({**witness, **newest.sender, **newest.attempt})
 
-        Only an earlier try in this run can have left a valid record.
-        """
-        self.attempt.tell_doubt(self.newest.attempt)
-        if self.memory.outlives_run and not self.attempt.follows(self.newest.attempt):
+    def begin_try(self) -> None:
+        """Forget a record of a deleted DAG run with the same id; call this first in a try."""
+        kept = self.newest.attempt
+        self.attempt.tell_doubt(kept)
+        if kept and self.attempt.relation_to(kept) is Relation.OTHER_RUN:
             log.warning("This task's record is from a deleted DAG run with the same id, so it is ignored")
             self.newest = self._stored = StoredPost()
             self.memory.forget()

@@ -17,7 +17,7 @@ from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.api.values import plain_object
 from airflow_crew_provider.client.crew import ConnectedCrew, checked_inputs
 from airflow_crew_provider.client.deployment import CREW
-from airflow_crew_provider.compat.task_state import RelatedTask
+from airflow_crew_provider.compat.task_instance import RelatedTask
 from airflow_crew_provider.compat.web import airflow_url
 from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import WORD

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.compat import metrics
-from airflow_crew_provider.compat.task_state import Attempt, task_identity, task_state_of
+from airflow_crew_provider.compat.task_instance import task_identity
 from airflow_crew_provider.exceptions import (
     CrewAlreadyContinued,
     CrewError,
@@ -32,6 +32,8 @@ from airflow_crew_provider.kickoff.request import (
 )
 from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, Execution, ExecutionState, Json, Kickoff, Started
 from airflow_crew_provider.stored_names import KICKOFF_STATE
+from airflow_crew_provider.task.attempt import Attempt, Relation
+from airflow_crew_provider.task.store import RecordLost, store_of
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, fate_of_stop, shortened
 
@@ -76,9 +78,14 @@ class KickoffStart:
 
     def open(self) -> None:
         """Read the record; refuse a retry if the wait timed out, or if the execution exceeded its budget."""
-        attempt = Attempt.of(self._context, self._task)
-        self._record = record = PostRecord(task_state_of(self._context, KICKOFF_STATE), attempt)
-        record.forget_deleted_run()
+        store, attempt = store_of(self._context, KICKOFF_STATE), Attempt.of(self._context, self._task)
+        try:
+            self._record = record = PostRecord(store, attempt)
+        except RecordLost as lost:
+            self._refuse_without_record(lost, attempt)
+            store.keep(lost.witness)
+            self._record = record = PostRecord(store, attempt)
+        record.begin_try()
         if record.cleared or not record.kickoff_id:
             return
         passed = record.newest.over_budget or self._passed_at_its_end()
@@ -86,6 +93,17 @@ class KickoffStart:
             outcomes.fail_over_budget(self._poller, record.kickoff_id, passed, self._log)
         if record.newest.timed_out:
             self._end_timed_out(self._task.newest_id(self._context, record.kickoff_id))
+
+    def _refuse_without_record(self, lost: RecordLost, attempt: Attempt) -> None:
+        """Refuse to send anything unless a clear, or the operator's arguments, allow another execution."""
+        relation = attempt.relation_to(lost.witness)
+        if relation is Relation.OTHER_RUN:
+            return
+        if relation is not Relation.CLEAR and self._task.on_unknown_outcome != "retry":
+            raise outcomes.CrewTaskFailed(
+                f"{lost}, which may still be running. Nothing was sent. Clear this task to stop it and start a new one"
+            )
+        self._log.error("%s", lost)
 
     def start_or_reattach(self, request: Kickoff) -> str:
         """Start an execution or reattach to an earlier one; return its id."""
@@ -154,6 +172,7 @@ class KickoffStart:
         return kickoff_id
 
     def _record_id(self, started: Started) -> None:
+        self.record.testify(started.kickoff_id)
         try:
             self.record.record_id(started.kickoff_id, started.view)
         except Exception as error:  # of any kind: the execution is running, and its id must not be lost
@@ -228,6 +247,7 @@ class KickoffStart:
             raise outcomes.CrewTaskFailed(f"{said}, and this task did not start it. {WHAT_TO_CHECK}")
         self._log.info("%s, and an earlier try started it; reattaching to it", said)
         self.kickoff_id = continued_by
+        self.record.testify(continued_by)
         self.record.adopt(continued_by)
         tell_inbox(self._context, self.record, again=True)
         return continued_by

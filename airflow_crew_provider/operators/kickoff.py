@@ -12,7 +12,6 @@ from airflow.providers.common.compat.sdk import XComArg, conf
 from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.answers import Draft, hash_of
 from airflow_crew_provider.compat.arguments import WaitArguments
-from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import (
     REFUSED,
     CrewBadRequest,
@@ -32,6 +31,8 @@ from airflow_crew_provider.kickoff.start import FROM_FAILED_TASK, NO_RETRY, RETR
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Resume, Webhooks
 from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.store import store_of
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
@@ -256,7 +257,7 @@ class CrewKickoffOperator(WaitingTask):
         )
 
     def _record(self, context: Any) -> PostRecord:
-        return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, self))
+        return PostRecord(store_of(context, KICKOFF_STATE), Attempt.of(context, self))
 
     def raise_failure(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution."""

@@ -15,7 +15,7 @@ from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.compat.arguments import WaitArguments
 from airflow_crew_provider.compat.nested_task import outside_dag
 from airflow_crew_provider.compat.retries import at_least, mapped_at_least
-from airflow_crew_provider.compat.task_state import map_index_of, task_state_of
+from airflow_crew_provider.compat.task_instance import map_index_of
 from airflow_crew_provider.compat.version import has_form_per_attempt
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -43,6 +43,7 @@ from airflow_crew_provider.stored_names import (
     REVIEW_KEY,
     RUN_STATE,
 )
+from airflow_crew_provider.task.store import store_of
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.outcomes import (
     CrewTaskFailed,
@@ -244,7 +245,7 @@ class CrewRunOperator(CrewKickoffOperator):
 
     def newest_id(self, context: Any, kickoff_id: str) -> str:
         """Return an execution's current id, which a resume may have changed."""
-        kept = RunRecord(task_state_of(context, RUN_STATE)).kept
+        kept = RunRecord(store_of(context, RUN_STATE)).kept
         return kept.kickoff_id if kept.execution_id == kickoff_id else kickoff_id
 
     # --- the state of the task ---
@@ -262,7 +263,7 @@ class CrewRunOperator(CrewKickoffOperator):
 
     def _recall(self, context: Any) -> RunRecord:
         try:
-            self._found = RunRecord(task_state_of(context, RUN_STATE))
+            self._found = RunRecord(store_of(context, RUN_STATE))
         except CrewError as error:
             fail_task(error, "Nothing was sent or asked this time; a retry of this task continues")
         self._recalled(context)
@@ -281,7 +282,7 @@ class CrewRunOperator(CrewKickoffOperator):
     def _forget_last_question(self, context: Any) -> None:
         """Forget the last question and its answer, since the next question may be identical."""
         question_of(context, self).forget()
-        self._store(task_state_of(context, RESUME_STATE).forget, "Nobody was asked; a retry of this task will ask")
+        self._store(store_of(context, RESUME_STATE).forget, "Nobody was asked; a retry of this task will ask")
 
     def _push_decisions(self, context: Any) -> None:
         context["ti"].xcom_push(key=DECISIONS_KEY, value=self._run.kept.decisions)

@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_crew_provider.api.answers import FIELDS, Draft
 from airflow_crew_provider.api.asks import is_answer
-from airflow_crew_provider.compat.task_state import RelatedTask
+from airflow_crew_provider.compat.task_instance import RelatedTask
 from airflow_crew_provider.kickoff.post_record import StoredPost
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY

@@ -14,7 +14,6 @@ from typing import Any, NoReturn, Protocol
 
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.client.crew import ConnectedCrew
-from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewOutcomeUnknown
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
@@ -24,6 +23,8 @@ from airflow_crew_provider.models import Json, Resume, Resumed, Webhooks
 from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord, SentAnswer
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.store import store_of
 from airflow_crew_provider.wait.outcomes import CrewTryFailed, fail_task
 from airflow_crew_provider.wait.poller import Poller
 
@@ -59,9 +60,9 @@ class Resuming:
         self._context, self._task, self._answer, self._webhooks = context, task, answer, webhooks
         self._hook, self._log, self._poller = task.hook, task.log, Poller(task.hook)
         # An answer is sent once, even if the task was cleared.
-        attempt = Attempt.of(context, task).with_clears_as_retries()
-        self._record = PostRecord(task_state_of(context, RESUME_STATE), attempt, fingerprint(answer.request))
-        self._record.forget_deleted_run()
+        attempt, name = Attempt.of(context, task), fingerprint(answer.request)
+        self._record = PostRecord(store_of(context, RESUME_STATE), attempt, name, clears_count=False)
+        self._record.begin_try()
         self._check = DraftCheck(self._poller, answer, self._record, SETTLING)
         self._resumed: Resumed | None = None
 

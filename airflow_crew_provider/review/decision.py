@@ -25,7 +25,7 @@ from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.answer_trigger import unreadable
 from airflow_crew_provider.compat.loops import previous_xcom
-from airflow_crew_provider.compat.task_state import map_index_of
+from airflow_crew_provider.compat.task_instance import map_index_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.flows import questions as flow
 from airflow_crew_provider.models import Json

@@ -17,7 +17,7 @@ from airflow_crew_provider.review.airflow_form import HITLOperator
 from airflow_crew_provider.review.answer import identity_of
 from airflow_crew_provider.review.people import Escalation, deadline_after, reviewers
 from airflow_crew_provider.review.record import question_of
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, ends_in_a_sentence
 
 UNKNOWN = "unknown"  # the result of a lookup that did not finish
 TERMS = "terms"  # the key of the DAG's arguments that determine whether an answer is valid
@@ -87,7 +87,7 @@ class Question(Generic[AnyRules]):
         self.context, self.task, self.rules = context, task, rules
         self.record = question_of(context, task)
         if begins:
-            self.record.forget_deleted_run()
+            self.record.begin_try()
 
     def go_on(self, shown: Json, found: str = "") -> NoReturn:
         """Ask or, if an earlier try has asked, look for an answer given since then; then wait for one.
@@ -100,11 +100,9 @@ class Question(Generic[AnyRules]):
         shown = {**shown, TERMS: terms}
         self.hold_to(shown)
         until = self.record.until(identity) or deadline_after(self.task.response_timeout)
-        is_open = self.record.is_open_for(identity)
-        if not is_open or self._must_ask_again(found):
-            if is_open and found == UNKNOWN and not self.record.is_looked_for_once_more:
-                self.task.log.warning("Airflow could not look for an answer; trying once more before asking again")
-                self.look_again(shown, until, once_more=True)
+        if not self.record.is_open_for(identity) or self._must_ask_again(found):
+            if found == UNKNOWN:
+                self._look_once_more(shown, until)
             self.ask(shown, until)
         self.record.mark_asked(identity, until, shown[TERMS], doubt=self.record.in_doubt and not found)
         if found:
@@ -126,6 +124,18 @@ class Question(Generic[AnyRules]):
                 "start a new DAG run"
             )
         return {name: before[name] for name in OFFERED if name in before}
+
+    def _look_once_more(self, shown: Json, until: str | None) -> None:
+        """Look for an answer once more in this try: as long as it is not known, asking could remove one."""
+        if not self.record.is_open_for(identity_of(shown)):
+            return
+        if self.record.is_looked_for_once_more:
+            raise CrewTryFailed(
+                "Airflow could not look for an answer to this task's question twice, perhaps because no triggerer is "
+                "running. Nobody was asked again, and any answer is kept; a retry of this task looks again"
+            )
+        self.task.log.warning("Airflow could not look for an answer; looking once more")
+        self.look_again(shown, until, once_more=True)
 
     def _must_ask_again(self, found: str) -> bool:
         """Whether no form exists, or only one that nobody can answer any more, e.g. an earlier attempt's."""

@@ -28,10 +28,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from airflow_crew_provider.compat.task_state import Attempt, TaskState, check_move, task_state_of
 from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import REVIEW_STATE
+from airflow_crew_provider.task.attempt import Attempt, Relation
+from airflow_crew_provider.task.store import Store, check_move, store_of
 from airflow_crew_provider.wait.outcomes import fail_task
 
 log = logging.getLogger(__name__)
@@ -141,15 +142,16 @@ _OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
 class QuestionRecord:
     """The record of a task's question, read once each time a worker runs the task."""
 
-    def __init__(self, memory: TaskState, attempt: Attempt) -> None:
+    def __init__(self, memory: Store, attempt: Attempt) -> None:
         self._memory, self._attempt = memory, attempt
         self._record = StoredQuestion.from_json(memory.recall())
-        self.cleared = attempt.follows_clear(self._record.attempt)
+        self.cleared = attempt.relation_to(self._record.attempt) is Relation.CLEAR
 
-    def forget_deleted_run(self) -> None:
-        """At the start of a try, forget the question from a DAG run that was deleted and recreated with the same id."""
-        self._attempt.tell_doubt(self._record.attempt)
-        if self._memory.outlives_run and not self._attempt.follows(self._record.attempt):
+    def begin_try(self) -> None:
+        """Forget the question of a deleted DAG run with the same id; call this first in a try."""
+        kept = self._record.attempt
+        self._attempt.tell_doubt(kept)
+        if kept and self._attempt.relation_to(kept) is Relation.OTHER_RUN:
             self._record, self.cleared = StoredQuestion(), False
             self._memory.forget()
 
@@ -374,6 +376,6 @@ def _call(notifiers: Sequence[Any], context: Any) -> None:
 def question_of(context: Any, operator: object) -> QuestionRecord:
     """Return the running task's record of its question; fail if it cannot be read."""
     try:
-        return QuestionRecord(task_state_of(context, REVIEW_STATE), Attempt.of(context, operator))
+        return QuestionRecord(store_of(context, REVIEW_STATE), Attempt.of(context, operator))
     except CrewError as error:
         fail_task(error, "Nobody was asked; any answer is kept")

@@ -19,9 +19,9 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_crew_provider.api.answers import Draft
-from airflow_crew_provider.compat.task_state import TaskState, check_move
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import NUMBER_FIELD, REJECTED_BEFORE, VALIDATION
+from airflow_crew_provider.task.store import Store, check_move
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
 
@@ -112,7 +112,7 @@ class RunRecord:
     :raises TaskStateUnavailable: from every read or write
     """
 
-    def __init__(self, memory: TaskState) -> None:
+    def __init__(self, memory: Store) -> None:
         self._memory = memory
         self.kept = StoredRun.from_json(memory.recall())
 

@@ -12,7 +12,6 @@ from airflow.providers.common.compat.sdk import AirflowSensorTimeout, BaseSensor
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.arguments import SensorArguments
-from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox.registering import note_run, registered_address
@@ -21,6 +20,8 @@ from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.resume.record import State, answered_before, lost_edit, resume_before
 from airflow_crew_provider.stored_names import WATCH_STATE
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.store import store_of
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.outcomes import (
     NET,
@@ -173,7 +174,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         if execution.state is ExecutionState.PENDING:
             self.log.info("%s", self.hook.mask_for_log(waits_for_a_person(execution)))
         if self.reschedule:
-            task_state_of(context, WATCH_STATE).close({})
+            store_of(context, WATCH_STATE).close({})
         return execution.record(self.execution_id)
 
     def raise_failure(self, watch: Watch, error: str) -> NoReturn:
@@ -212,7 +213,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def _recalled(self, context: Any) -> Watch:
         watch = self.watch_again(context)
-        kept = task_state_of(context, WATCH_STATE).recall() if self.reschedule else {}
+        kept = store_of(context, WATCH_STATE).recall() if self.reschedule else {}
         about = self._about(context)
         if "kickoff_id" in kept and all(kept.get(name, value) == value for name, value in about.items()):
             watch.recall(kept)
@@ -221,7 +222,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     def _remember(self, context: Any) -> None:
         if not self.reschedule or self._watch is None:
             return
-        task_state_of(context, WATCH_STATE).keep({**self._watch.learned(), **self._about(context)})
+        store_of(context, WATCH_STATE).keep({**self._watch.learned(), **self._about(context)})
 
     def _about(self, context: Any) -> Json:
         """Return the values that identify this try; the record of a deleted run may have the same try number."""

@@ -97,7 +97,7 @@ INTERNALS = [
     Internal("airflow.triggers.base:BaseTrigger.cleanup", "triggers/crew.py", "gives the session back"),
     Internal("airflow.models.taskinstance:TaskInstance.state", "compat/supervisor.py", "a task's state on 2.11"),
     Internal(f"{TASK}.job_id", "compat/supervisor.py", "tells a worker from a call by hand on 2.11", until="3.0"),
-    Internal("airflow.settings:engine", "compat/task_state.py", "whether a Variable exists on 2.11"),
+    Internal("airflow.settings:engine", "compat/variables.py", "whether a Variable exists on 2.11"),
     Internal("airflow.utils.session:create_session", "inbox/store.py", "a transaction"),
     *(
         Internal(f"airflow.models.xcom:{model}.{name}", "inbox/store.py", "what stood there before an upgrade", since)
@@ -113,21 +113,21 @@ INTERNALS = [
     Internal(f"{TRIGGER}.created_date", "inbox/store.py", "when the task was deferred"),
     Internal(f"{TRIGGER}.submit_event", "inbox/store.py", "wakes a deferred task"),
     Internal("airflow.triggers.base:TriggerEvent", "inbox/store.py", "what wakes it"),
-    Internal("airflow.sdk.execution_time.context:NEVER_EXPIRE", "compat/task_state.py", "the store", since="3.3"),
+    Internal("airflow.sdk.execution_time.context:NEVER_EXPIRE", "compat/task_instance.py", "state store", since="3.3"),
     Internal(
         "airflow.providers.common.compat.sdk:DecoratedOperator", "decorators/crew.py", "base class of `@task.crew`"
     ),
     Internal("airflow.providers.common.compat.sdk:BaseOperator", "decorators/crew.py", "whether it has `xcom_push`"),
-    Internal("airflow.providers.common.compat.sdk:Variable", "compat/task_state.py", "the store before 3.3"),
+    Internal("airflow.providers.common.compat.sdk:Variable", "compat/variables.py", "records"),
     Internal("airflow.providers.common.compat.sdk:conf", "compat/deferral.py", "the supervisor's heartbeat"),
-    Internal("airflow.providers.common.compat.sdk:XCom", "compat/task_state.py", "whether a backend is configured"),
-    Internal("airflow.sdk.bases.xcom:BaseXCom.get_one", "compat/task_state.py", "reads the inbox", since="3.0"),
+    Internal("airflow.providers.common.compat.sdk:XCom", "compat/task_instance.py", "whether a backend is configured"),
+    Internal("airflow.sdk.bases.xcom:BaseXCom.get_one", "compat/task_instance.py", "reads the inbox", since="3.0"),
     Internal(
-        "airflow.sdk.bases.xcom:BaseXCom.get_all", "compat/task_state.py", "the tasks that registered", since="3.0"
+        "airflow.sdk.bases.xcom:BaseXCom.get_all", "compat/task_instance.py", "the tasks that registered", since="3.0"
     ),
-    Internal("airflow.sdk.bases.xcom:BaseXCom.set", "compat/task_state.py", "past an XCom backend", since="3.0"),
-    Internal("airflow.sdk.bases.xcom:BaseXCom.aget_one", "compat/task_state.py", "without a thread", since="3.3"),
-    Internal("airflow.models.dagrun:DagRun.clear_number", "compat/task_state.py", "tells a clear from a retry"),
+    Internal("airflow.sdk.bases.xcom:BaseXCom.set", "compat/task_instance.py", "past an XCom backend", since="3.0"),
+    Internal("airflow.sdk.bases.xcom:BaseXCom.aget_one", "compat/task_instance.py", "without a thread", since="3.3"),
+    Internal("airflow.models.dagrun:DagRun.clear_number", "task/attempt.py", "tells a clear from a retry"),
     Internal("airflow.providers.common.compat.sdk:BaseHook", "compat/connections.py", "the same in `dag.test()`"),
     Internal(
         "airflow.providers.common.compat.connection:get_async_connection",

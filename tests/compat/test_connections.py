@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow.utils.session import create_session
 
 from airflow_crew_provider.compat.connections import aget_connection
-from airflow_crew_provider.compat.task_state import aget_shared
+from airflow_crew_provider.compat.task_instance import aget_shared
 
 
 class Finds(BaseTrigger):

@@ -1,4 +1,4 @@
-"""Where tasks keep their records before Airflow 3.3 and from 3.4 on: its Variables, with the faults that they have."""
+"""Where tasks keep their records: Airflow's Variables, with the faults that they have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.compat import task_state
+from airflow_crew_provider.compat import variables
+from airflow_crew_provider.task import store
 
 
 class Variables:
@@ -23,11 +24,11 @@ class Variables:
         self.unreadable -= 1
         if key not in self.kept or self.unreadable >= 0 or key in self.encrypted:
             raise KeyError(f"Variable {key} does not exist")
-        return json.loads(self.kept[key])
+        return json.loads(self.kept[key]) if deserialize_json else self.kept[key]
 
     def set(self, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
         if self.writable:
-            self.kept[key] = json.dumps(value)
+            self.kept[key] = json.dumps(value) if serialize_json else value
 
     def keys(self, prefix: str | None = None) -> list[str]:
         return [key for key in self.kept if key.startswith(prefix or "")]
@@ -39,7 +40,7 @@ class Variables:
 def stand_in_for_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     """Give tasks Variables without a database; whether they keep anything there depends on the Airflow installed."""
     kept = Variables()
-    monkeypatch.setattr(task_state, "Variable", kept)
+    monkeypatch.setattr(variables, "Variable", kept)
     return kept
 
 
@@ -53,13 +54,13 @@ def keep_inbox_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     return kept
 
 
-def keep_in_state_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tasks keep their records in the store of their context, as on Airflow 3.3."""
-    monkeypatch.setattr(task_state, "NEVER_EXPIRE", object())
-    monkeypatch.setattr(task_state, "clears_discard_task_state", lambda: False)
-
-
 def keep_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
-    """Let tasks keep their records as before Airflow 3.3."""
-    monkeypatch.setattr(task_state, "NEVER_EXPIRE", None)
+    """Let tasks have nothing but Variables, as before Airflow 3.3."""
+    monkeypatch.setattr(store, "NEVER_EXPIRE", None)
     return stand_in_for_variables(monkeypatch)
+
+
+def keep_beside_state_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tasks find the store of their context too, as on Airflow 3.3."""
+    monkeypatch.setattr(store, "NEVER_EXPIRE", object())
+    monkeypatch.setattr(store, "clears_discard_task_state", lambda: False)

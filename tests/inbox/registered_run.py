@@ -23,7 +23,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import delete, insert, select, update
 
-from airflow_crew_provider.compat import task_state
+from airflow_crew_provider.compat import variables
 from airflow_crew_provider.compat.encryption import unseal
 from airflow_crew_provider.inbox import registering, source
 from airflow_crew_provider.inbox.messages import InboxMessages, Registration, registered
@@ -262,7 +262,7 @@ class StoredVariables:
 def store_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tasks reach Variables without a supervisor: the inbox and, before Airflow 3.3, what a task remembers."""
     monkeypatch.setattr(source, "Variable", StoredVariables)
-    monkeypatch.setattr(task_state, "Variable", StoredVariables)
+    monkeypatch.setattr(variables, "Variable", StoredVariables)
     monkeypatch.setattr(registering, "Variable", StoredVariables)
 
 

@@ -14,8 +14,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from cryptography.fernet import Fernet
 from registered_run import read_key_anew
 
-from airflow_crew_provider.compat import task_state
-from airflow_crew_provider.compat.task_state import TaskStateUnavailable, VariableTaskState
+from airflow_crew_provider.compat import variables
+from airflow_crew_provider.task.store import TaskStateUnavailable, VariableStore
 
 pytestmark = pytest.mark.row("A14")
 RECORD = {"kickoff_id": "k-1"}
@@ -35,7 +35,7 @@ class Task(BaseTrigger):
         yield TriggerEvent(await asyncio.to_thread(self.recalled))
 
     def recalled(self) -> dict[str, Any]:
-        state = VariableTaskState(self.identity, "crew_kickoff")
+        state = VariableStore(self.identity, "crew_kickoff")
         try:
             if self.record:
                 state.keep(self.record)
@@ -73,7 +73,7 @@ def test_a14_a_record_of_another_fernet_key_is_an_error_and_found_again_once_the
     identity: dict[str, Any], monkeypatch: pytest.MonkeyPatch, access: str
 ) -> None:
     if access == "database":
-        monkeypatch.setattr(task_state, "Variable", Variable)
+        monkeypatch.setattr(variables, "Variable", Variable)
     ends = by_supervisor if access == "supervisor" else Task.recalled
     old, new = (Fernet.generate_key().decode() for _ in range(2))
     use_keys(monkeypatch, old)

@@ -13,7 +13,7 @@ pytest.importorskip("airflow.sdk.bases.xcom")
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time import comms, task_runner
 
-from airflow_crew_provider.compat import task_state
+from airflow_crew_provider.compat import task_instance
 
 WHERE = {"dag_id": "dag", "run_id": "run", "task_id": "kickoff"}
 
@@ -53,7 +53,7 @@ class Database:
 def database(monkeypatch: pytest.MonkeyPatch) -> Database:
     database = Database()
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", database, raising=False)
-    monkeypatch.setattr(task_state, "XCom", Elsewhere)
+    monkeypatch.setattr(task_instance, "XCom", Elsewhere)
     return database
 
 
@@ -64,9 +64,9 @@ def test_n17_what_the_inbox_shares_with_tasks_goes_past_an_xcom_backend(database
 
     context = {"ti": SimpleNamespace(**WHERE, map_index=-1, xcom_push=elsewhere, xcom_pull=elsewhere)}
     value = {"id": "r-1", "at": 1.5}
-    task_state.push_shared(context, "crew_inbox:r-1", value)
+    task_instance.push_shared(context, "crew_inbox:r-1", value)
     assert database.kept == {"crew_inbox:r-1": value}
     address = {"key": "crew_inbox:r-1", **WHERE, "map_index": -1}
-    assert task_state.get_shared(**address) == value
-    assert asyncio.run(task_state.aget_shared(**address)) == value
-    assert task_state.pull_shared(context, ["kickoff"], "crew_inbox:r-1") == [value]
+    assert task_instance.get_shared(**address) == value
+    assert asyncio.run(task_instance.aget_shared(**address)) == value
+    assert task_instance.pull_shared(context, ["kickoff"], "crew_inbox:r-1") == [value]

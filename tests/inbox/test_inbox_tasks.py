@@ -13,7 +13,7 @@ import pytest
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
 from faults.server import FaultServer
-from faults.variables import keep_in_state_store
+from faults.variables import keep_beside_state_store
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 from simulated_airflow import tell_states
 from sqlalchemy import select
@@ -221,7 +221,7 @@ def started_unrecorded(dag_run: RegisteredRun) -> tuple[Task, str]:
 def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_in_state_store(monkeypatch)
+    keep_beside_state_store(monkeypatch)
     connect(inbox_url=dag_run.inbox_url, idempotency_keys=True)
     start, kickoff_id = started_unrecorded(dag_run)
 
@@ -233,7 +233,7 @@ def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
 def test_n32_a_request_that_is_repeated_after_the_inbox_has_moved_has_the_same_body(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_in_state_store(monkeypatch)
+    keep_beside_state_store(monkeypatch)
     connect(inbox_url=dag_run.inbox_url, idempotency_keys=True)
     start, kickoff_id = started_unrecorded(dag_run)
     connect(inbox_url="https://moved.example.com/crew-inbox", idempotency_keys=True)

@@ -15,7 +15,7 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
-from airflow_crew_provider.compat.task_state import VariableTaskState, task_identity
+from airflow_crew_provider.compat.task_instance import task_identity
 from airflow_crew_provider.compat.version import RELEASE, has_human_in_the_loop
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.kickoff.post_record import Sender, fingerprint
@@ -23,6 +23,7 @@ from airflow_crew_provider.kickoff.request import name_of
 from airflow_crew_provider.models import Kickoff
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.task.store import VariableStore
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
@@ -48,7 +49,7 @@ def keyed(server: FaultServer, connect: Connect) -> None:
 
 
 @pytest.fixture
-def left(store_of: Callable[[TaskRun], Any], variables: Any) -> Callable[..., TaskRun]:
+def left(a_memory: Any, variables: Any) -> Callable[..., TaskRun]:
     """Return a task instance whose first try left a record, in its second one."""
 
     def left(record: Any, arguments: Any) -> TaskRun:
@@ -56,7 +57,7 @@ def left(store_of: Callable[[TaskRun], Any], variables: Any) -> Callable[..., Ta
         webhooks = CrewHook().with_credentials(arguments.get("webhooks"))
         stored = {**record, **Sender.of(CrewHook().connection, webhooks).as_dict()}
         task_run.store.set("crew_kickoff", stored)
-        VariableTaskState(IDENTITY, "crew_kickoff").keep(stored)
+        VariableStore(IDENTITY, "crew_kickoff").keep(stored)
         return task_run.retry()
 
     return left
@@ -70,7 +71,7 @@ def test_n32_a_record_of_an_earlier_release_is_of_the_same_request(
     task_run = left({**sample["record"], "kickoff_id": "k-1"}, sample["arguments"])
     assert run(kickoff(**sample["arguments"]), task_run) == "k-1"
     assert not server.sent(POST)
-    assert VariableTaskState(IDENTITY, "crew_kickoff").key == sample["variable"]
+    assert VariableStore(IDENTITY, "crew_kickoff").key == sample["variable"]
 
 
 @pytest.mark.row("N32", "A8")
@@ -133,7 +134,7 @@ def test_a28_in_a_loop_the_iteration_is_named_and_is_no_part_of_what_names_the_r
         context = {"ti": ti, **({} if iteration is None else {"loop": SimpleNamespace(index=iteration)})}
         identity = task_identity(context)
         named = fingerprint(name_of(Kickoff(inputs={"topic": "AI"}), identity, "crew_default"))
-        return identity, VariableTaskState(identity, "crew_kickoff").key, named
+        return identity, VariableStore(identity, "crew_kickoff").key, named
 
     (outside, key, named), *inside = (started(each) for each in (None, 0, 1))
     assert outside == IDENTITY

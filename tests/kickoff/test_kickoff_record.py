@@ -13,8 +13,9 @@ from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.compat import version
-from airflow_crew_provider.compat.task_state import NEVER_EXPIRE, Attempt
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.task.attempt import Attempt, Relation
+from airflow_crew_provider.task.store import NEVER_EXPIRE
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
@@ -106,7 +107,7 @@ def test_a17_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(s
     ],
 )
 def test_a17_a_clear_is_distinguished_from_a_retry(kept: Any, now: Attempt, cleared: bool) -> None:
-    assert now.follows_clear(kept) == cleared
+    assert (now.relation_to(kept) is Relation.CLEAR) == cleared
 
 
 @pytest.mark.row("N27")
@@ -223,15 +224,16 @@ def test_a35_a_run_that_goes_on_after_a_neighbour_was_cleared_is_the_same_run(
         ({"try_number": 1, "clears": 0, "run_started": 4.0, "run_after": 3.0}, True),
         ({"try_number": 1, "clears": 0, "run_started": 4.0, "run_after": 2.0}, False),
         ({"try_number": 1, "clears": 1, "run_started": 4.0}, False),
-        ({"try_number": 2, "clears": 0, "run_started": 5.0}, False),
+        ({"try_number": 2, "clears": 0, "run_started": 4.0}, False),
+        ({"try_number": 2, "clears": 0, "run_started": 5.0}, True),  # the same try again
         ({"try_number": 1, "clears": 0}, True),  # as development versions of 0.2.0 wrote it
         ({"try_number": 1, "run_started": 4.0}, True),
         ({}, True),
     ],
 )
 def test_a35_a_record_is_of_this_run_unless_a_mark_shows_another(kept: Any, same_run: bool) -> None:
-    assert Attempt(2, 2, 2, 0, 5.0, 3.0).follows(kept) is same_run
-    assert Attempt(2, 2, 2, 0).follows(kept) is (kept.get("try_number", 0) < 2)
+    assert (Attempt(2, 2, 2, 0, 5.0, 3.0).relation_to(kept) is not Relation.OTHER_RUN) is same_run
+    assert Attempt(2, 2, 2, 0).relation_to(kept) is not Relation.OTHER_RUN
 
 
 # --- a clear that empties the task state store, as since Airflow 3.4 ---------------------------------------

@@ -300,10 +300,10 @@ def test_a5_a_task_that_is_killed_before_the_post_sends_none(server: FaultServer
 
 @pytest.mark.row("A15")
 def test_a15_a_task_that_is_killed_before_the_record_names_the_id(
-    server: FaultServer, log_text: LogText, store_of: StoreOf
+    server: FaultServer, log_text: LogText, a_memory: Any
 ) -> None:
     task_run, operator = TaskRun(), kickoff(check_inputs=False, cancel_on_kill=False)
-    store = store_of(task_run)
+    store = a_memory
     keep = store.set
 
     def killed(key: str, value: Any, **more: Any) -> None:

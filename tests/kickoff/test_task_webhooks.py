@@ -12,7 +12,6 @@ from faults.variables import Variables
 from simulated_airflow import Connect, TaskRun
 
 from airflow_crew_provider.client.deployment import Deployment
-from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import rows
@@ -22,6 +21,8 @@ from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, StoredPost
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.stored_names import KICKOFF_STATE, POSTED_KEY
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.store import store_of
 
 URL = "https://x/h"
 INBOX = "https://airflow.example/crew-inbox"
@@ -112,7 +113,7 @@ def test_the_sender_of_a_post_that_is_sent_again_is_the_one_of_its_own_inbox(key
 
 
 def new_record(context: Any) -> PostRecord:
-    return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, SimpleNamespace(retries=2)), "request")
+    return PostRecord(store_of(context, KICKOFF_STATE), Attempt.of(context, SimpleNamespace(retries=2)), "request")
 
 
 def test_credentials_are_looked_up_except_for_the_inbox(hook: CrewHook, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ PURE = (
     "get_provider_info",
     "api",
     "client.deployment",
+    "task.attempt",
     "wait.watch",
     "wait.schema",
     "inbox.messages",
@@ -41,7 +42,7 @@ PURE = (
     "view.page",
 )
 WITHOUT_AIRFLOW = (*PURE, "client.client", "client.blocking", "client.asynchronous", "audit")
-BELOW = (*VALUES, "api", "client", "compat")  # what every room may know
+BELOW = (*VALUES, "api", "client", "compat", "task")  # what every room may know
 ROOMS = (*BELOW, "wait", "inbox", "flows", "kickoff", "review", "resume", "run", "hooks", "links", "triggers")
 # What each room may import of the package. A longer name goes before a shorter one.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -53,6 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "api": VALUES,
     "compat": (*VALUES, "api"),
     "client": (*VALUES, "api", "compat"),
+    "task": (*VALUES, "compat"),
     "wait": BELOW,
     "inbox": (*BELOW, "wait"),
     "flows": (*BELOW, "wait", "inbox"),

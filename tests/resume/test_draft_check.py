@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.api.answers import Draft, ReviewAnswer
-from airflow_crew_provider.compat.task_state import Attempt
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewServerError
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
 from airflow_crew_provider.resume import draft_check
 from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
+from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 SENDER = Sender("https://x", "principal", "credentials")

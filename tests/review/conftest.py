@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from airflow.sdk.execution_time import task_runner
 from airflow_stand_ins import Store, Supervisor
-from faults.variables import keep_in_state_store, stand_in_for_variables
+from faults.variables import Variables, keep_beside_state_store, stand_in_for_variables
 
 from airflow_crew_provider.compat import version
 
 
 @pytest.fixture(autouse=True)
-def a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On versions without a state store, and where a clear empties it, Variables serve in every test."""
-    stand_in_for_variables(monkeypatch)
+def a_memory(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    """Keep the records of tasks without a database."""
+    return stand_in_for_variables(monkeypatch)
 
 
 @pytest.fixture
 def a_state_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_in_state_store(monkeypatch)
+    keep_beside_state_store(monkeypatch)
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from faults.proxy import POLL, RESUME, Fault, FaultProxy, Forward
 from faults.server import FaultServer
 from simulated_airflow import Connect, TaskRun, fire, fresh
 
-from airflow_crew_provider.compat import task_state, version
+from airflow_crew_provider.compat import variables as airflow_variables
+from airflow_crew_provider.compat import version
 from airflow_crew_provider.operators.run import CrewRunOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import PATIENCE, wait_until
@@ -165,7 +166,7 @@ class Task:
 
 def stored_run() -> Json:
     """Return the record of the task, as its Variable has it."""
-    variables = task_state.Variable.kept
+    variables = airflow_variables.Variable.kept
     [key] = [each for each in variables if each.startswith("crew_run__")]
     return json.loads(variables[key])
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from airflow_stand_ins import Store
 
-from airflow_crew_provider.compat.task_state import Attempt, TaskStateUnavailable
 from airflow_crew_provider.review.record import MOVES, QuestionRecord, State, StoredQuestion, question_of
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.store import TaskStateUnavailable
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 
 DRAFT, OTHER = ["e-1", "t-1", "hash"], ["e-1", "t-1", "other"]
@@ -23,8 +24,6 @@ ATTEMPT = {"try_number": 1, "max_tries": 2, "retries": 2, "clears": 0}
 
 class Memory:
     """Keeps a record as JSON, between tries; `history` is every record that was kept."""
-
-    outlives_run = True
 
     def __init__(self) -> None:
         self.kept, self.broken = "{}", False
@@ -297,23 +296,20 @@ def test_a_step_that_must_not_be_lost_fails_the_try_where_it_cannot_be_kept(
 # --- a DAG run that was deleted and created again under its id ---
 
 
-@pytest.mark.parametrize("outlives_run", [True, False])
-@pytest.mark.parametrize("try_number", [2, 1], ids=["a later try", "a first try again"])
-def test_only_a_record_that_outlives_its_run_is_forgotten_when_the_tries_begin_again(
-    memory: Memory, outlives_run: bool, try_number: int
-) -> None:
-    tried(memory).mark_asked(DRAFT, NOON)
-    kept, memory.outlives_run = memory.kept, outlives_run
-    record = tried(memory, try_number=try_number, max_tries=3)
-    record.forget_deleted_run()
-    is_forgotten = outlives_run and try_number == 1
-    assert (record.is_about(DRAFT), record.cleared) == ((False, False) if is_forgotten else (True, True))
+@pytest.mark.parametrize("run_started", [5.0, 9.0], ids=["the same try again", "another run"])
+def test_a_question_of_another_run_is_forgotten_and_of_the_same_try_is_kept(memory: Memory, run_started: float) -> None:
+    tried(memory, run_started=5.0).mark_asked(DRAFT, NOON)
+    kept = memory.kept
+    record = tried(memory, run_started=run_started)
+    record.begin_try()
+    is_forgotten = run_started != 5.0
+    assert (record.is_about(DRAFT), record.cleared) == (not is_forgotten, False)
     assert memory.kept == ("{}" if is_forgotten else kept)
 
 
 def test_a_retry_that_looks_like_a_clear_is_logged(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     tried(memory).mark_asked(DRAFT, NOON)
-    tried(memory, try_number=2, retries=1).forget_deleted_run()
+    tried(memory, try_number=2, retries=1).begin_try()
     assert [line.partition(",")[0] for line in caplog.messages] == ["The task's retries were edited from 2 to 1"]
 
 
@@ -457,10 +453,10 @@ def test_a_question_that_is_forgotten_leaves_facts_about_drafts_and_no_attempt(m
 # --- where it is kept ---
 
 
-def test_the_record_is_kept_for_the_running_task_and_its_try(context: Any, a_state_store: None) -> None:
+def test_the_record_is_kept_for_the_running_task_and_its_try(context: Any, a_memory: Any) -> None:
     context["ti"].try_number = 2
     question_of(context, SimpleNamespace(retries=3)).mark_asked(DRAFT, NOON)
-    kept = context["task_state_store"]["crew_review"]
+    (kept,) = (json.loads(value) for value in a_memory.kept.values())
     assert (kept["draft"], kept["try_number"], kept["retries"]) == (DRAFT, 2, 3)
     assert question_of(context, SimpleNamespace(retries=3)).is_about(DRAFT) is True
 

@@ -17,8 +17,6 @@ SAID = {"kickoff_id": "e-1", "status": "resumed", "message": None}
 
 
 class Memory:
-    outlives_run = True
-
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
 

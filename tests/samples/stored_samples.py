@@ -11,7 +11,6 @@ from typing import Any
 
 from airflow_crew_provider import __version__
 from airflow_crew_provider.api import endpoints
-from airflow_crew_provider.compat.task_state import Attempt, VariableTaskState
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewRateLimited, to_json
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
@@ -22,6 +21,8 @@ from airflow_crew_provider.kickoff.request import name_of
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickoff, TaskResult, Webhooks
 from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.stored_names import KICKOFF_STATE
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.store import VariableStore
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.watch import KINDS, Outcome, Watch
 
@@ -35,8 +36,6 @@ SENDER = Sender("https://crew.example.com", "p", "c")
 
 class Kept:
     """A memory that holds one record."""
-
-    outlives_run = False
 
     def __init__(self, record: Json | None = None) -> None:
         self.record = record or {}
@@ -170,7 +169,7 @@ def _kickoffs() -> list[Json]:
     _post(kept, named, run_started=None, run_after=None).intend(SENDER, added={"airflow": IDENTITY})
     record = {name: value for name, value in kept.record.items() if name not in SENDER.as_dict()}
     body = endpoints.kickoff(replace(request, meta={**arguments["meta"], "airflow": IDENTITY})).body
-    variable = VariableTaskState(IDENTITY, KICKOFF_STATE).key
+    variable = VariableStore(IDENTITY, KICKOFF_STATE).key
     return [{"arguments": arguments, "record": record, "body": body, "variable": variable}]
 
 

@@ -16,7 +16,6 @@ import pytest
 from stored_samples import HERE, MAKERS, REGISTRATION, Kept, execution_of
 
 from airflow_crew_provider.api.values import record_of
-from airflow_crew_provider.compat.task_state import Attempt
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.messages import InboxMessages
 from airflow_crew_provider.inbox.rows import FlowQuestions, FlowRun, RegisteredTask
@@ -24,6 +23,7 @@ from airflow_crew_provider.kickoff import post_record
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, StoredPost
 from airflow_crew_provider.models import ExecutionState
 from airflow_crew_provider.review.record import State, StoredQuestion
+from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.watch import Outcome, Watch
 

@@ -1,0 +1,229 @@
+"""Where a task's records lie: what is found after a loss, an upgrade or a setting, and who can read it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+from faults.server import FaultServer
+from faults.variables import Variables
+from faults.wire import RESET, NoReply, Reply
+from simulated_airflow import TaskRun, run
+
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.stored_names import KICKOFF_STATE, REVIEW_STATE, RUN_STATE
+from airflow_crew_provider.task.store import VERSION, TaskStateUnavailable, VariableStore, store_of
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+
+pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.since_airflow("3.0")]
+
+POST = "POST /kickoff"
+IDENTITY = {"dag_id": "dag", "run_id": "run", "task_id": "kickoff", "map_index": -1}
+DRAFT = "Confidential: coffee will be dearer."
+
+
+@pytest.fixture
+def server(server: FaultServer) -> FaultServer:
+    server.on("GET /inputs", {"inputs": ["topic"]})
+    server.on("POST /stop/k-1", {"status": "stopped"})
+    server.on("GET /status/k-1", {"status": "running"}).on("GET /status/k-2", {"status": "running"})
+    return server.on(POST, {"kickoff_id": "k-1"}, {"kickoff_id": "k-2"})
+
+
+def kickoff(**arguments: Any) -> CrewKickoffOperator:
+    return CrewKickoffOperator(**{"task_id": "kickoff", "inputs": {"topic": "tea"}, **arguments})
+
+
+def lose(a_memory: Variables, task_run: TaskRun) -> None:
+    """Lose the record of a kickoff wherever it is."""
+    task_run.store.kept.clear()
+    for key in [each for each in a_memory.kept if each.startswith(f"{KICKOFF_STATE}__")]:
+        del a_memory.kept[key]
+
+
+# --- the same try again ---
+
+
+@pytest.mark.row("A37")
+def test_a_try_that_runs_again_under_its_number_starts_nothing(server: FaultServer) -> None:
+    task_run = TaskRun()
+    assert [run(kickoff(), task_run) for _ in range(4)] == ["k-1"] * 4
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A37")
+def test_a_same_try_sends_nothing_that_may_have_arrived(server: FaultServer) -> None:
+    server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
+    task_run = TaskRun()
+    for _ in range(2):
+        with pytest.raises(CrewTaskFailed, match="unknown"):
+            run(kickoff(), task_run)
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A37")
+@pytest.mark.parametrize("status", [422, 429])
+def test_a_same_try_sends_again_what_was_certainly_refused(server: FaultServer, status: int) -> None:
+    server.on(POST, Reply(status=status, body=b'{"detail": "no"}'), {"kickoff_id": "k-1"})
+    task_run = TaskRun()
+    with pytest.raises(AirflowException):
+        run(kickoff(), task_run)
+    assert run(kickoff(), task_run) == "k-1"
+    assert len(server.sent(POST)) == 2
+
+
+# --- a record that nobody empties ---
+
+
+@pytest.mark.row("A39")
+def test_an_emptied_state_store_loses_nothing(server: FaultServer, a_state_store: None) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    task_run.store.kept.clear()  # [state_store] clear_on_success
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == 1
+
+
+@pytest.mark.row("A52")
+def test_a_record_from_before_an_upgrade_of_airflow_is_found(server: FaultServer, variables: Any) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    with pytest.MonkeyPatch.context() as upgraded:
+        from faults.variables import keep_beside_state_store
+
+        keep_beside_state_store(upgraded)
+        assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A52")
+def test_a_run_that_began_in_the_state_store_goes_on(server: FaultServer, a_memory: Any, a_state_store: None) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    record = {name: value for name, value in task_run.store.get(KICKOFF_STATE).items() if name != "version"}
+    task_run.store.set(KICKOFF_STATE, record)  # as the last release wrote it
+    a_memory.kept.clear()
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A52")
+@pytest.mark.usefixtures("a_state_store")
+def test_a_worker_of_the_last_release_finds_the_post(server: FaultServer) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    shared = task_run.store.get(KICKOFF_STATE)
+    assert (shared["kickoff_id"], bool(shared["fingerprint"])) == ("k-1", True)
+
+
+@pytest.mark.row("A52")
+@pytest.mark.usefixtures("a_state_store")
+def test_what_the_last_releases_worker_wrote_later_counts(server: FaultServer) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    later = {**task_run.store.get(KICKOFF_STATE), "kickoff_id": "k-2"}
+    later.pop("version")
+    task_run.store.set(KICKOFF_STATE, later)
+    assert run(kickoff(), task_run.retry()) == "k-2"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A52")
+@pytest.mark.usefixtures("a_state_store")
+def test_a_reference_of_a_missing_backend_is_not_nothing(server: FaultServer) -> None:
+    task_run = TaskRun()
+    task_run.store.set(KICKOFF_STATE, {"__airflow_state_ref__": "s3://bucket/record"})
+    with pytest.raises(CrewTryFailed, match="state_store_backend"):
+        run(kickoff(), task_run.retry())
+    assert server.sent(POST) == []
+
+
+@pytest.mark.row("A52")
+@pytest.mark.parametrize("value", ['["a list"]', '"text"', '{"version": 99}', '{"version": "x"}'])
+def test_what_is_no_record_is_an_error(server: FaultServer, variables: Variables, value: str) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    (key,) = (each for each in variables.kept if each.startswith(KICKOFF_STATE))
+    variables.kept[key] = value
+    with pytest.raises(CrewTryFailed, match="cannot be read"):
+        run(kickoff(), task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A52", "A54")
+def test_a_retry_without_its_record_sends_nothing(server: FaultServer, a_memory: Variables) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    lose(a_memory, task_run)
+    with pytest.raises(CrewTaskFailed, match=r"is lost.*execution k-1.*Nothing was sent"):
+        run(kickoff(), task_run.retry())
+    assert len(server.sent(POST)) == 1
+    assert run(kickoff(on_unknown_outcome="retry"), task_run.retry()) == "k-2"
+
+
+@pytest.mark.row("A52", "A54")
+def test_a_clear_without_its_record_stops_the_execution(server: FaultServer, a_memory: Variables) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    lose(a_memory, task_run)
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == 1
+
+
+@pytest.mark.row("A52", "A35")
+@pytest.mark.parametrize("tried_again", [TaskRun.retry, TaskRun.clear])
+def test_a_first_try_that_died_before_it_executed_left_nothing(server: FaultServer, tried_again: Any) -> None:
+    assert run(kickoff(), tried_again(TaskRun())) == "k-1"
+
+
+@pytest.mark.row("A52")
+def test_a_refused_kickoff_after_a_failed_execution_is_no_loss(server: FaultServer) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    server.on("GET /status/k-1", {"status": "error", "error": "no"})
+    server.on(POST, Reply(status=429, body=b'{"detail": "no"}'), {"kickoff_id": "k-2"})
+    with pytest.raises(AirflowException):
+        run(kickoff(), task_run.retry())
+    assert run(kickoff(), task_run.retry()) == "k-2"
+
+
+# --- who can read it ---
+
+
+@pytest.mark.row("A47")
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        (RUN_STATE, {"execution_id": "k-1", "review": {"output": DRAFT}, "decisions": [{"human_feedback": DRAFT}]}),
+        (REVIEW_STATE, {"draft": ["k-1", "t", "hash"], "shown": {"output": DRAFT}, "approvals": [{"reviewer": DRAFT}]}),
+    ],
+)
+def test_variables_hold_no_text_in_the_clear(variables: Variables, name: str, record: dict[str, Any]) -> None:
+    kept = VariableStore(IDENTITY, name)
+    kept.keep(record)
+    assert VariableStore(IDENTITY, name).recall() == record
+    assert DRAFT not in json.dumps(variables.kept)
+    rows = {key: value for key, value in variables.kept.items() if "secret" not in key}
+    (row,) = (json.loads(value) for value in rows.values())
+    assert (row["dag_id"], row["run_id"], row["version"]) == ("dag", "run", VERSION)
+    assert {*record} - {"review", "decisions", "shown", "approvals"} <= {*row}
+    (secret,) = {*variables.kept} - {*rows}
+    assert row["sealed_with"] == secret
+
+
+@pytest.mark.row("A47")
+def test_texts_without_their_key_are_an_error(variables: Variables) -> None:
+    kept = VariableStore(IDENTITY, RUN_STATE)
+    kept.keep({"review": {"output": DRAFT}})
+    for key in [each for each in variables.kept if "secret" in each]:
+        del variables.kept[key]
+    with pytest.raises(TaskStateUnavailable, match="cannot be opened"):
+        kept.recall()
+
+
+def test_a_task_outside_a_run_keeps_nothing(a_state_store: None) -> None:
+    store = store_of({"task_state_store": None}, KICKOFF_STATE)
+    store.keep({"kickoff_id": "k-1"})
+    assert store.recall() == {}
