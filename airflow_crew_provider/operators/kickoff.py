@@ -42,6 +42,9 @@ from airflow_crew_provider.wait.watch import AnsweredDraft, Watch, fate_of_stop
 OLD_QUESTION_SHOWS = 60.0  # seconds for which the status may still show an answered question
 
 
+SECONDS_TO_RECORD = 2.0  # in a signal handler, which must end soon
+
+
 class CrewKickoffOperator(WaitingTask):
     """Start an execution of a crew, at most once, and optionally wait for it.
 
@@ -75,6 +78,7 @@ class CrewKickoffOperator(WaitingTask):
     schema_of_waits: Any = None  # the output schema of the waits in `crew_with_review`
     _starting: KickoffStart | None = None
     _kickoff_id: str | None = None
+    _context: Any = None  # of the try that runs here
     is_killed = False  # Airflow only calls `on_kill`; the process keeps running for a few seconds
 
     def __init__(
@@ -124,7 +128,7 @@ class CrewKickoffOperator(WaitingTask):
     @outcomes.ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Start the crew, or reattach to an earlier try's execution."""
-        self._ti = context["ti"]
+        self._ti, self._context = context["ti"], context
         kickoff_id = self._start(context)
         if not self.wait_for_completion:
             self._close_record(context)
@@ -282,14 +286,35 @@ class CrewKickoffOperator(WaitingTask):
             self._record_timeout(context, "")
         raise outcomes.CrewTryFailed(f"{said}. {now}") from CrewTimeout(message)
 
-    def _record_timeout(self, context: Any, message: str) -> None:
-        self._record_or_log(context, lambda record: record.mark_timed_out(message), "The timeout could not be recorded")
+    def record_stop(self, *, by_timeout: bool) -> bool:
+        """Record a stop at the execution timeout, after which no retry may start another; a kill's is only noted."""
+        context = self._context
+        if context is None:
+            return True
+        if not by_timeout:
+            outcomes.in_signal_handler(lambda: self._note_kill(context), SECONDS_TO_RECORD)
+            return True
+        limit = f"The task reached its execution_timeout of {self.execution_timeout}"
+        ti = context["ti"]
+        return self._record_timeout(context, limit) or ti.try_number > ti.max_tries
 
-    def _record_or_log(self, context: Any, change: Callable[[PostRecord], None], problem: str) -> None:
+    def _note_kill(self, context: Any) -> None:
+        self._record_or_log(
+            context, lambda record: record.note(killed_at=time.time()), "The kill could not be recorded"
+        )
+
+    def _record_timeout(self, context: Any, message: str) -> bool:
+        return self._record_or_log(
+            context, lambda record: record.mark_timed_out(message), "The timeout could not be recorded"
+        )
+
+    def _record_or_log(self, context: Any, change: Callable[[PostRecord], None], problem: str) -> bool:
         try:
             change(self._record(context))
         except CrewError as error:
             self.log.warning("%s: %s", problem, error)
+            return False
+        return True
 
 
 def _advice(error: CrewError) -> str:

@@ -202,7 +202,7 @@ class CrewRunOperator(CrewKickoffOperator):
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Start the crew, or reattach to an earlier try's execution."""
-        self._ti = context["ti"]
+        self._ti, self._context = context["ti"], context
         kickoff_id = self._start(context)
         assert self._starting is not None
         inbox = own_address(context, self._starting.record.newest.inbox, kickoff_id)
@@ -219,7 +219,7 @@ class CrewRunOperator(CrewKickoffOperator):
     @ends_in_a_sentence
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
         """Continue with a person's answer, or with the outcome of the wait."""
-        self._ti = context["ti"]
+        self._ti, self._context = context["ti"], context
         run = self._recall(context)
         given = next_kwargs or {}
         is_asked = "shown" in given or ("waiting" not in given and run.kept.state is State.ASKING)

@@ -361,7 +361,7 @@ def is_for_good(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False) 
     """
     with suppress(Exception):  # a task may be killed before its `execute` is called
         ti = ti or get_current_context()["ti"]
-    if isinstance(sys.exc_info()[1], AirflowTaskTimeout) or ti is None or not runs_in_worker(ti):
+    if is_by_timeout() or ti is None or not runs_in_worker(ti):
         return True
     if has_ended:
         return False
@@ -371,8 +371,17 @@ def is_for_good(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False) 
         with suppress(Exception):
             seen.append(task_state(ti))
 
-    # In a thread: this is a signal handler, and the interrupted code may hold the connection to Airflow.
-    thread = Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(LOOKUP_SECONDS)
+    in_signal_handler(look_up, LOOKUP_SECONDS)
     return bool(seen) and seen[0] not in goes_on
+
+
+def in_signal_handler(work: Callable[[], None], seconds: float) -> None:
+    """Do something with Airflow in a thread, for a limited time: the interrupted code may hold the connection to it."""
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def is_by_timeout() -> bool:
+    """Whether the task's execution timeout is being handled: an exception, which has interrupted nothing."""
+    return isinstance(sys.exc_info()[1], AirflowTaskTimeout)

@@ -281,7 +281,7 @@ class WaitingTask(CrewTask):
 
     def end_without_trigger(self, context: Any, error: str) -> Any:
         """Poll once and end the task: no trigger was running, and the deadline is long past."""
-        self.__dict__.update(_ti=context["ti"])
+        self.__dict__.update(_ti=context["ti"], _context=context)
         watch = self.watch_again(context)
         if not watch.kickoff_id:
             raise outcomes.CrewTryFailed(f"{error}. The fate of the execution is unknown")
@@ -309,7 +309,7 @@ class WaitingTask(CrewTask):
             outcome = Outcome.from_event(event)
         except CrewError as error:
             outcomes.fail_task(error, "The fate of the execution is unknown; a retry of this task polls again")
-        self.__dict__.update(_ti=context["ti"], _kickoff_id=outcome.kickoff_id)
+        self.__dict__.update(_ti=context["ti"], _context=context, _kickoff_id=outcome.kickoff_id)
         with suppress(CrewError):
             self.hook.connection  # noqa: B018  so that an error includes its base URL
         self.report(context, ExecutionState.RUNNING, outcome.kickoff_id)
@@ -403,9 +403,17 @@ class WaitingTask(CrewTask):
         self._is_stopping = False
         return stopped
 
+    def record_stop(self, *, by_timeout: bool) -> bool:
+        """Record that this task stops its execution, before it does; return whether it may.
+
+        :param by_timeout: whether the task's execution timeout asks for it; otherwise a kill does, in a signal handler
+        """
+        return True
+
     def stop_if_asked(self, kickoff_id: str, goes_on: outcomes.States = outcomes.GOES_ON) -> None:
         """Stop the execution of a task that ended for good, if `cancel_on_kill` is set; log its fate either way."""
         has_ended = outcomes.has_ended(self)
         asked = self.cancel_on_kill and outcomes.is_for_good(self._ti, goes_on, has_ended=has_ended)
+        asked = asked and self.record_stop(by_timeout=outcomes.is_by_timeout())
         stopped = self.stop_execution(kickoff_id) if asked else None
         self.log.info("The task was killed. %s", fate_of_stop(kickoff_id, stopped))

@@ -130,3 +130,59 @@ def test_a6_a_stop_that_the_execution_timeout_interrupts_is_reported_by_what_bec
         thread.join()
         signal.signal(signal.SIGUSR1, before)
     assert f"The task was killed. Execution k-1 {fate}" in capsys.readouterr().out + caplog.text
+
+
+def times_out(task: CrewKickoffOperator, task_run: TaskRun, server: FaultServer) -> None:
+    """Let Airflow's execution timeout end a try that waits in its worker."""
+
+    def reach_the_timeout() -> None:
+        wait_until(lambda: server.sent(POLL), "a poll")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def time_out(*_: object) -> None:
+        raise AirflowTaskTimeout
+
+    server.on(POLL, SPEC.running)
+    before = signal.signal(signal.SIGUSR1, time_out)
+    thread = Thread(target=reach_the_timeout)
+    thread.start()
+    try:
+        task.execute(task_run.context())
+    except AirflowTaskTimeout:
+        task.on_kill()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.row("A38")
+def test_a_stop_by_the_execution_timeout_is_on_record_before_it(state: list[str], server: FaultServer) -> None:
+    task_run = TaskRun("kickoff")
+    times_out(kickoff(wait_for_completion=True), task_run, server)
+    assert len(server.sent(STOP)) == 1
+    server.on(POLL, {"status": "error", "error": "stopped"})
+    with pytest.raises(CrewTaskFailed, match="execution_timeout") as failure:
+        kickoff(wait_for_completion=True).execute(task_run.retry().context())
+    assert "not retried" in str(failure.value)
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A38")
+@pytest.mark.parametrize("retries", [2, 0])
+def test_a_stop_that_cannot_be_recorded_waits_for_the_last_try(
+    state: list[str], server: FaultServer, retries: int, a_memory: Any
+) -> None:
+    task_run = TaskRun("kickoff", retries=retries)
+    task_run.max_tries = retries
+    task = kickoff(wait_for_completion=True, retries=retries)
+    with pytest.MonkeyPatch.context() as patch:
+        stored = a_memory.set
+
+        def refuse(key: str, value: Any, **more: Any) -> None:
+            if isinstance(value, dict) and value.get("timed_out"):
+                raise OSError("the database is away")
+            stored(key, value, **more)
+
+        patch.setattr(a_memory, "set", refuse)
+        times_out(task, task_run, server)
+    assert len(server.sent(STOP)) == (0 if retries else 1)
