@@ -103,6 +103,7 @@ KEY_TEXT = re.compile("idempotency.?key", re.IGNORECASE)
 QUOTA_TEXT = "monthly execution limit reached"
 # After a gateway error, the service behind the gateway may or may not have acted on the request.
 GATEWAY_ERRORS = (502, 503, 504)
+REDIRECTS = (301, 302, 303, 307, 308)
 TRANSIENT = (408, 425, 429)  # 4xx codes that mean the same whoever sends them
 
 
@@ -211,7 +212,8 @@ CANNOT_STOP = (400, 404, 405, 409, 410, 422, 501)
 
 def stop(kickoff_id: str) -> Call[bool]:
     """``POST /stop/{kickoff_id}``: not in the specification (observed dialect, POST /stop)."""
-    return Call("POST", f"/stop/{path_segment(kickoff_id)}", _read_stop, body={}, also=CANNOT_STOP)
+    also = (*CANNOT_STOP, *REDIRECTS)
+    return Call("POST", f"/stop/{path_segment(kickoff_id)}", _read_stop, body={}, also=also)
 
 
 # --- reading responses ---
@@ -282,7 +284,7 @@ def _redirection(answer: HttpResponse, mask: Mask) -> str:
 
 def redirect(call: Call[Any], url: str, answer: HttpResponse) -> str | None:
     """Return the URL to request instead; only for a GET to the same origin, because the request carries the token."""
-    if answer.status not in (301, 302, 303, 307, 308) or call.method != "GET":
+    if answer.status not in REDIRECTS or call.method != "GET":
         return None
     place = redirected(url, answer.headers.get("location", ""))
     return place and place.url
@@ -419,6 +421,11 @@ def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
     """
     if answer.status == 405:
         return False
+    if answer.status in REDIRECTS:  # e.g. to a login page
+        elsewhere = _redirection(answer, mask)
+        raise exceptions.CrewWebPage(
+            f"POST /stop returned {answer.status} with a page that is not the API's ({elsewhere})"
+        )
     body = responses.json_of(answer, "POST /stop", mask)
     if not isinstance(body, dict):
         raise exceptions.CrewProtocolError(f"POST /stop returned {type(body).__name__} instead of an object")

@@ -77,7 +77,7 @@ def _perform(
     body = {"username": login[0], "password": login[1]} if login else None
     try:
         answer = session.request(method, url, json=body, params=params, timeout=TIMEOUT, allow_redirects=False)
-        if answer.status_code == 404:
+        if answer.status_code == 404 and isinstance(answer.json(), dict):  # a gateway's page proves nothing
             return None
         if answer.status_code in (401, 403):
             raise AuditError(f"Airflow refused the credentials or access ({answer.status_code}) at {shown(url)}")

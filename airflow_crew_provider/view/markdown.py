@@ -16,6 +16,7 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
+from airflow_crew_provider.api.responses import Mask, unmasked
 from airflow_crew_provider.review import drafts
 
 FOLLOWED = ("http://", "https://", "mailto:")
@@ -77,11 +78,15 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
 
 
-def rendered(text: str, most: int) -> Markup:
-    """Return Markdown as HTML, or as plain text if HTML could take too long or exceed this many bytes."""
+def rendered(text: str, most: int, mask: Mask = unmasked) -> Markup:
+    """Return Markdown as HTML, or as plain text if HTML could take too long or exceed this many bytes.
+
+    :param mask: masks secrets; if HTML would put one together, e.g. from escapes or emphasis, the text stays plain
+    """
     if is_cheap(text):
         made = Markup(_parser().render(drafts.inert(text)))  # noqa: S704 - without HTML of its own
-        if size_of(made) <= most:
+        seen = made.striptags()
+        if size_of(made) <= most and mask(seen) == seen:
             return made
     return Markup('<div class="text">{}</div>').format(fitted(text, most))
 

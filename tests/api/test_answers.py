@@ -407,6 +407,15 @@ def test_n39_whether_anything_was_stopped_is_unknown_without_json_of_the_api(sta
     assert str(error).startswith("POST /stop returned ")
 
 
+@pytest.mark.row("N39")
+@pytest.mark.parametrize("body", [{"status": "stopped"}, PAGE, b""])
+def test_n39_a_redirected_stop_is_unknown(body: Any) -> None:
+    error = refused(STOP, answer(body, 302, location="https://login/secret"))
+    assert type(error) is CrewWebPage
+    said = "a redirect to https://login/***, which is not followed, to protect the token"
+    assert str(error) == f"POST /stop returned 302 with a page that is not the API's ({said})"
+
+
 def test_n39_a_service_without_a_stop_may_say_so_without_json() -> None:
     assert read(STOP, answer(PAGE, 405)) is False
 

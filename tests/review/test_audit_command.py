@@ -263,6 +263,8 @@ def test_an_answer_that_was_not_sent_was_not_taken(
         ((200, {}, b"<html>"), "JSONDecodeError"),
         ((302, {"Location": "http://127.0.0.1:1/"}, b""), "returned 302"),
         ((404, {}, b"{}"), "has no resource dags/tea/dagRuns"),
+        ((404, {}, b"<html>default backend</html>"), "JSONDecodeError"),
+        ((404, {}, b'"no backend"'), "returned 404"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence_without_a_credential(

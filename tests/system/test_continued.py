@@ -24,7 +24,7 @@ from scripts.stack.waiting import PATIENCE
 from tests.service.crewai.four_tasks import asked_for, next_step
 from tests.service.crewai.openai_server import USAGE, OpenAI, environment
 
-pytestmark = pytest.mark.row("N37", "S61")
+pytestmark = pytest.mark.row("N40", "S61")
 CREWS = Path(__file__).parents[1] / "service" / "crewai" / "crews"
 FROM_FAILED_TASK = "Continuing execution {} from the task that failed"
 FROM_START = "Starting from the beginning, because the service cannot continue executions"
@@ -131,7 +131,7 @@ class FailsOnce(ScriptedCrew):
 def test_a_scripted_crew_goes_on_with_its_journal_and_a_live_deployment_from_the_start(
     airflow: AirflowStack, dialect: str
 ) -> None:
-    faults = [Fault("N37", "no continuing", OTHER, says_nothing_of_continuing)] if dialect == "live" else []
+    faults = [Fault("N40", "no continuing", OTHER, says_nothing_of_continuing)] if dialect == "live" else []
     with (
         running_service(crew=FailsOnce(), dialect=dialect) as service,
         behind_proxy(airflow, service.url, service.token, *faults) as conn_id,

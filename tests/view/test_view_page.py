@@ -17,9 +17,11 @@ import requests
 from fastapi.testclient import TestClient
 from faults.server import FaultServer
 from faults.wire import Reply
+from markupsafe import Markup
 from speed import tenths
 from viewed_run import Run, about
 
+from airflow_crew_provider.api.responses import masker
 from airflow_crew_provider.decorators.crew import _CrewDecoratedOperator
 from airflow_crew_provider.models import ExecutionState, Json, output_sha256
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
@@ -107,6 +109,26 @@ def rendered(found: Json | None, decisions: list[Json] | None = None, **seen: An
     given = None if found is None else of_details(found)
     facts = Facts("k-1", "e-1", "crew_default", Seen(given, **seen), decisions or [])
     return page.fragment(facts, form="/dags/d/required_actions", run="/crew-view/dags/d/runs/r")
+
+
+REASSEMBLED = {
+    "an escape": r"sekret\-abcdef-123",
+    "an entity": "sekret&#45;abcdef-123",
+    "emphasis": "sekret-**abcdef**-123",
+    "a link": "sekret-[abcdef](https://x.example)-123",
+    "a control character": "sekret-\x01abcdef-123",
+    "a line break": "sekret-abcdef-123\nand more",
+}
+
+
+@pytest.mark.parametrize("text", REASSEMBLED.values(), ids=REASSEMBLED)
+def test_no_markdown_puts_a_masked_token_together_again(text: str) -> None:
+    mask = masker(["sekret-abcdef-123"])
+    for found in (details_of(text), {**details_of(text), "state": "pending"}):
+        shown = of_details(found, mask)
+        html = page.fragment(Facts("k-1", "e-1", "crew_default", Seen(shown, mask=mask), []), form="/", run="/")
+        seen = re.sub("[\x00-\x09\x0b-\x1f]", "", Markup(html).striptags())
+        assert "sekret-abcdef-123" not in seen
 
 
 def test_every_state_has_a_word() -> None:
