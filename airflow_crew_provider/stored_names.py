@@ -67,3 +67,4 @@ NUMBER_FIELD = "question_number"  # hidden; only for a task that asks several ti
 
 
 VALIDATION = "validation"  # the ``error_type`` of an event with an invalid answer
+OTHER_QUESTION = "other_question"  # in such an event: whether it answers another question of the task

@@ -85,7 +85,7 @@ UNNOTICED = frozenset(
         "S56",
         "S61",
     }
-    | {"A10", "A31", "A32", "A36", "A51", "N24", "N28", "N34"}
+    | {"A10", "A31", "A32", "A36", "A48", "A49", "A51", "A55", "N24", "N28", "N34"}
     | {"S11", "S17", "S24", "S25", "S26", "S27", "S28", "S29", "S32", "S39", "S40", "F1"}
 )
 
@@ -188,13 +188,17 @@ ROWS = {
     "A37": ("the same try runs again (`RetryAction.RESCHEDULE`)", "continues with what it started"),
     "A38": ("`execution_timeout` ends a wait in its worker", "stopped for good"),
     "A39": ("Airflow's task state store is emptied", "nothing is lost: records are Variables"),
+    "A48": ("`default_args` around `crew_with_review`", "the group works as without them"),
+    "A49": ("a number, a list or None as `subject` or `body`", "shown as text"),
+    "A50": ("a question arrives while its DAG run is failed, which is then cleared", "it is asked"),
+    "A55": ("an old page answers an old question; `max_rounds` is edited", "the form counts; no new draft is affected"),
+    "A51": ("`retry_policy` rules that name the package's errors", "match, if a retry may help"),
+    "A56": ("a gateway's page in place of any response", "never an answer; like a 503"),
     "A42": ("an output with the provider's own XCom keys; XComs of any shape", "refused; ignored"),
     "A47": ("a user may read Variables, but neither XComs nor forms", "sees no draft, feedback or reviewer"),
-    "A51": ("`retry_policy` rules that name the package's errors", "match, if a retry may help"),
     "A52": ("Airflow is upgraded during a run; a record is lost", "found; nothing is sent until the task is cleared"),
     "A53": ("nobody runs triggers while a review looks for an answer", "nobody is asked again; a retry looks again"),
     "A54": ("an old kickoff is cleared while its execution still runs", "stopped"),
-    "A56": ("a gateway's page in place of any response", "never an answer; like a 503"),
     "S1": ("service killed in any state", "nothing is lost"),
     "S2": ("two resumes at once, or at the wrong time", "one wins, and the others are rejected"),
     "S3": ("malformed, huge and slow requests", "4xx with a reason, never 500"),

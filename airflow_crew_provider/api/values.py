@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
@@ -90,18 +91,21 @@ def _is_kept(value: Any) -> bool:
     return not isinstance(value, int) or SMALLEST <= value <= LARGEST
 
 
+def value_of(given: Any) -> Any:
+    """Return the value that the text of a rendered template describes; any other value unchanged."""
+    if isinstance(given, str):
+        for read in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                return read(given)
+    return given
+
+
 def record_of(value: Any, name: str) -> Json:
     """Return a record from an XCom, or from the text of a rendered template."""
-    if isinstance(value, str):
-        for read in (json.loads, ast.literal_eval):
-            try:
-                value = read(value)
-                break
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
-                continue
-    if not isinstance(value, dict):
-        raise CrewInvalidInput(f"{name} must be a record, not {type(value).__name__}; nothing was sent")
-    return value
+    record = value_of(value)
+    if not isinstance(record, dict):
+        raise CrewInvalidInput(f"{name} must be a record, not {type(record).__name__}; nothing was sent")
+    return record
 
 
 def record_or_none(value: Any) -> Json | None:

@@ -140,10 +140,9 @@ class InboxStore:
 
     @property
     def over(self) -> bool:
-        """Whether the DAG run has ended or was deleted."""
+        """Whether the DAG run was deleted; a run that has ended may be cleared as long as its registration is kept."""
         of_run = (DagRun.dag_id == self.task.dag_id, DagRun.run_id == self.task.run_id)
-        state = self._session.scalar(select(DagRun.state).where(*of_run))
-        return state is None or state in OVER
+        return self._session.scalar(select(DagRun.id).where(*of_run)) is None
 
     @property
     def replaced(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.api.endpoints import path_segment
-from airflow_crew_provider.api.values import plain_object
+from airflow_crew_provider.api.values import plain_object, value_of
 from airflow_crew_provider.client.crew import ConnectedCrew, checked_inputs
 from airflow_crew_provider.client.deployment import CREW
 from airflow_crew_provider.compat.task_instance import RelatedTask
@@ -84,13 +84,13 @@ def request_of(task: KickoffArguments) -> Kickoff:
 
     :raises CrewInvalidInput: the request cannot be sent
     """
-    meta = {} if task.meta is None else plain_object(task.meta, "meta")
+    meta = {} if task.meta is None else plain_object(value_of(task.meta), "meta")
     if "airflow" in meta:
         raise exceptions.CrewInvalidInput("meta.airflow is filled in by this operator. Nothing was sent")
     restore_from: Any = task.restore_from
     if restore_from is not None:
         path_segment(restore_from)
-    inputs, webhooks = checked_inputs(task.inputs), checked_webhooks(task.webhooks)
+    inputs, webhooks = checked_inputs(value_of(task.inputs)), checked_webhooks(task.webhooks)
     return Kickoff(inputs=inputs, webhooks=webhooks, meta=meta, restore_from=restore_from)
 
 
@@ -151,6 +151,7 @@ def refuse_literal_credentials(webhooks: Any) -> None:
 
 def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
     """Validate the rendered webhooks; return the word ``inbox`` unchanged."""
+    webhooks = value_of(webhooks)
     if webhooks == WORD:
         return WORD
     refuse_literal_credentials(webhooks)

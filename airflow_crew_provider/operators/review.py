@@ -90,7 +90,7 @@ class CrewReviewOperator(AskingTask):
         **kwargs: Unpack[QuestionArguments],
     ) -> None:
         given: dict[str, Any] = {**kwargs}
-        if given.get("defaults") in (options[0], [options[0]]):  # named as in HITLOperator
+        if "defaults" in given and given["defaults"] in (options[0], [options[0]]):  # named as in HITLOperator
             on_timeout = given.pop("defaults") and APPROVE
         response_timeout = people.response_time(response_timeout)
         policy = people.deadline_policy(on_timeout, response_timeout)
@@ -105,7 +105,7 @@ class CrewReviewOperator(AskingTask):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # HITLOperator warns that execution_timeout limits the person; see below
             super().__init__(
-                subject=subject or "",
+                subject="" if subject is None else subject,
                 body=body,
                 options=list(options),
                 defaults=[options[0] if policy == APPROVE else options[1]] if policy != "fail" else None,

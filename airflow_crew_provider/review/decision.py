@@ -37,6 +37,7 @@ from airflow_crew_provider.review.people import Escalation
 from airflow_crew_provider.review.question import Question
 from airflow_crew_provider.stored_names import (
     FEEDBACK_FIELD,
+    OTHER_QUESTION,
     REFUSED_KEY,
     REJECTED_BEFORE,
     REVIEW_KEY,
@@ -45,7 +46,10 @@ from airflow_crew_provider.stored_names import (
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import listed
 
-TERMS = ("words", "on_timeout", "on_tool_timeout", "allow_edit", "approvals", "may_answer", "users")
+TERMS = (
+    *("words", "on_timeout", "on_tool_timeout", "allow_edit", "approvals", "may_answer", "users"),
+    *("round_number", "max_rounds"),
+)
 NOBODY_APPROVED = "Denied, because nobody approved the call in time."
 
 
@@ -336,7 +340,8 @@ class Decision:
         """Record a rejection: the draft may stay open, and an edited DAG could approve it at the deadline."""
         approving = self._rules.approving(self._shown)
         chosen = event.get("chosen_options")
-        if chosen and approving and chosen != approving and not airflow_form.timed_out(event):
+        is_about_it = not (airflow_form.timed_out(event) or event.get(OTHER_QUESTION))
+        if chosen and approving and chosen != approving and is_about_it:
             self._record.reject_draft(identity_of(self._shown))
 
     def _problem(self, event: Json) -> str | None:

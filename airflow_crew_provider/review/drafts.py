@@ -125,6 +125,13 @@ def _parser() -> MarkdownIt:
 SHOWN_CHARACTERS = 60_000
 
 
+def as_text(given: Any) -> str:
+    """Return a text that a DAG gives; what a template or an XCom makes of it may be any value, or None."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    return json.dumps(given, ensure_ascii=False, default=str) if isinstance(given, dict | list | tuple) else str(given)
+
+
 def text_of(output: Any) -> str:
     """Return a draft in displayable form."""
     text = output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)

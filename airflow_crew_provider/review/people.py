@@ -110,7 +110,8 @@ def _reviewer(given: Any) -> Json:
 
 def refuse_foreign(options: Sequence[str], kwargs: Json) -> None:
     """Refuse arguments that could cause an accidental approval."""
-    if len(options) != 2 or options[0] == options[1]:
+    are_words = not isinstance(options, str) and all(isinstance(each, str) and each for each in options)
+    if not are_words or len(options) != 2 or options[0] == options[1]:
         raise ValueError("options must be two different words: one to approve, one to revise")
     for name in ("defaults", "multiple"):
         if kwargs.pop(name, None):

@@ -15,13 +15,14 @@ from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.airflow_form import HITLOperator
 from airflow_crew_provider.review.answer import identity_of
+from airflow_crew_provider.review.drafts import as_text
 from airflow_crew_provider.review.people import Escalation, deadline_after, reviewers
 from airflow_crew_provider.review.record import question_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, ends_in_a_sentence
 
 UNKNOWN = "unknown"  # the result of a lookup that did not finish
 TERMS = "terms"  # the key of the DAG's arguments that determine whether an answer is valid
-OFFERED = ("words", "allow_edit", "approvals")  # the terms that a form shows
+OFFERED = ("words", "allow_edit", "approvals", "round_number", "max_rounds")  # the terms that a form shows
 
 
 class Form(Protocol):
@@ -155,8 +156,8 @@ class Question(Generic[AnyRules]):
         task.assigned_users = _rendered(task.assigned_users)
         later = self.rules.escalation.told(self.record.since(identity))
         form = self.rules.form(self.context, shown, until, refused, later)
-        task.subject = task.subject or f"{form.subject} · {_place_of(self.context['ti'])}"
-        given = task.body
+        task.subject = as_text(task.subject) or f"{form.subject} · {_place_of(self.context['ti'])}"
+        given = as_text(task.body)
         task.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
         # A form that Airflow has kept shows the last draft, even if the task's own body renders differently now.
         signs = [] if self.record.is_about(identity) else [given] if given else [form.mark, shown["execution_id"]]

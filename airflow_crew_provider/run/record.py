@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.stored_names import NUMBER_FIELD, REJECTED_BEFORE, VALIDATION
+from airflow_crew_provider.stored_names import NUMBER_FIELD, OTHER_QUESTION, REJECTED_BEFORE, VALIDATION
 from airflow_crew_provider.task.store import Store, check_move
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
@@ -204,4 +204,5 @@ def bound_to(number: int, event: Json) -> Json:
     if named == number or (named is None and not event.get("responded_by_user")):
         return event
     said = f"it answers question {named}" if named is not None else f"it has no {NUMBER_FIELD}"
-    return {**event, "error": f"{said}, but this is question {number}", "error_type": VALIDATION}
+    invalid = {"error": f"{said}, but this is question {number}", "error_type": VALIDATION}
+    return {**event, **invalid, OTHER_QUESTION: named is not None}

@@ -27,6 +27,14 @@ from airflow_crew_provider.wait.watch import COMPLETED
 # A short delay between tries: polling again costs nothing, and a failed execution is not polled again. Airflow
 # occasionally fails a task that resumes just as it is being deferred (apache/airflow issues 66374 and 67287).
 AGAIN = timedelta(seconds=5)
+# What makes tasks a group, whatever a DAG's `default_args` say: a round that is not needed is skipped, each task passes
+# its result on, and a wait ends when a person is needed.
+OWN: Json = {"trigger_rule": "all_success", "do_xcom_push": True}
+OWN_OF_WAITS: Json = {"wait_past_pending": False, "multiple_outputs": False}
+OWN_OF_KICKOFF: Json = {
+    **{"wait_for_completion": False, "multiple_outputs": False},
+    **dict.fromkeys(("output_schema", "max_total_tokens", "max_cost", "output_to")),
+}
 # The reason for a loop's iteration is visible to everybody who may see the task, even without permission for XComs.
 DECISIONS = {"True": "approve", "False": "revise"}
 
@@ -191,16 +199,18 @@ def crew_with_review(
     if timeout is not None:
         wait["timeout"] = timeout
     with CrewReviewGroup(group_id=group_id) as group:
-        again = at_least({**(group.dag.default_args if group.dag else {}), **group.default_args}, delay=AGAIN)
-        wait |= again
+        defaults = {**(group.dag.default_args if group.dag else {}), **group.default_args}
+        again = at_least(defaults, delay=AGAIN)
+        again |= OWN
+        wait |= {**again, **OWN_OF_WAITS}
         given: Json = {"inputs": inputs, "webhooks": webhooks, "meta": meta}
-        # Set here, because a DAG's `default_args` may set it for its other kickoffs.
-        kickoff = CrewKickoffOperator(task_id="kickoff", wait_for_completion=False, **given, **owned, **again)
+        first_task: Json = {**again, "trigger_rule": rule} if (rule := defaults.get("trigger_rule")) else again
+        kickoff = CrewKickoffOperator(task_id="kickoff", **given, **owned, **first_task, **OWN_OF_KICKOFF)
         kickoff.schema_of_waits = output_schema
         first = CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)
         schema: Json = {"output_schema": output_schema, "on_schema_mismatch": on_schema_mismatch}
         policies: Json = {"on_tool_timeout": on_tool_timeout, "auto_approve": auto_approve}
-        asked: Json = {**shared, "skip_completed": True, **schema, **policies, **(review or {})}
+        asked: Json = {**shared, **OWN, "skip_completed": True, **schema, **policies, **(review or {})}
         asked["max_rounds"] = max_rounds
         rounds = Rounds(first, max_rounds, asked, {"webhooks": webhooks, **shared, **again}, wait)
         waits = rounds.in_a_loop(again) if loop else rounds.one_after_another()
@@ -208,10 +218,9 @@ def crew_with_review(
             task_id="result",
             records=[each.output for each in (first, *waits)],
             execution_id=kickoff.output,
-            trigger_rule="none_failed",
             outlets=outlets,
             **shared,
-            **again,
+            **{**again, "trigger_rule": "none_failed"},
         )
     return group  # type: ignore[return-value]
 
@@ -265,6 +274,7 @@ class Rounds:
         tooltip = "Repeats until the crew completes or no rounds remain"
         gate = make_loop("round", body, until=until_completed, most=self.most, tooltip=tooltip)
         gate.retries, gate.retry_delay = again["retries"], again["retry_delay"]
+        gate.trigger_rule, gate.do_xcom_push = self.first.trigger_rule, True
         return waits
 
     def _wait_after(self, resume: CrewResumeOperator) -> CrewStatusSensor:

@@ -16,7 +16,7 @@ from airflow.settings import engine
 from registered_run import RegisteredRun
 
 from airflow_crew_provider.compat import deferral
-from airflow_crew_provider.inbox import app
+from airflow_crew_provider.inbox import app, store
 from airflow_crew_provider.inbox.messages import digest
 from airflow_crew_provider.wait.watch import Outcome
 from scripts.stack import wait_until
@@ -241,10 +241,22 @@ def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag
 
 def test_n17_what_comes_after_the_run_is_acknowledged_and_changes_nothing(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
-    dag_run.end_run()
+    dag_run.delete_run()
     assert dag_run.send_question().json() == {"status": "too late; nothing changed"}
     assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew).status_code == 200
     assert dag_run.messages() == dag_run.messages().of(None, dag_run.kickoff.registration.id)
+
+
+@pytest.mark.row("A50")
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_a50_a_question_to_a_run_that_has_ended_is_kept_for_a_clear(dag_run: RegisteredRun, state: str) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    dag_run.end_run(state=state, end_date=datetime.now(UTC))
+    assert dag_run.send_question().json() == {"status": "taken"}
+    store.sweep(datetime.now(UTC) + timedelta(hours=1))
+    dag_run.end_run(state="running", end_date=None)  # cleared
+    assert dag_run.messages().newest is not None
+    assert dag_run.send_question().json() == {"status": "already known"}
 
 
 def test_n17_progress_never_becomes_a_question(dag_run: RegisteredRun) -> None:

@@ -37,6 +37,21 @@ def test_each_argument_has_its_field() -> None:
     assert request_of(task(webhooks={"task": "https://a.example"})).webhooks == Webhooks("https://a.example")
 
 
+@pytest.mark.parametrize("text", ['{"topic": "tea", "n": null}', "{'topic': 'tea', 'n': None}"], ids=["JSON", "Python"])
+def test_the_text_of_a_rendered_template_is_read(text: str) -> None:
+    """Like `{{ dag_run.conf }}`, which renders to the text of a dict."""
+    asked = {"topic": "tea", "n": None}
+    assert request_of(task(inputs=text, meta=text)) == Kickoff(inputs=asked, meta=asked)
+    webhooks = "{'crew': 'https://a.example'}"
+    assert request_of(task(webhooks=webhooks)).webhooks == Webhooks(crew="https://a.example")
+    assert refused(inputs="no JSON") == "inputs: must be an object (a dict), not str. Nothing was sent"
+    assert refused(inputs="[1]") == "inputs: must be an object (a dict), not list. Nothing was sent"
+    assert refused(inputs='{"id": 1}').startswith("inputs.id is reserved by the service")
+    assert "put the credential into an Airflow connection" in refused(
+        webhooks='{"human_input": {"url": "https://a.example", "token": "t"}}'
+    )
+
+
 def test_what_cannot_be_sent_is_refused_with_its_place() -> None:
     assert refused(meta={"airflow": 1}) == "meta.airflow is filled in by this operator. Nothing was sent"
     assert refused(meta=[]) == "meta: must be an object (a dict), not list. Nothing was sent"

@@ -204,6 +204,40 @@ def test_the_kickoff_of_a_group_does_not_wait_even_if_the_dags_other_kickoffs_do
     assert (kickoff.wait_for_completion, kickoff.on_unknown_outcome) == (False, "retry")
 
 
+OF_OTHER_TASKS = {
+    **{"trigger_rule": "none_failed", "retries": 4, "wait_for_completion": True, "do_xcom_push": False},
+    **{"output_schema": {"type": "object"}, "max_total_tokens": 5, "output_to": "/tmp/other"},
+    **{"wait_past_pending": True, "multiple_outputs": False, "skip_completed": False, "has_next_round": True},
+}
+
+
+def rules_of(dag: DAG) -> dict[str, tuple[str, bool]]:
+    return {
+        task.task_id: (getattr(task.trigger_rule, "value", task.trigger_rule), task.do_xcom_push) for task in dag.tasks
+    }
+
+
+@pytest.mark.row("A48")
+@pytest.mark.parametrize("loop", [False, pytest.param(True, marks=pytest.mark.since_airflow("3.4"))])
+def test_a48_default_args_of_the_dag_leave_the_groups_rules_as_they_are(loop: bool) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    with DAG("d", start_date=start) as plain:
+        crew_with_review(inputs={}, loop=loop)
+    with DAG("d", start_date=start, default_args=OF_OTHER_TASKS) as dag, TaskGroup("outer"):
+        crew_with_review(inputs={}, loop=loop)
+    expected = {f"outer.{task_id}": rules for task_id, rules in rules_of(plain).items()}
+    # Whether the crew starts at all is for the DAG to say.
+    assert rules_of(dag) == {**expected, "outer.crew.kickoff": ("none_failed", True)}
+    kickoff: Any = dag.get_task("outer.crew.kickoff")
+    assert (kickoff.wait_for_completion, kickoff.output_rules.names) == (False, [])
+    for task in dag.tasks:
+        assert task.retries == 4
+        if task.task_id.endswith("wait"):
+            assert (task.wait_past_pending, task.output_rules.names) == (False, [])
+        if task.task_id.endswith("review"):
+            assert task.skip_completed is True
+
+
 @pytest.mark.skipif(has_loops(), reason="this Airflow has Task Loops")
 @pytest.mark.row("A28")
 def test_a28_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() -> None:

@@ -334,6 +334,22 @@ def test_a21_a_rejected_draft_that_comes_again_is_not_approved_by_the_deadline(
 
 @one_task
 @needs_parking
+@pytest.mark.row("A55")
+def test_a55_an_old_page_does_not_reject_the_new_draft(connect: Connect, tmp_path: Path, forms: Forms) -> None:
+    for crew in serving(connect, tmp_path, DRAFT, LAST):
+        task = Task(forms, on_timeout="approve", response_timeout=3600).start()
+        old = task.event("revise", "Never.")
+        task.resume(old)
+        assert task.form.params["question_number"]["value"] == 2
+        task.resume({**old, "responded_at": datetime.now(UTC)})
+        late = {**task.event("approve"), "responded_by_user": None, "timedout": True}
+        task.resume(late)
+        assert task.result["output"] == "Printed."
+        assert [approved for _, approved in crew.decided()] == [False, True]
+
+
+@one_task
+@needs_parking
 def test_two_tasks_of_the_crew_ask_and_a_live_deployment_has_new_ids(
     connect: Connect, tmp_path: Path, forms: Forms
 ) -> None:

@@ -437,6 +437,20 @@ def test_a_revision_in_the_last_round_fails_with_the_fate_and_stays_on_record(co
     assert operator.execute_complete(context, said("approve"))["is_approve"] is True
 
 
+@pytest.mark.row("A55")
+@pytest.mark.parametrize(("shown", "now"), [(3, 1), (1, 3)])
+def test_a55_the_rounds_that_the_form_showed_hold(context: Json, supervisor: Supervisor, shown: int, now: int) -> None:
+    kept = parked(lambda: review_of(round_number=1, max_rounds=shown).execute(context))
+    edited = review_of(round_number=1, max_rounds=now)
+    if shown == 1:
+        with pytest.raises(CrewTaskFailed, match="last of 1 rounds"):
+            edited.execute_complete(context, said("revise", "Shorter."), kept["until"], kept["shown"])
+        return
+    review = edited.execute_complete(context, said("revise", "Shorter."), kept["until"], kept["shown"])
+    assert review["is_approve"] is False
+    assert context["ti"].pushed["crew_decision"]["max_rounds"] == 3
+
+
 @pytest.mark.usefixtures("a_form_for_the_task")
 def test_a_person_is_never_asked_about_a_draft_that_airflow_does_not_show(
     context: Json, supervisor: Supervisor
@@ -471,6 +485,42 @@ def test_a_body_of_ones_own_replaces_the_page(context: Json, supervisor: Supervi
     with pytest.raises(TaskParked):
         review_of(subject="Look", body="Only this.").execute(context)
     assert (supervisor.asked[0].subject, supervisor.asked[0].body) == ("Look", "Only this.")
+
+
+@pytest.mark.row("A49")
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (7, "7"),
+        (0, "0"),
+        (1.5, "1.5"),
+        (True, "True"),
+        (["a", 1], '["a", 1]'),
+        ({"a": NOW}, '{"a": "' + str(NOW) + '"}'),
+    ],
+    ids=str,
+)
+def test_a49_a_value_where_a_text_is_shown_is_shown_as_text(
+    context: Json, supervisor: Supervisor, given: Any, text: str
+) -> None:
+    parked(lambda: review_of(subject=given, body=given).execute(context))
+    assert (supervisor.asked[0].subject, supervisor.asked[0].body) == (text, text)
+
+
+@pytest.mark.row("A49")
+def test_a49_a_template_that_renders_to_none_leaves_the_page(context: Json, supervisor: Supervisor) -> None:
+    operator = review_of(subject="{{ x }}", body="{{ x }}")
+    operator.subject = operator.body = None
+    parked(lambda: operator.execute(context))
+    assert supervisor.asked[0].subject.startswith("Review draft_task")
+    assert "Draft 1." in supervisor.asked[0].body
+
+
+@pytest.mark.row("A49")
+@pytest.mark.parametrize("options", [[1, 2], [None, "revise"], "ab", ["", "revise"], [["a"], ["b"]]], ids=str)
+def test_a49_options_that_are_no_words_are_refused_when_parsed(options: Any) -> None:
+    with pytest.raises(ValueError, match="options must be two different words"):
+        review_of(options=options)
 
 
 def test_the_form_compares_the_draft_with_that_of_the_review_before(context: Json, supervisor: Supervisor) -> None:
