@@ -188,6 +188,7 @@ ROWS = {
     "A37": ("the same try runs again (`RetryAction.RESCHEDULE`)", "continues with what it started"),
     "A38": ("`execution_timeout` ends a wait in its worker", "stopped for good"),
     "A39": ("Airflow's task state store is emptied", "nothing is lost: records are Variables"),
+    "A57": ("the rendered fields of reviews and answers", "show no draft"),
     "A48": ("`default_args` around `crew_with_review`", "the group works as without them"),
     "A49": ("a number, a list or None as `subject` or `body`", "shown as text"),
     "A50": ("a question arrives while its DAG run is failed, which is then cleared", "it is asked"),

@@ -10,12 +10,12 @@ import ast
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json
+from airflow_crew_provider.models import ExecutionState, Json
 
 DEEPEST_INPUT = 100
 
@@ -23,6 +23,11 @@ DEEPEST_INPUT = 100
 def is_uuid(value: Any) -> bool:
     """Return whether a value is a UUID in its usual form."""
     return bool(re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", str(value)))
+
+
+def is_sha256(value: Any) -> bool:
+    """Return whether a value is a SHA-256 hash in hexadecimal."""
+    return isinstance(value, str) and bool(re.fullmatch("[0-9a-f]{64}", value))
 
 
 def plain(value: Any, path: str, depth: int = 0) -> Any:
@@ -103,9 +108,9 @@ def value_of(given: Any) -> Any:
 def record_of(value: Any, name: str) -> Json:
     """Return a record from an XCom, or from the text of a rendered template."""
     record = value_of(value)
-    if not isinstance(record, dict):
+    if not isinstance(record, Mapping):
         raise CrewInvalidInput(f"{name} must be a record, not {type(record).__name__}; nothing was sent")
-    return record
+    return dict(record)
 
 
 def record_or_none(value: Any) -> Json | None:
@@ -114,6 +119,52 @@ def record_or_none(value: Any) -> Json | None:
         return record_of(value, "the record")
     except CrewInvalidInput:
         return None
+
+
+class RenderedRecord(Mapping[str, Any]):
+    """A record in a rendered template field; Airflow, which shows such fields, gets one line without its texts."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self._record = dict(record)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._record[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+    def serialize(self) -> str:
+        """Return the line; Airflow calls this method of any value that is not plain JSON."""
+        draft = self.get("output")
+        of = f" of execution {str(named)[:100]}" if (named := self.get("execution_id")) else ""
+        parts = [f"{self._kind}{of}"]
+        if draft is not None:
+            size = len(draft if isinstance(draft, str) else json.dumps(draft, ensure_ascii=False, default=str))
+            parts.append(f"{size:,} characters")
+        if is_sha256(digest := self.get("output_sha256")):
+            parts.append(f"sha256 {digest}")
+        return ", ".join(parts)
+
+    @property
+    def _kind(self) -> str:
+        if "is_approve" in self:
+            return "review"
+        return "output" if self.get("state") == ExecutionState.COMPLETED else "draft"
+
+    __str__ = __repr__ = serialize
+
+
+def rendered(value: Any) -> Any:
+    """Return the value of a rendered template field with each record in it as a `RenderedRecord`."""
+    given = value_of(value)
+    if isinstance(given, Mapping):
+        return given if isinstance(given, RenderedRecord) else RenderedRecord(given)
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        return [rendered(each) for each in given]
+    return value
 
 
 # Control and formatting characters, which could reorder or hide part of the text shown.

@@ -11,6 +11,7 @@ from airflow_crew_provider.api.answers import FIELDS, ReviewAnswer, reads_like_a
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.compat.arguments import TaskArguments
+from airflow_crew_provider.compat.rendered_fields import HidesRecords
 from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.kickoff.request import checked_webhooks, refuse_literal_credentials
@@ -23,7 +24,7 @@ from airflow_crew_provider.wait.task import CrewTask, push_execution, push_execu
 from airflow_crew_provider.wait.watch import COMPLETED
 
 
-class CrewResumeOperator(CrewTask):
+class CrewResumeOperator(HidesRecords, CrewTask):
     """Send a person's answer once to the waiting execution; return the kickoff id to poll next.
 
     Given a completed record, it sends nothing and returns the record's kickoff id.
@@ -43,6 +44,7 @@ class CrewResumeOperator(CrewTask):
     """
 
     hook_class = CrewHook
+    fields_with_records = ("review",)
     template_fields: Sequence[str] = ("review", *FIELDS, "webhooks", "crew_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"review": "json", "webhooks": "json"}
     operator_extra_links = (CrewExecutionLink(),)

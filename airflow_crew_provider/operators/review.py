@@ -60,6 +60,7 @@ class CrewReviewOperator(AskingTask):
     """
 
     template_fields: Sequence[str] = ("pending", "subject", "body", "previous", "crew_conn_id")
+    fields_with_records = ("pending", "previous")
     template_fields_renderers: ClassVar[dict[str, str]] = {"pending": "json", "previous": "json", "body": "md"}
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#f8e8c4"

@@ -54,6 +54,7 @@ class CrewUsageApprovalOperator(AskingTask):
     """
 
     template_fields: Sequence[str] = ("completed", "crew_conn_id")
+    fields_with_records = ("completed",)
     operator_extra_links = (CrewExecutionLink(),)
     template_fields_renderers: ClassVar[dict[str, str]] = {"completed": "json"}
     ui_color = "#f8e8c4"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+from airflow_crew_provider.compat.rendered_fields import HidesRecords
 from airflow_crew_provider.compat.retries import mapped_at_least
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
@@ -213,7 +214,7 @@ def _place_of(ti: Any) -> str:
     return " · ".join(each for each in (" ".join(label.split())[:LONGEST_LABEL], ti.dag_id) if each)
 
 
-class AskingTask(HITLOperator):
+class AskingTask(HidesRecords, HITLOperator):
     """The base class of operators that ask a person a question."""
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.api.budget import FAIL
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat.loops import decided, make_loop
+from airflow_crew_provider.compat.rendered_fields import HidesRecords
 from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.compat.supervisor import supervisor, task_state
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -39,7 +40,7 @@ OWN_OF_KICKOFF: Json = {
 DECISIONS = {"True": "approve", "False": "revise"}
 
 
-class CrewResultOperator(CrewTask):
+class CrewResultOperator(HidesRecords, CrewTask):
     """Return the completed record of one execution.
 
     A skipped wait keeps its XCom from before it was cleared, so records of another execution are ignored.
@@ -51,6 +52,7 @@ class CrewResultOperator(CrewTask):
     """
 
     hook_class = CrewHook
+    fields_with_records = ("records",)
     template_fields: Sequence[str] = ("records", "execution_id", "crew_conn_id")
     ui_color = "#d4f0d4"
 
@@ -76,7 +78,7 @@ class CrewResultOperator(CrewTask):
         """
         if not self._something_ran(context["ti"]):
             raise AirflowSkipException("Nothing was started, so there is no result")
-        found = [record for given in self.records for record in _each(given) if isinstance(record, dict)]
+        found = [record for given in self.records for record in _each(given) if isinstance(record, Mapping)]
         execution_id = self.execution_id or (found[0].get("execution_id") if found else None)
         mine = [record for record in found if record.get("execution_id") == execution_id]
         if not mine:
@@ -87,7 +89,7 @@ class CrewResultOperator(CrewTask):
         completed = [record for record in mine if record["state"] == COMPLETED]
         if not completed:
             raise CrewTaskFailed(_no_round_left(mine[-1]))
-        record: Json = completed[-1]
+        record: Json = dict(completed[-1])
         ids = {"kickoff_id": record["kickoff_id"], "execution_id": record["execution_id"]}
         self.report(context, ExecutionState.COMPLETED, **ids, usage=record.get("usage"))
         return record
@@ -114,7 +116,7 @@ def _each(given: Any) -> Iterable[Any]:
     return given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
 
 
-def _no_round_left(record: Json) -> str:
+def _no_round_left(record: Mapping[str, Any]) -> str:
     return (
         f"Execution {record.get('execution_id')} is waiting for a person again, at task {record.get('crew_task_id')}, "
         "but no review rounds remain. It stays paused; raise max_rounds, or answer it by hand"

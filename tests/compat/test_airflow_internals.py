@@ -91,6 +91,11 @@ INTERNALS = [
     ),
     Internal("airflow.sdk.exceptions:AirflowTaskTimeout", "compat/supervisor.py", "why on_kill is called", since="3.2"),
     Internal("airflow.exceptions:AirflowTaskTimeout", "compat/supervisor.py", "the same before 3.2"),
+    Internal(
+        "airflow.providers.common.compat.sdk:BaseOperator._do_render_template_fields",
+        "compat/rendered_fields.py",
+        "renders the fields of mapped tasks too",
+    ),
     Internal("airflow.triggers.base:BaseTrigger", "compat/supervisor.py", "base class of the trigger"),
     Internal("airflow.triggers.base:BaseTrigger.on_kill", "compat/supervisor.py", "a user's kill", since="3.3"),
     Internal("airflow.triggers.base:BaseTrigger.task_instance", "tasks/cancellation.py", "whose state is asked for"),

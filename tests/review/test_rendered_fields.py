@@ -1,0 +1,83 @@
+"""What Airflow shows of rendered fields, to whoever may see the DAG: no draft, no feedback, no output."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time import task_runner
+from airflow.serialization.helpers import serialize_template_field
+from airflow_stand_ins import PENDING, Supervisor, parked
+
+from airflow_crew_provider.api.values import RenderedRecord, rendered
+from airflow_crew_provider.models import output_sha256
+from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
+from airflow_crew_provider.task_groups.crew import CrewResultOperator
+
+pytestmark = pytest.mark.row("A57")
+SECRET = "The merger is off. "
+DRAFT = {**PENDING, "output": SECRET * 300, "output_sha256": output_sha256(SECRET * 300), "tasks": [{"output": SECRET}]}
+DONE = {**DRAFT, "state": "completed", "usage": {"total_tokens": 5}}
+REVIEW = {"execution_id": "execution-1", "crew_task_id": "t", "is_approve": False, "human_feedback": SECRET}
+MADE = {
+    "pending": lambda given: CrewReviewOperator(task_id="t", pending=given),
+    "previous": lambda given: CrewReviewOperator(task_id="t", pending=DRAFT, previous=given),
+    "review": lambda given: CrewResumeOperator(task_id="t", review=given),
+    "completed": lambda given: CrewUsageApprovalOperator(task_id="t", completed=given, max_total_tokens=9),
+    "records": lambda given: CrewResultOperator(task_id="t", records=[given, None, [given]]),
+}
+GIVEN = {"pending": DRAFT, "previous": REVIEW, "review": REVIEW, "completed": DONE, "records": DONE}
+
+
+def shown(operator: Any) -> str:
+    """Return what Airflow stores of all fields, by each of its ways."""
+    fields = [serialize_template_field(getattr(operator, name), name) for name in operator.template_fields]
+    return json.dumps([fields, task_runner._serialize_rendered_fields(operator)])
+
+
+@pytest.mark.parametrize("form", [lambda given: given, json.dumps, str], ids=["XCom", "JSON", "Python"])
+@pytest.mark.parametrize("name", MADE)
+def test_a57_airflow_stores_no_draft_in_rendered_fields(context: dict[str, Any], name: str, form: Any) -> None:
+    operator = MADE[name](form(GIVEN[name]))
+    operator.render_template_fields(context)
+    assert SECRET.strip() not in shown(operator)
+    assert "of execution execution-1" in shown(operator)
+
+
+def test_a57_a_subclass_and_a_callback_read_it_as_a_mapping(context: dict[str, Any]) -> None:
+    operator: Any = MADE["pending"](DRAFT)
+    operator.render_template_fields(context)
+    assert operator.pending == DRAFT
+    assert (operator.pending["output"], operator.pending.get("none"), "tasks" in operator.pending) == (
+        DRAFT["output"],
+        None,
+        True,
+    )
+    assert {**operator.pending} == DRAFT
+
+
+def test_a57_the_line_says_what_it_is() -> None:
+    digest = DRAFT["output_sha256"]
+    assert str(rendered(DRAFT)) == f"draft of execution execution-1, 5,700 characters, sha256 {digest}"
+    assert str(rendered(DONE)) == f"output of execution execution-1, 5,700 characters, sha256 {digest}"
+    assert str(rendered(REVIEW)) == "review of execution execution-1"
+    assert str(rendered({"output": {"a": object()}, "output_sha256": SECRET})).startswith("draft, ")
+    assert rendered("{{ x }}") == "{{ x }}"
+    assert rendered(rendered(DRAFT)) == DRAFT
+
+
+def test_a57_the_tasks_work_as_with_plain_records(context: dict[str, Any], supervisor: Supervisor) -> None:
+    for name in ("completed", "records"):
+        operator: Any = MADE[name](json.dumps(DONE) if name == "completed" else DONE)
+        operator.render_template_fields(context)
+        result = operator.execute(context)
+        assert result == DONE
+        assert type(result) is dict, "XCom keeps plain JSON"
+    review: Any = CrewReviewOperator(task_id="t", pending=DRAFT, previous={**REVIEW, "output": "Before."})
+    review.render_template_fields(context)
+    parked(lambda: review.execute(context))
+    assert SECRET.strip() in supervisor.asked[0].body
+    assert isinstance(review.pending, RenderedRecord)
