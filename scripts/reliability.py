@@ -83,6 +83,7 @@ UNNOTICED = frozenset(
         "S45",
         "S55",
         "S56",
+        "S57",
         "S61",
     }
     | {"A10", "A31", "A32", "A36", "A42", "A48", "A49", "A50", "A51", "A55", "A57", "N24", "N28", "N34"}
@@ -262,6 +263,7 @@ ROWS = {
     ),
     "S55": ("a Flow with a state of many MB, or too large to be kept", "stored once; too large: the Flow runs on"),
     "S56": ("a tool rule beside a Flow that names no tool or crew", "the start is refused; no call runs unapproved"),
+    "S57": ("an approved call depends on what earlier calls kept in memory", "the question says how many they are"),
     "S61": ("continued twice, changed, or by another user", "one kickoff continues it; the others get 404, 409 or 422"),
     "S50": ("memory of two users' executions", "neither recalls anything of the other's"),
     "S51": ("two crews in a service, with memory, knowledge, `.env`, tokens", "neither gets anything of the other"),

@@ -37,11 +37,13 @@ def read(given: Any, mask: Mask = unmasked) -> Json | None:
         return None
     fields: Json = given if isinstance(given, dict) else {}
     kind, number = fields.get("kind"), fields.get("number")
+    earlier = fields.get("earlier_calls")
     return {
         "kind": kind if isinstance(kind, str) and kind in WORDS else UNREADABLE,
         **{name: _name(fields.get(name), mask) for name in ("agent", "tool")},
         "arguments": _arguments(fields.get("arguments")),
         "number": number if type(number) is int and 0 < number < 2**63 else None,
+        **({"earlier_calls": earlier} if type(earlier) is int and 0 <= earlier < 2**63 else {}),  # not every service
     }
 
 
@@ -121,6 +123,15 @@ def in_words(ask: Json) -> str:
         UNKNOWN_OUTCOME: f"it is not known whether {tool} has run",
     }
     return said.get(ask["kind"], "the question cannot be read")
+
+
+def about_earlier_calls(ask: Json) -> str | None:
+    """Return a note for a call that may depend on earlier ones; None if there are none."""
+    count = ask.get("earlier_calls")
+    if not count or ask["kind"] == QUESTION:
+        return None
+    calls = "1 earlier tool call" if count == 1 else f"{count} earlier tool calls"
+    return f"The crew continues in a new process: what {calls} of this task kept in memory, such as a login, is lost"
 
 
 # --- changed arguments ---

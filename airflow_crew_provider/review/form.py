@@ -78,7 +78,15 @@ class ReviewForm:
         The draft is a quotation or a code block, so that nothing in it can hide or imitate the rest of the page.
         """
         draft = [self.notice, self._draft(), "---", self._cut(), self._mismatch()]
-        parts = [*draft, self._opening(), self._asked(), self._before(), self._changes(), self._what_happens()]
+        parts = [
+            *draft,
+            self._opening(),
+            self._asked(),
+            self._earlier_calls(),
+            self._before(),
+            self._changes(),
+            self._what_happens(),
+        ]
         return "\n\n".join(part for part in parts if part)
 
     @property
@@ -116,6 +124,10 @@ class ReviewForm:
         question = self.pending.get("question")
         is_shown = self.ask is not None and str(question) in drafts.text_of(self.pending.get("output"))
         return f"{QUESTION}\n\n{_quoted(str(question))}" if question and not is_shown else ""
+
+    def _earlier_calls(self) -> str:
+        note = asks.about_earlier_calls(self.ask) if self.ask else None
+        return f"{note}." if note else ""
 
     def _mismatch(self) -> str:
         violations = self.pending.get(VIOLATIONS)

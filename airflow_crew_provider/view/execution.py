@@ -312,7 +312,7 @@ def _asked(execution: Execution) -> Json:
 def _ask(given: Json, mask: Mask) -> Json:
     """Describe in a few words what an agent asks; empty for a draft and for a Flow."""
     ask = asks.read(given.get("ask"), mask)
-    said = asks.in_words(ask) if ask else ""
+    said = ". ".join(filter(None, (asks.in_words(ask), asks.about_earlier_calls(ask)))) if ask else ""
     return {"asks": said[:1].upper() + said[1:]}
 
 

@@ -235,7 +235,7 @@ class _Call:
     result: str  # JSON
     ask: AskKind | None
 
-    def asks(self, kind: AskKind, text: str = "") -> _Asked:
+    def asks(self, kind: AskKind, text: str = "", *, earlier_calls: int) -> _Asked:
         is_question = kind == asks.QUESTION
         return _Asked(
             PendingQuestion(
@@ -245,6 +245,7 @@ class _Call:
                 None if is_question else self.arguments,
                 self.arguments["question"] if is_question else text,
                 _json(self.arguments),
+                earlier_calls=earlier_calls,
             )
         )
 
@@ -260,6 +261,16 @@ class _Tools:
         self._recorded = {(entry.task_id, entry.part, entry.key): entry for entry in recorded}
         self._newest = job.steps
         self._replayed: list[int] = []
+        self._finished = {(entry.task_id, entry.key) for entry in recorded if self._counts(entry)}
+
+    def _counts(self, entry: JournalEntry) -> bool:
+        return (
+            entry.answer is not None and not entry.once and not tool_rules.has_rule(self._options.rules, [entry.name])
+        )
+
+    def _earlier_calls(self, task_id: str) -> int:
+        """Count the task's finished tool calls under no rule."""
+        return sum(task == task_id for task, _ in self._finished)
 
     def use_all(self, task: ScriptedTask, part: str, values: dict[str, Any]) -> None:
         seconds = task.seconds / len(task.steps) if task.steps else 0.0
@@ -296,9 +307,10 @@ class _Tools:
             self._write(self._ended(call, _json(asks.result_of(earlier))))
             return
         if call.ask and not earlier:
-            raise call.asks(call.ask)
+            raise call.asks(call.ask, earlier_calls=self._earlier_calls(entry.task_id))
         if earlier and entry.once and not is_allowed:
-            raise call.asks(asks.UNKNOWN, "it had started, and its end was not recorded")
+            reason = "it had started, and its end was not recorded"
+            raise call.asks(asks.UNKNOWN, reason, earlier_calls=self._earlier_calls(entry.task_id))
         self._newest = max(self._newest, entry.number)
         began = time.monotonic()
         self._write(self._begun(call, is_kept=is_allowed or not earlier, is_approved=is_allowed))
@@ -316,6 +328,8 @@ class _Tools:
         return Step(**about, state="done", seconds=seconds, result=result)
 
     def _write(self, step: Step) -> None:
+        if self._counts(step):
+            self._finished.add((step.task_id, step.key))
         if self._options.is_kept:
             self._report(step)
 

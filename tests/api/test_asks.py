@@ -208,6 +208,25 @@ def test_a_question_is_described_in_a_few_words(kind: str, named: str, unnamed: 
     assert asks.in_words({**ASK, "kind": kind, "agent": None, "tool": None}) == unnamed
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "said"),
+    [
+        ("tool", 1, "what 1 earlier tool call of this task kept"),
+        ("unknown_outcome", 2, "what 2 earlier tool calls of this task kept"),
+        ("tool", 0, None),
+        ("question", 2, None),
+        ("tool", None, None),
+        ("tool", True, None),
+        ("tool", "2", None),
+        ("tool", -1, None),
+        ("tool", 2**63, None),
+    ],
+)
+def test_earlier_calls_are_named_beside_what_runs_a_tool(kind: str, count: Any, said: str | None) -> None:
+    note = asks.about_earlier_calls(asks.read({**ASK, "kind": kind, "earlier_calls": count}) or {})
+    assert said in note if note and said else note == said
+
+
 def test_arguments_are_shown_as_text_to_edit() -> None:
     assert asks.arguments_text({"arguments": {"to": "Jörg", "a": 1}}) == '{\n  "a": 1,\n  "to": "Jörg"\n}'
     assert asks.arguments_text({"arguments": '{"a": 1}'}) == '{\n  "a": 1\n}'

@@ -113,6 +113,17 @@ def test_the_form_asks_once_and_speaks_of_hidden_values_only_where_there_are_som
     assert ["leave `***` where it is" in body for body in bodies] == [True, False]
 
 
+@pytest.mark.row("S57")
+def test_s57_the_form_counts_earlier_calls_beside_the_hashed_text() -> None:
+    known = pending({**ASK, "earlier_calls": 2})
+    assert known["output"] == pending()["output"]
+    assert (
+        "what 2 earlier tool calls of this task kept in memory, such as a login, is lost."
+        in ReviewForm(pending=known).body
+    )
+    assert "earlier tool call" not in ReviewForm(pending=pending()).body
+
+
 @pytest.mark.parametrize(
     ("before", "said"),
     [

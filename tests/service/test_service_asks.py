@@ -85,6 +85,7 @@ def test_a_call_waits_for_its_approval_and_is_shown_as_it_will_run(
         '{\n  "body": "Hello",\n  "to": "ann"\n}'
     )
     ask = {"kind": "tool", "agent": "Secretary", "tool": "send_mail", "arguments": arguments, "number": 1}
+    ask["earlier_calls"] = 1
     question = {
         "question": "Secretary wants to call the tool send_mail. May it run?",
         "outcomes": ["approve", "deny"],
@@ -150,6 +151,23 @@ def test_a_rule_asks_as_a_step_does(serve: Serve, rules: tuple[str, str], asks: 
         assert tool == ("send_mail" if asks else "look_up")
     else:
         finished(client, kickoff_id)
+
+
+@pytest.mark.row("S57")
+@pytest.mark.parametrize(
+    ("rules", "counted"), [([], [2, 3, 4]), (["look_up=repeat"], [0, 1, 2]), (["add=once"], [1, 1, 1])]
+)
+def test_s57_a_question_counts_the_finished_calls_under_no_rule(
+    serve: Serve, rules: list[str], counted: list[int]
+) -> None:
+    steps = [{"tool": "look_up"}, {"tool": "look_up" if rules == ["look_up=repeat"] else "add"}, MAIL]
+    more = [{"tool": "add"}, MAIL]
+    client = serve(crew=ScriptedCrew(scenario(*steps, *more, *more), JournalOptions(tuple(map(ToolRule.read, rules)))))
+    kickoff_id = client.kickoff("ann")
+    for number, count in enumerate(counted, 1):
+        assert asked(client, kickoff_id, number)["ask"]["earlier_calls"] == count
+        assert answer(client, kickoff_id, number, outcome="approve").ok
+    assert client.until(kickoff_id, "completed")
 
 
 def test_identical_calls_are_two_questions_and_an_answer_is_for_its_own(serve: Serve) -> None:
@@ -304,7 +322,7 @@ def test_an_agent_gets_the_answer_to_its_question(serve: Serve) -> None:
     client = serve(scenario(QUESTION))
     kickoff_id = client.kickoff("tea")
     status = asked(client, kickoff_id)
-    ask = {"kind": "question", "agent": "Secretary", "tool": None, "arguments": None, "number": 1}
+    ask = {"kind": "question", "agent": "Secretary", "tool": None, "arguments": None, "number": 1, "earlier_calls": 0}
     assert (status["ask"], status["outcomes"], status["question"]) == (ask, ["answer"], "Which tone for tea?")
     assert status["task_output"] == "Question 1: Which tone for tea?"
     for wrong in (

@@ -232,7 +232,10 @@ class Journal:
         self._failed_calls: deque[tuple[BaseException, JournalEntry | None]] = deque(maxlen=REMEMBERED)
         self._used_tools: dict[str, int] = {}  # by name: the newest call
         self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # with the tasks that they ended
+        self._finished: dict[str, set[str]] = {}  # by task: the keys of finished tool calls under no rule
         for entry in entries:
+            if entry.answer is not None and entry.kind == "tool" and not entry.once:
+                self._note_finished(entry, (entry.name,))
             self._earlier.setdefault(entry.task_id, {})[entry.key] = entry
             self._sizes[entry.task_id] += OF_ENTRY + len(entry.answer or "")
 
@@ -340,8 +343,27 @@ class Journal:
                 call.ask = asks.QUESTION if isinstance(tool, AskPerson) else asks.TOOL
                 internals.never_cache(tool)
             call.text_of = getattr(tool, "format_output_for_agent", str)  # not every version has this method
+            if call.is_answered:
+                self.note_finished(call)
             call.announce(name)
         return call
+
+    def _note_finished(self, entry: JournalEntry, names: Iterable[str]) -> None:
+        """Count a finished tool call unless it has a rule; the tool's own name is known only when it is called."""
+        known = self._finished.setdefault(entry.task_id, set())
+        if entry.name == step_events.RECALL or tool_rules.has_rule(self._rules, names):
+            known.discard(entry.key)
+        else:
+            known.add(entry.key)
+
+    def note_finished(self, call: Call) -> None:
+        if call.tool is not None and not (call.ask or internals.delegates(call.tool)):
+            with self._lock:
+                self._note_finished(call.entry, (call.tool.name, internals.tool_name(call.tool), call.entry.name))
+
+    def earlier_calls(self, task: str) -> int:
+        with self._lock:
+            return len(self._finished.get(task, ()))
 
     def _is_undeclared(self, tool: Any, names: Iterable[str]) -> bool:
         """Whether a Flow with rules has not declared the tool: a rule may be meant for it, under another name."""
@@ -685,7 +707,17 @@ class Call:
         arguments = None if kind == asks.QUESTION else self._arguments()
         state = {"tool": internals.tool_name(self.tool), "schema": internals.arguments_schema(self.tool)}
         return self.journal.ask(
-            PendingQuestion(kind, self.entry, self.agent, arguments, text, self.once, state, self.about)
+            PendingQuestion(
+                kind,
+                self.entry,
+                self.agent,
+                arguments,
+                text,
+                self.once,
+                state,
+                self.about,
+                self.journal.earlier_calls(self.entry.task_id),
+            )
         )
 
     def _arguments(self) -> dict[str, Any]:
@@ -750,6 +782,8 @@ class Call:
     def _over(self, state: Any, answer: str | None, said: str | None, used: dict[str, int] | None = None) -> None:
         seconds = round(time.monotonic() - self.began, 3)
         is_kept = self.is_recorded and answer is not None
+        if self.entry.kind == "tool":
+            self.journal.note_finished(self)
         told = {"state": state, "seconds": seconds, "usage": used, "result": said, "is_awaited": bool(self.once)}
         if self.journal.write(self._step(answer=answer if is_kept else None, is_kept=is_kept, **told)):
             self.journal.note_answered(self.entry)

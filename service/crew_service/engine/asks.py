@@ -91,6 +91,7 @@ def gate_of(question: PendingQuestion, number: int, printed: Printed, before: An
         "tool": None if question.kind == QUESTION else entry.name,
         "arguments": None if arguments is None else _masked(arguments, printed),
         "number": number,
+        "earlier_calls": question.earlier_calls,  # shown beside the text, which is all that an answer's hash covers
     }
     sentence = printed.masked(_sentence(question))  # an exception's text may contain a secret
     gate = {

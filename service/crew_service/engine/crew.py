@@ -278,6 +278,7 @@ class PendingQuestion:
     shown: str = ""  # the call's arguments, as shown in an error
     state: dict[str, Any] = field(default_factory=dict)  # the crew's data for checking changed arguments
     about: str = ""  # the tool's description, if its agent has several tools with this name
+    earlier_calls: int = 0  # this task's finished tool calls under no rule, whose effects in the process may be lost
 
 
 Outcome = Completed | PendingReview | PendingQuestion

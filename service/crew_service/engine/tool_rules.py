@@ -98,6 +98,12 @@ def rule_of(rules: Iterable[ToolRule], names: Iterable[str]) -> str:
     return next((each.rule for each in rules if each.matches(known)), REPEAT)
 
 
+def has_rule(rules: Iterable[ToolRule], names: Iterable[str]) -> bool:
+    """Return whether any rule, even the default one, was given for a tool."""
+    known = tuple(names)
+    return any(each.matches(known) for each in rules)
+
+
 def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | None, *, is_kept: bool) -> str | None:
     """Return why a crew cannot follow its rules, as the end of a sentence; None if it can.
 

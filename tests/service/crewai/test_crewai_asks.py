@@ -103,6 +103,7 @@ def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
         "tool": "take_note",
         "arguments": {"text": f"0 of {case.name}"},
         "number": 1,
+        "earlier_calls": 0,
     }
     assert case.logged("tool") == []
     assert answer(case, first, "approve").ok

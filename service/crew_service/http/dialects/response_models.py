@@ -136,6 +136,11 @@ class Ask(BaseModel):
     tool: str | None = Field(description="null for an agent's question.")
     arguments: dict[str, Any] | None = Field(description="Secrets are shown as `***`. null for an agent's question.")
     number: int = Field(description="Number of the question or draft in the execution, counting from 1.")
+    earlier_calls: int = Field(
+        0,
+        description="Finished calls of the task to tools without a rule. The crew continues in a new process, where "
+        "what they kept in memory is lost. Not part of the hashed text.",
+    )
     cut: bool = Field(False, description="In details: whether long arguments are omitted; see the round's `draft`.")
 
 
