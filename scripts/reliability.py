@@ -267,6 +267,10 @@ ROWS = {
     "S61": ("continued twice, changed, or by another user", "one kickoff continues it; the others get 404, 409 or 422"),
     "S50": ("memory of two users' executions", "neither recalls anything of the other's"),
     "S51": ("two crews in a service, with memory, knowledge, `.env`, tokens", "neither gets anything of the other"),
+    "S52": (
+        "a transaction pooler; any database error that is not a value's",
+        "work waits or gets 503; no execution ends for it",
+    ),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "rejected, or accepted once"),
     "F3": (

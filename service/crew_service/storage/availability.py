@@ -6,22 +6,19 @@ import logging
 import threading
 import time
 
-from sqlalchemy.exc import (
-    DatabaseError,
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    NotSupportedError,
-    ProgrammingError,
-    TimeoutError,
-)
+from sqlalchemy.exc import DBAPIError, StatementError
 
 log = logging.getLogger(__name__)
 
 QUIET = 60.0  # seconds between identical log lines
 
-TOO_MUCH = "54"  # PostgreSQL's class of errors for exceeded limits, such as that of the nesting of JSON
+# What only a value can cause, by SQLSTATE: invalid data, exceeded limits, and constraints, except those of other rows.
+VALUE_CLASSES = ("22", "23", "54")
+RACES = ("23001", "23503", "23505", "23P01")
+VALUE_NAMES = ("SQLITE_TOOBIG", "SQLITE_MISMATCH", "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_CHECK")
+# SQLite's texts for them: Python 3.10 reports no names, and "malformed JSON" has only a general one.
+VALUE_TEXTS = ("malformed JSON", "too big", "datatype mismatch", "NOT NULL constraint", "CHECK constraint")
+VALUE_ERRORS = ("DataError", "OverflowError", "UnicodeError", "UnicodeEncodeError")  # raised before anything is sent
 LOCKED = "The database is locked by another process."
 SENTENCES = {
     "full": "The database cannot be written to: the disk is full.",
@@ -34,6 +31,7 @@ SENTENCES = {
     "is incomplete": "The database cannot be used: its file is incomplete.",
     "different version": "The database cannot be used: its file is from a different version.",
     "unable to open": "The database cannot be used: its file cannot be opened.",
+    "permission denied": "The database cannot be used: a privilege is missing.",
     "i/o error": "The database cannot be used: the disk reports an error.",
 }
 UNREACHABLE = "The database cannot be reached."
@@ -47,20 +45,22 @@ class FileUnusable(Exception):
     """The database file was moved, or replaced by one that cannot be opened."""
 
 
-def is_trouble(error: Exception) -> bool:
-    """Return whether the database is at fault, rather than the statement or its values."""
-    if isinstance(error, DBAPIError) and error.connection_invalidated:
+def is_of_value(error: Exception) -> bool:
+    """Return whether a value is at fault, so that trying again will not help; any other error may pass."""
+    if isinstance(error, DBAPIError):
+        return not error.connection_invalidated and _refuses_value(error.orig)
+    if isinstance(error, StatementError):  # raised while the values were prepared
+        return isinstance(error.orig, TypeError | ValueError | OverflowError)
+    return _refuses_value(error)
+
+
+def _refuses_value(error: BaseException | None) -> bool:
+    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if code:
+        return code.startswith(VALUE_CLASSES) and code not in RACES
+    if getattr(error, "sqlite_errorname", None) in VALUE_NAMES:
         return True
-    mistakes = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
-    if isinstance(error, DatabaseError | InterfaceError):
-        return not isinstance(error, mistakes) and not _is_refused_value(error.orig)
-    return isinstance(error, TimeoutError)
-
-
-def _is_refused_value(error: BaseException | None) -> bool:
-    """Return whether the drivers call this an operational error, although trying again will not help."""
-    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
-    return code.startswith(TOO_MUCH) or "malformed JSON" in str(error)
+    return type(error).__name__ in VALUE_ERRORS or any(part in str(error) for part in VALUE_TEXTS)
 
 
 def sentence(error: Exception) -> str:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, SQLAlchemyEr
 from sqlalchemy.sql import Select
 
 from crew_service.storage import clock, engines, file_lock, location, schema
-from crew_service.storage.availability import LOCKED, Availability, DatabaseUnavailable, FileUnusable, is_trouble
+from crew_service.storage.availability import LOCKED, Availability, DatabaseUnavailable, FileUnusable, is_of_value
 from crew_service.storage.writer_turn import Busy, Turns, WriterTurn
 
 PROMPT = 0.1  # seconds to wait for a file that is being replaced
@@ -190,7 +190,7 @@ class Database:
         except Busy:
             raise DatabaseUnavailable(LOCKED if self._turn.is_locked else "The database is busy.") from None
         except (SQLAlchemyError, FileUnusable, self._engines.driver_error) as error:
-            if isinstance(error, SQLAlchemyError) and not is_trouble(error):
+            if is_of_value(error):
                 raise
             raise DatabaseUnavailable(self.availability.failed(error)) from None
 

@@ -31,7 +31,8 @@ LIBPQ: dict[str, Any] = {
     "keepalives_count": 2,
     "application_name": "airflow-crew-service",
 }
-LOCK_TIMEOUT = "SET lock_timeout = '10s'"
+LOCK_TIMEOUT = "lock_timeout = '10s'"
+PREPARE = "prepare_threshold"  # psycopg's; a transaction pooler may run a prepared statement where it is unknown
 SMALL = 64 * 1024  # bytes of a value that is read within microseconds
 LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` has defined it since Python 3.11
 CONNECTIONS = 5  # kept open for reads, and as many for writes; a database server normally allows 100 in total
@@ -110,13 +111,37 @@ def _sqlite(file: Path, **options: Any) -> Engine:
 
 def server(url: URL) -> Engines:
     # Reads have connections of their own: switching one to autocommit and back takes as long as two reads.
-    return Engines(_server(url, isolation_level="AUTOCOMMIT"), _server(url))
+    reader, writer = _server(url, isolation_level="AUTOCOMMIT"), _server(url)
+    if _is_libpq(url):
+        event.listen(reader, "connect", _limit_locks)
+        event.listen(writer, "begin", _limit_locks_of_transaction)
+    return Engines(reader, writer)
+
+
+def _is_libpq(url: URL) -> bool:
+    return url.drivername.partition("+")[2] in location.POSTGRESQL_DRIVERS
+
+
+def _libpq_options(url: URL) -> dict[str, Any]:
+    """Return the connection's options; statements are prepared only if the URL asks for it, and psycopg can do it."""
+    options = {name: value for name, value in LIBPQ.items() if name not in url.query}
+    if url.drivername.endswith("+psycopg"):
+        options[PREPARE] = _threshold(url)
+    return options
+
+
+def _threshold(url: URL) -> int | None:
+    given = str(url.query.get(PREPARE, "none")).lower()
+    if given == "none":
+        return None
+    if not given.isdecimal():
+        raise location.NoLocation(f"{PREPARE} must be a number or none")
+    return int(given)
 
 
 def _server(url: URL, **options: Any) -> Engine:
-    is_libpq = url.drivername.partition("+")[2] in location.POSTGRESQL_DRIVERS
     engine = create_engine(
-        url,
+        url.difference_update_query([PREPARE]),
         future=True,
         pool_size=CONNECTIONS,
         max_overflow=MOST_CONNECTIONS - CONNECTIONS,
@@ -124,12 +149,10 @@ def _server(url: URL, **options: Any) -> Engine:
         pool_pre_ping=True,  # so that a connection cut while idle does not fail a request
         hide_parameters=True,
         json_deserializer=loads,
-        connect_args={name: value for name, value in LIBPQ.items() if name not in url.query} if is_libpq else {},
+        connect_args=_libpq_options(url) if _is_libpq(url) else {},
         **options,
     )
     event.listen(engine, "handle_error", _reconnect_after_ping)
-    if is_libpq:
-        event.listen(engine, "connect", _limit_locks)
     return engine
 
 
@@ -159,7 +182,14 @@ def _begin(connection: Connection) -> None:
 
 
 def _limit_locks(connection: Any, record: Any) -> None:
+    """Limit the waits of reads, which have no transactions; behind a pooler, the setting would reach other clients."""
     cursor = connection.cursor()
-    cursor.execute(LOCK_TIMEOUT)
+    cursor.execute("SELECT pg_backend_pid()")
+    if cursor.fetchone()[0] == connection.info.backend_pid:  # a pooler reports a number of its own
+        cursor.execute(f"SET {LOCK_TIMEOUT}")
     cursor.close()
     connection.commit()
+
+
+def _limit_locks_of_transaction(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SET LOCAL {LOCK_TIMEOUT}")

@@ -1,0 +1,112 @@
+"""Row S52: only a value ends an execution; whatever else the database reports, its writes wait."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from crew_client import Client, Command, eventually
+from faults.pooler import TransactionPooler
+from sqlalchemy import text
+
+from crew_service.storage.availability import is_of_value
+from crew_service.storage.database import Database
+from scripts.stack.database import ThrowAwayDatabase
+
+pytestmark = [pytest.mark.slow, pytest.mark.row("S52")]
+TOKEN = "a-token-of-20-letters"
+PLAIN = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "first", "agent": "A", "seconds": 0.1, "output": "First on {topic}"},
+        {"id": "last", "agent": "B", "seconds": 0.1, "output": "All on {topic}"},
+    ],
+}
+
+
+@pytest.fixture
+def start(command: Callable[..., Command], tmp_path: Path) -> Callable[[str], Client]:
+    (tmp_path / "crew.json").write_text(json.dumps(PLAIN))
+
+    def start(database: str) -> Client:
+        return command("--crew", "crew.json", "--token", TOKEN, "--db", database).client(TOKEN)
+
+    return start
+
+
+@pytest.fixture
+def pooled(throw_away: ThrowAwayDatabase) -> Iterator[str]:
+    with contextlib.closing(TransactionPooler(throw_away.url)) as pooler:
+        yield pooler.url
+
+
+def test_forty_executions_complete_behind_a_transaction_pooler(start: Callable[[str], Client], pooled: str) -> None:
+    client = start(pooled)
+    for kickoff_id in [client.kickoff() for _ in range(40)]:
+        assert eventually(lambda kickoff_id=kickoff_id: ended(client, kickoff_id), "the end")["status"] == "completed"
+
+
+def ended(client: Client, kickoff_id: str) -> dict[str, str] | None:
+    record = client.status(kickoff_id)
+    return record if record.get("status") in ("completed", "error") else None
+
+
+def test_no_setting_is_left_on_a_poolers_connection(pooled: str) -> None:
+    database = Database(pooled)
+    for _ in range(4):
+        with database.writing() as connection:
+            assert connection.execute(text("SHOW lock_timeout")).scalar_one() == "10s"
+        with database.reading() as connection:
+            assert connection.execute(text("SHOW lock_timeout")).scalar_one() == "0"
+    database.close()
+
+
+@pytest.mark.parametrize("given", ["none", "0", "5"])
+def test_statements_are_prepared_only_if_the_url_asks_for_it(postgresql: str, given: str) -> None:
+    for url, asked in ((postgresql, None), (f"{postgresql}?prepare_threshold={given}", given)):
+        database = Database(url)
+        with database.writing() as connection:
+            driver = connection.connection.dbapi_connection
+            threshold = getattr(driver, "prepare_threshold", None)  # SQLAlchemy 1.4 uses psycopg2, which never does
+        database.close()
+        assert threshold == (int(asked) if asked and asked != "none" and hasattr(driver, "pgconn") else None)
+
+
+def test_a_lost_privilege_ends_no_execution(start: Callable[[str], Client], throw_away: ThrowAwayDatabase) -> None:
+    client = start(throw_away.url)
+    kickoff_id = client.kickoff()
+    database = Database(throw_away.url)
+    refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
+    with database.writing() as connection:
+        connection.execute(text(f"{refuse} 'permission denied' USING ERRCODE = '42501'; END $$"))
+        for table in ("executions", "results"):
+            connection.execute(
+                text(f"CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} EXECUTE FUNCTION refuse()")
+            )
+    answer = client.post("/kickoff", {"inputs": {"topic": "AI"}})
+    assert (answer.status_code, answer.json()["detail"]) == (
+        503,
+        "The database cannot be used: a privilege is missing.",
+    )
+    with database.writing() as connection:
+        connection.execute(text("DROP FUNCTION refuse CASCADE"))
+    database.close()
+    assert eventually(lambda: ended(client, kickoff_id), "the end")["status"] == "completed"
+
+
+class DriverError(Exception):
+    def __init__(self, sqlstate: str) -> None:
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize("code", ["22P05", "22003", "23502", "23514", "54000", "54001"])
+def test_a_value_is_at_fault(code: str) -> None:
+    assert is_of_value(DriverError(code))
+
+
+@pytest.mark.parametrize("code", ["23505", "23503", "26000", "42501", "42P01", "40001", "55P03", "57P01", "XX001"])
+def test_anything_else_waits(code: str) -> None:
+    assert not is_of_value(DriverError(code))
