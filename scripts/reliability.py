@@ -55,6 +55,8 @@ UNNOTICED = frozenset(
         "A30",
         "A35",
         "A13",
+        "A12",
+        "A18",
         "A23",
         "A25",
         "A26",
