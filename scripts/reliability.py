@@ -273,6 +273,7 @@ ROWS = {
         "a transaction pooler; any database error that is not a value's",
         "work waits or gets 503; no execution ends for it",
     ),
+    "S70": ("a path or an address in a Flow's field with a file type", "400 names the field; nothing is read"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "rejected, or accepted once"),
     "F3": (

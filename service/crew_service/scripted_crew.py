@@ -37,6 +37,7 @@ from crew_service.engine.crew import (
     TokensUsed,
     digest_of,
 )
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.tool_rules import APPROVE, NEEDS_JOURNAL, RUN_ONCE, JournalOptions, ToolRule
 
 DEMO: dict[str, Any] = {
@@ -128,6 +129,7 @@ class ScriptedCrew:
 
     isolation: Literal["inline", "process"] = "inline"
     kind: Literal["crew", "flow"] = "crew"
+    file_inputs = FileInputs({})
 
     def __init__(self, scenario: dict[str, Any], options: JournalOptions | None = None) -> None:
         try:

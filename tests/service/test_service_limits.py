@@ -32,6 +32,7 @@ from crew_service.engine.crew import (
     TaskOutput,
     TaskStarted,
 )
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 from scripts.stack.waiting import FACTOR, PATIENCE
@@ -44,6 +45,7 @@ class Unruly:
 
     kind: Literal["crew", "flow"] = "crew"
     isolation: Literal["inline", "process"] = "inline"
+    file_inputs = FileInputs({})
 
     def __init__(self, **behaviours: Callable[[Job, Report], Any]) -> None:
         self.behaviours = behaviours

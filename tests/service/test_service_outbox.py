@@ -23,6 +23,7 @@ from crew_client import PLAIN, Client, Command, Receiver, Serve, eventually, fig
 
 from crew_service.engine import outbox
 from crew_service.engine.crew import Completed, Job, Report, StepDone, TaskDone, TaskInfo, TaskOutput
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.sending import signature
 from crew_service.local import running_service
 from scripts.stack.waiting import PATIENCE
@@ -37,6 +38,7 @@ class Talkative:
 
     isolation: Literal["inline", "process"] = "inline"
     kind: Literal["crew", "flow"] = "crew"
+    file_inputs = FileInputs({})
     required: ClassVar = ["steps", "size"]
     inputs: ClassVar = ["steps", "size"]
     tasks: ClassVar = [TaskInfo("only_task", "Agent")]

@@ -14,6 +14,7 @@ from crew_client import GATED, PLAIN, Serve, eventually
 from crew_service.engine import outbox
 from crew_service.engine.browser_sessions import BrowserSessions
 from crew_service.engine.crew import Completed, Job, PendingReview, Report
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.flow_webhook import FlowWebhook
 from crew_service.engine.principals import Principal, Tokens
 from crew_service.engine.retention import forget_old
@@ -32,6 +33,7 @@ class Asking:
 
     kind, isolation = "flow", "inline"
     inputs, required = ("topic",), ()
+    file_inputs = FileInputs({})
     tasks = ()
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview:

@@ -11,6 +11,7 @@ import requests
 from crew_client import GATED, PLAIN, Client, Serve, eventually
 
 from crew_service.engine.crew import Completed, Job, PendingReview, Report, TaskDone, TaskInfo, TokensUsed
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.http import html as pages
 from crew_service.http import login_limit, markdown
 from crew_service.prices import Price, Prices
@@ -291,6 +292,7 @@ class Loop:
 
     kind, isolation = "flow", "inline"
     inputs, required = ("topic",), ()
+    file_inputs = FileInputs({})
     tasks = (TaskInfo("write", "Writer", "", True), TaskInfo("check", "Checker", "", True))
     DRAFTS = (("write", "Draft one"), ("check", "One is wrong"), ("write", "Draft two"))
 

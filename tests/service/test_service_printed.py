@@ -28,6 +28,7 @@ from crew_service.engine.crew import (
     TaskDone,
     TaskInfo,
 )
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.printed import HIDDEN, MOST, Printed, secrets_of
 from crew_service.storage import printed
 
@@ -40,6 +41,7 @@ class Printing:
 
     kind, isolation = "crew", "inline"
     inputs, required = ("topic",), ()
+    file_inputs = FileInputs({})
     tasks = (TaskInfo("write", "Writer", "", True),)
 
     def __init__(self) -> None:

@@ -27,6 +27,7 @@ from crew_service.engine.crew import (
     Report,
     TaskInfo,
 )
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.printed import masked
 from crew_service.engine.tool_rules import NEEDS_JOURNAL, BadRule, JournalOptions, ToolRule
 
@@ -62,6 +63,7 @@ class CrewAICrew:
             log.warning("no journal is kept with CrewAI %s: a killed task repeats its calls", version("crewai"))
         self.inputs: list[str] = description["inputs"]
         self.required: list[str] = description["required"]
+        self.file_inputs = FileInputs(description["files"])
         self.tasks = [TaskInfo(**task) for task in description["tasks"]]
 
     @property

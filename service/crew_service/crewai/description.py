@@ -51,7 +51,7 @@ def _crew(crew: Crew) -> dict[str, Any]:
         for task_id, task in named_tasks(crew).items()
     ]
     asked = inputs(crew)
-    return {"kind": "crew", "inputs": asked, "required": asked, "tasks": tasks, **_tools(crew)}
+    return {"kind": "crew", "inputs": asked, "required": asked, "tasks": tasks, "files": {}, **_tools(crew)}
 
 
 def _tools(crew: Crew) -> dict[str, Any]:

@@ -29,8 +29,6 @@ from crew_service.crewai.flow_state import FlowState
 from crew_service.crewai.nested_tasks import APPROVE, METHOD, REVISE, NestedTasks, TaskAsks
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
-    STATE_ID,
-    STATE_ID_REFUSED,
     Completed,
     CrewFailed,
     Job,
@@ -64,6 +62,8 @@ class FlowRun:
         since = job.done[self._stored.get("done", 0) :]
         self._answer_is_stored = bool(job.gate and since)
         self._done = len(job.done)
+        if not job.gate:
+            source.check_inputs(job.inputs)
         self._flow = source.new(job.inputs)
         self._packages = codec.loaded_packages()
         self._state = FlowState(self._flow, job.flow_state(), self._packages)
@@ -108,8 +108,6 @@ class FlowRun:
         journal.keep_branches()
 
     def _kickoff(self) -> Any:
-        if STATE_ID in self._job.inputs:  # the job was queued from a terminal or by an earlier release
-            raise CrewFailed(STATE_ID_REFUSED)
         if self._job.restore_from:
             self._restore(self._job.restore_from)
         internals.stamp(self._flow, self._job.execution_id)

@@ -12,9 +12,10 @@ import crewai
 from crewai.flow.flow import Flow
 from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 
-from crew_service.crewai import answers, internals
+from crew_service.crewai import answers, file_types, internals
 from crew_service.crewai.errors import UnsupportedCrew
-from crew_service.engine.crew import CrewFailed, digest_of
+from crew_service.engine.crew import STATE_ID, STATE_ID_REFUSED, CrewFailed, digest_of
+from crew_service.engine.file_inputs import FileInputs
 
 Inputs = dict[str, Any]
 
@@ -27,6 +28,7 @@ class FlowSource:
         self._methods = definition.methods
         self._never_listening = internals.never_listening(definition)
         self._state = state
+        self._files = file_types.places(_model(state))
 
     @classmethod
     def of_class(cls, flow_class: type[Flow[Any]]) -> FlowSource:
@@ -67,7 +69,18 @@ class FlowSource:
             }
             for name, method in self._methods.items()
         ]
-        return {"inputs": fields(self._state), "required": required(self._state), "tasks": tasks}
+        return {
+            "inputs": fields(self._state),
+            "required": required(self._state),
+            "tasks": tasks,
+            "files": self._files,
+        }
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Refuse the inputs of an execution that was queued from a terminal or by an earlier release."""
+        problem = STATE_ID_REFUSED if STATE_ID in inputs else FileInputs(self._files).problem(inputs)
+        if problem:
+            raise CrewFailed(problem)
 
     def _code(self, method: str) -> str:
         """Return a method's source code; an empty string if it is unavailable."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypedDict
 
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.printed import Printed
 from crew_service.engine.tool_rules import ToolRule
 
@@ -296,6 +297,11 @@ class Crew(Protocol):
     @property
     def required(self) -> list[str]:
         """Return the required inputs."""
+        ...
+
+    @property
+    def file_inputs(self) -> FileInputs:
+        """Return which inputs have a file type."""
         ...
 
     @property

@@ -50,6 +50,8 @@ class Dialect(ABC):
             raise HTTPException(422, f"Missing inputs: {', '.join(missing)}")
         if crew.kind == "flow" and STATE_ID in asked.inputs:
             raise HTTPException(self.bad_request, STATE_ID_REFUSED)
+        if problem := crew.file_inputs.problem(asked.inputs):
+            raise HTTPException(self.bad_request, problem)
         if asked.continueFrom and asked.restoreFromStateId:
             raise HTTPException(400, "continueFrom and restoreFromStateId cannot be combined.")
         if asked.restoreFromStateId and crew.kind != "flow":
