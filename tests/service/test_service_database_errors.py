@@ -6,13 +6,15 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crew_client import Client, Command, eventually
 from faults.pooler import TransactionPooler
 from sqlalchemy import text
 
-from crew_service.storage.availability import is_of_value
+from crew_service.engine import retrying
+from crew_service.storage.availability import DatabaseUnavailable, is_of_value
 from crew_service.storage.database import Database
 from scripts.stack.database import ThrowAwayDatabase
 
@@ -110,3 +112,42 @@ def test_a_value_is_at_fault(code: str) -> None:
 @pytest.mark.parametrize("code", ["23505", "23503", "26000", "42501", "42P01", "40001", "55P03", "57P01", "XX001"])
 def test_anything_else_waits(code: str) -> None:
     assert not is_of_value(DriverError(code))
+
+
+class Patience:
+    """A clock, and a cancellation whose pauses put it forward."""
+
+    reason = ""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.row("S52", "S27")
+@pytest.mark.parametrize(("others_succeed", "cause"), [(True, "42P01"), (False, "42P01"), (True, "")])
+def test_a_write_that_alone_is_refused_ends_after_a_minute(others_succeed: bool, cause: str) -> None:
+    patience, tries = Patience(), 0
+
+    def write() -> str:
+        nonlocal tries
+        tries += 1
+        if patience.now > 300:
+            return "written"
+        raise DatabaseUnavailable("The database cannot be reached.", cause)
+
+    def wait() -> Any:
+        progressed_at = (lambda: patience.now) if others_succeed else (lambda: float("-inf"))
+        return retrying.until_available(write, patience, progressed_at, lambda: patience.now)  # type: ignore[arg-type]
+
+    if others_succeed and cause:
+        with pytest.raises(retrying.WriteRefused, match="for a minute"):
+            wait()
+        assert 60 <= patience.now < 75
+    else:
+        assert wait() == ("written", tries)

@@ -399,7 +399,10 @@ class Segment:
     def _patiently(self, write: Callable[[], bool]) -> bool:
         """Retry until the database accepts the write; the time until then does not count as the crew's work."""
         began = time.monotonic()
-        written, tries = retrying.until_available(write, self.job.cancelled)
+        written, tries = retrying.until_available(
+            write, self.job.cancelled, lambda: self._database.availability.progressed_at
+        )
+        self._database.availability.progressed_at = time.monotonic()
         if tries > 1:
             self._began += time.monotonic() - began
         return written

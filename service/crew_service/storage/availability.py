@@ -38,7 +38,14 @@ UNREACHABLE = "The database cannot be reached."
 
 
 class DatabaseUnavailable(Exception):
-    """The database is currently unusable. The text is a sentence for callers and reveals no internals."""
+    """The database is currently unusable. The text is a sentence for callers and reveals no internals.
+
+    :param cause: names the database's own error, to tell the same one from another; empty if it reported none
+    """
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class FileUnusable(Exception):
@@ -63,6 +70,13 @@ def _refuses_value(error: BaseException | None) -> bool:
     return type(error).__name__ in VALUE_ERRORS or any(part in str(error) for part in VALUE_TEXTS)
 
 
+def cause_of(error: Exception) -> str:
+    """Return what distinguishes a database's errors: its code, or the class and the beginning of its text."""
+    origin = getattr(error, "orig", None) or error
+    code = getattr(origin, "sqlstate", None) or getattr(origin, "pgcode", None)
+    return code or f"{type(origin).__name__}: {str(origin)[:80]}"
+
+
 def sentence(error: Exception) -> str:
     reason = str(getattr(error, "orig", None) or error).lower()
     return next((text for word, text in SENTENCES.items() if word in reason), UNREACHABLE)
@@ -73,6 +87,7 @@ class Availability:
         self._lock = threading.Lock()
         self._problem: str | None = None
         self._logged: dict[str, float] = {}
+        self.progressed_at = float("-inf")  # when an execution's progress was last stored, by the monotonic clock
 
     @property
     def problem(self) -> str | None:

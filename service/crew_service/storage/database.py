@@ -14,7 +14,14 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, SQLAlchemyEr
 from sqlalchemy.sql import Select
 
 from crew_service.storage import clock, engines, file_lock, location, schema
-from crew_service.storage.availability import LOCKED, Availability, DatabaseUnavailable, FileUnusable, is_of_value
+from crew_service.storage.availability import (
+    LOCKED,
+    Availability,
+    DatabaseUnavailable,
+    FileUnusable,
+    cause_of,
+    is_of_value,
+)
 from crew_service.storage.writer_turn import Busy, Turns, WriterTurn
 
 PROMPT = 0.1  # seconds to wait for a file that is being replaced
@@ -192,7 +199,7 @@ class Database:
         except (SQLAlchemyError, FileUnusable, self._engines.driver_error) as error:
             if is_of_value(error):
                 raise
-            raise DatabaseUnavailable(self.availability.failed(error)) from None
+            raise DatabaseUnavailable(self.availability.failed(error), cause_of(error)) from None
 
     def _check_file(self) -> None:
         """Fail if the file is missing; reopen it if it was replaced, since SQLite would keep writing to the old one."""

@@ -101,3 +101,18 @@ def test_n18_a_wait_and_a_kickoff_survive_a_connection_that_is_not_found_for_a_w
         run.wait_for("success")
         late.wait_for("success")
     assert len(deployment.executions(topic)) == len(deployment.executions(other)) == 1
+
+
+@pytest.mark.row("A37")
+@pytest.mark.since_airflow("3.4")
+def test_a_try_that_is_rescheduled_waits_for_its_first_execution(
+    airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    topic, deployment = "rescheduled", deployments["spec"]
+    with FaultProxy(deployment.url, seed=0, faults=()) as proxy, deployment.behind(proxy, airflow) as crew:
+        run = airflow.api.trigger("rescheduled", {"crew": crew, "topic": topic})
+        message = "reattaching to it"
+        wait_until(lambda: run.log("crew", try_number=1).count(message) >= 2, "two reschedules")
+        deployment.crew.let_go(topic)
+        run.wait_for("success")
+    assert len(deployment.executions(topic)) == 1
