@@ -93,9 +93,15 @@ def test_the_execution_time_leaves_out_the_wait_for_a_person(serve: Serve, tmp_p
 
 def test_missing_inputs_are_a_422_that_names_them(serve: Serve) -> None:
     client = serve({**PLAIN, "inputs": ["topic", "audience"]})
-    for body in ({}, {"inputs": {}}, {"inputs": None}, {"inputs": {"topic": None, "other": 1}}):
+    for body in ({}, {"inputs": {}}, {"inputs": None}, {"inputs": {"other": 1}}):
         answer = client.post("/kickoff", body)
         assert (answer.status_code, answer.json()) == (422, {"detail": "Missing inputs: audience, topic"})
+
+
+@pytest.mark.row("S47")
+def test_null_is_an_input_that_was_given(serve: Serve) -> None:
+    client = serve({**PLAIN, "inputs": ["topic"]})
+    assert client.post("/kickoff", {"inputs": {"topic": None}}).status_code == 200
 
 
 def test_unknown_fields_are_ignored_and_null_is_absent(client: Client) -> None:

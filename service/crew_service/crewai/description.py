@@ -32,8 +32,8 @@ def describe(served: Crew | JsonCrew | FlowSource, flow_tools: Iterable[str] = (
         return {"kind": "flow", **served.describe(), "tools": tools, "knows_all_tools": bool(tools), "asks": False}
     if isinstance(served, JsonCrew):
         described = _crew(served.crew)
-        asked = [name for name in described["inputs"] if name not in served.defaults]
-        return {**described, "inputs": sorted({*described["inputs"], *served.defaults}), "required": asked}
+        required = [name for name in described["required"] if name not in served.defaults]
+        return {**described, "inputs": sorted({*described["inputs"], *served.defaults}), "required": required}
     return _crew(served)
 
 
@@ -51,7 +51,8 @@ def _crew(crew: Crew) -> dict[str, Any]:
         for task_id, task in named_tasks(crew).items()
     ]
     asked = inputs(crew)
-    return {"kind": "crew", "inputs": asked, "required": asked, "tasks": tasks, "files": {}, **_tools(crew)}
+    required = [] if crew.before_kickoff_callbacks else asked  # a hook may fill any of them
+    return {"kind": "crew", "inputs": asked, "required": required, "tasks": tasks, "files": {}, **_tools(crew)}
 
 
 def _tools(crew: Crew) -> dict[str, Any]:

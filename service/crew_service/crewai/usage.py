@@ -176,8 +176,8 @@ class TokenMeter:
         if not isinstance(model, BaseLLM):
             return
         counter = _counter(model)
-        before, now = self._known[counter][1], _counters(model)
-        self._known[counter] = self._known[counter][0], now
+        before, now = self._before(model, counter), _counters(model)
+        self._known[counter] = model, now
         grown = {name: max(0, now[name] - before[name]) for name in BY_MODELS}
         if not any(grown.values()):
             return
@@ -187,6 +187,15 @@ class TokenMeter:
         if call:
             call.counted[key] = added(call.counted.get(key, {}), grown, FIGURES)
             call.is_told = True
+
+    def _before(self, model: BaseLLM, counter: int) -> Usage:
+        """Return what a model had counted before; if it has replaced its counters, in those that it had last."""
+        if counter in self._known:
+            return self._known[counter][1]
+        last = next((counts for known, counts in reversed(self._known.values()) if known is model), {})
+        now = _counters(model)
+        went_on = all(now[name] >= last.get(name, 0) for name in BY_MODELS)
+        return {name: last.get(name, 0) if went_on else 0 for name in BY_MODELS}
 
     def _call_of(self, model: Any) -> Call | None:
         """Return the model's running call, even in one of the model's own threads, whose context may lack it."""

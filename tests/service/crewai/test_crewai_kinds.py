@@ -257,3 +257,15 @@ def test_a_stored_answer_calls_nothing_but_models_and_containers(
     with pytest.raises((TypeError, AttributeError)):
         answers.decoded(json.dumps(stored))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.row("S47")
+def test_what_a_hook_may_fill_is_not_required(play: Player) -> None:
+    run = play("hooked")
+    assert (run.crew.inputs, run.crew.required) == (["log", "today", "topic"], [])
+    assert isinstance(run.segment(), Completed)
+
+
+@pytest.mark.row("S60")
+def test_a_model_may_replace_its_counters(play: Player) -> None:
+    assert isinstance(play("recounting").segment(), Completed)

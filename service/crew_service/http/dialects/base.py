@@ -45,7 +45,7 @@ class Dialect(ABC):
 
     def start(self, body: dict[str, Any], crew: Crew, limits: Limits) -> Start:
         asked = self.read(KickoffBody, body, asdict(limits))
-        missing = sorted(name for name in crew.required if asked.inputs.get(name) is None)
+        missing = sorted(name for name in crew.required if name not in asked.inputs)
         if missing:
             raise HTTPException(422, f"Missing inputs: {', '.join(missing)}")
         if crew.kind == "flow" and STATE_ID in asked.inputs:

@@ -441,3 +441,27 @@ def with_a_tool() -> Crew:
 
 
 number = 3
+
+
+def hooked() -> Crew:
+    """Its hook fills what its task asks for."""
+
+    def fill(inputs: dict[str, Any] | None) -> dict[str, Any]:
+        return {**(inputs or {}), "today": "Monday"}
+
+    of = agent()
+    only = Task(name="today", description="Do {topic} on {today}. Log: {log} .", expected_output="text", agent=of)
+    return Crew(agents=[of], tasks=[only], before_kickoff_callbacks=[fill])
+
+
+class Recounting(Scribe):
+    """A model that begins its counters anew with each call."""
+
+    def call(self, *given: Any, **more: Any) -> Any:
+        self._token_usage = {**dict.fromkeys(self._token_usage, 0), "total_tokens": 7, "prompt_tokens": 7}
+        return super().call(*given, **more)
+
+
+def recounting() -> Crew:
+    of = agent(llm=Recounting(model="scribe"))
+    return Crew(agents=[of], tasks=[task("one", of), task("two", of)])
