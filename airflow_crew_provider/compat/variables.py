@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from airflow.providers.common.compat.sdk import Variable
 
-__all__ = ["Variable", "found_or_none", "has_variable", "is_missing", "read"]
+__all__ = ["Variable", "found_or_none", "has_variable", "is_missing", "read", "remove"]
 
 _MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", re.IGNORECASE | re.DOTALL)
 
@@ -46,3 +46,8 @@ def is_missing(error: Exception) -> bool:
 def read(key: str, **how: Any) -> Any:
     """Return a Variable's value, or None if it does not exist; ``how`` are further arguments of `Variable.get`."""
     return found_or_none(lambda: Variable.get(key, **how))
+
+
+def remove(key: str) -> None:
+    """Remove a Variable, if it exists."""
+    found_or_none(lambda: Variable.delete(key))

@@ -58,6 +58,7 @@ class Row:
 
     relation: Relation
     reason: str
+    attempt_id: tuple[Change, ...] = ANY
     run_after: tuple[Change, ...] = ANY
     run_started: tuple[Change, ...] = ANY
     clears: tuple[Change, ...] = ANY
@@ -72,6 +73,12 @@ class Row:
 
 
 TABLE = (
+    Row(
+        Relation.SAME,
+        "Airflow gives each try an id of its own, and keeps it when the try runs again",
+        attempt_id=(EQUAL,),
+        try_number=(EQUAL,),
+    ),
     Row(
         Relation.OTHER_RUN,
         "a run keeps its run_after",
@@ -146,6 +153,7 @@ class Attempt:
     :param clears: how often tasks in the DAG run have been cleared; None if this Airflow does not report it
     :param run_started: the start of the DAG run, in epoch seconds; None if this Airflow does not report it
     :param run_after: the earliest start of the DAG run, likewise
+    :param attempt_id: the id of the try (Airflow 3), a UUID
     """
 
     try_number: int = 1
@@ -154,6 +162,7 @@ class Attempt:
     clears: int | None = None
     run_started: float | None = None
     run_after: float | None = None
+    attempt_id: str | None = None
 
     @classmethod
     def of(cls, context: Any, task: object) -> Attempt:
@@ -166,6 +175,7 @@ class Attempt:
             clears=getattr(dag_run, "clear_number", None),
             run_started=_seconds(getattr(dag_run, "start_date", None)),
             run_after=_seconds(getattr(dag_run, "run_after", None)),
+            attempt_id=str(ti.id) if getattr(ti, "id", None) else None,
         )
 
     def as_dict(self) -> Json:
@@ -197,10 +207,10 @@ class Attempt:
         return next(row for row in TABLE if row.fits(changes, hides_clear=hides_clear))
 
 
-_COMPARED = ("run_after", "run_started", "clears", "try_number", "max_tries")
+_COMPARED = ("attempt_id", "run_after", "run_started", "clears", "try_number", "max_tries")
 
 
-def _change(now: float | None, then: float | None) -> Change:
+def _change(now: Any, then: Any) -> Change:
     if now is None or then is None:
         return UNKNOWN
     if now == then:

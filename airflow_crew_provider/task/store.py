@@ -9,9 +9,9 @@ a worker of the last release finds it. XCom is cleared at the start of each try.
 * **Nothing found means that nothing was sent**, unless a loss is shown: the look ended in an error or in a reference to
   a backend, or the task's witness names an execution (`WITNESSED`). The witness is a Variable of its own, which remains
   until the DAG run is deleted.
-* **Texts are sealed** (`SEALED`): drafts, feedback and reviewers are not for everybody who may read Variables. Airflow
-  redacts the key's Variable in its API and pages, because of its name; workers read it without a Fernet key of their
-  own. Ids, states and digests stay readable, so that the sweeper and a try without the key can act.
+* **Texts are sealed** (all but `PLAIN`): drafts, feedback and reviewers are not for everybody who may read Variables.
+  Airflow redacts the key's Variable in its API and pages, because of its name; workers read it without a Fernet key of
+  their own. Ids, states and digests stay readable, so that the sweeper and a try without the key can act.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import json
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import fields
+from functools import partial
 from typing import Any, Protocol, cast
 from uuid import uuid4
 
@@ -40,13 +42,21 @@ from airflow_crew_provider.stored_names import (
     RUN_STATE,
     SEAL_KEY,
 )
+from airflow_crew_provider.task.attempt import Attempt
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
-SEALED: dict[str, tuple[str, ...]] = {
-    RUN_STATE: ("review", "decisions"),
-    REVIEW_STATE: ("shown", "approvals", "terms"),
+_OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
+# The fields of the records with texts that stay readable; all others are sealed.
+PLAIN: dict[str, tuple[str, ...]] = {
+    RUN_STATE: (
+        *("execution_id", "kickoff_id", "inbox", "since", "worked", "number", "draft", "answered", "over", "earlier"),
+    ),
+    REVIEW_STATE: (
+        *(*_OF_ATTEMPT, "draft", "since", "until", "asked_at", "doubt", "asked_by", "notified", "rejected"),
+        *("sent_back", "once_more", "over"),
+    ),
 }
 POSTS = (KICKOFF_STATE, RESUME_STATE, AGENT_STATE)
 WITNESSED = KICKOFF_STATE  # the POST that costs money
@@ -146,7 +156,8 @@ class StateStore:
     def share(self, record: Json) -> None:
         """Store a POST's record for workers of the last release, which look nowhere else."""
         if self.is_shared:
-            _checked("stored", lambda: self._store.set(self._name, record, retention=NEVER_EXPIRE))
+            copy = {**record, "version": VERSION, "digest": _digest(record)}
+            _checked("stored", lambda: self._store.set(self._name, copy, retention=NEVER_EXPIRE))
 
     def forget(self) -> None:
         with suppress(Exception):  # the record itself shows that nothing is on record
@@ -168,6 +179,7 @@ class VariableStore:
         self.key = f"{name}__{identity['task_id'][:100]}__{digest}"
         self._witness_key = f"{EXECUTION_RECORD_KEY}of_task_{digest}"
         self._secret = Secret(f"{SEAL_KEY}{name}__{digest}")
+        self._is_post = name.startswith(POSTS)
         self._run = {"dag_id": identity["dag_id"], "run_id": identity["run_id"]}
         self._name, self._earlier = name, earlier
 
@@ -178,15 +190,15 @@ class VariableStore:
         if found is None:
             self._refuse_loss()
             return {}
-        record = _read(found, self.key)
-        for name in (*self._run, "version"):
+        record = self._read(found)
+        for name in (*self._run, "version", "digest"):
             record.pop(name, None)
         return self._secret.opened(record)
 
     def keep(self, record: Json) -> None:
         if self._earlier:
-            self._earlier.share({**record, "version": VERSION})
-        row = {**self._secret.sealed(record, SEALED.get(self._name, ())), **self._run, "version": VERSION}
+            self._earlier.share(record)
+        row = {**self._secret.sealed(record, PLAIN.get(self._name)), **self._run, "version": VERSION}
         self._set(self.key, row)
 
     def forget(self) -> None:
@@ -210,6 +222,22 @@ class VariableStore:
         except TaskStateUnavailable as problem:
             log.warning("%s. The task's own record is stored", problem)
 
+    def _read(self, value: Any) -> Json:
+        """Return a value as a record; every release has named the run in a Variable, and the request of a POST."""
+        if isinstance(value, dict) and _EXTERNAL in value:
+            why = "it is in a backend, see [workers] state_store_backend, which this worker does not have"
+        elif not isinstance(value, dict) or type(version := value.get("version", 0)) is not int:
+            why = "it is no record"
+        elif version > VERSION:
+            why = f"it has version {version}, of a newer release"
+        elif self._run.items() <= value.items() or value.get("fingerprint") or (value and not self._is_post):
+            return dict(value)
+        else:
+            why = "it is no record of this task"
+        raise TaskStateUnavailable(
+            f"The record of this task, {self.key}, cannot be read: {why}. Nothing is sent without this record"
+        )
+
     def _refuse_loss(self) -> None:
         witness = self._find(self._witness_key) if self._name == WITNESSED and has_inbox() else None
         if witness is not None:
@@ -222,7 +250,8 @@ class VariableStore:
             )
 
     def _remove(self) -> None:
-        _checked("removed", lambda: variables.found_or_none(lambda: variables.Variable.delete(self.key)))
+        for key in filter(None, (self.key, self._secret.key)):
+            _checked("removed", partial(variables.remove, key))
         if self._earlier:
             self._earlier.forget()
 
@@ -262,20 +291,17 @@ class VariableStore:
 
 def _newer(found: Any, before: Any) -> Any:
     """Return what is newer: a Variable's value, or one that an earlier release has written to the state store."""
-    is_of_earlier_release = isinstance(before, dict) and _EXTERNAL not in before and "version" not in before
-    return before if found is None or is_of_earlier_release else found
+    if found is None:
+        return before
+    is_record = isinstance(before, dict) and _EXTERNAL not in before
+    if not is_record or (before.get("version") == VERSION and before.get("digest") == _digest(before)):
+        return found
+    return before  # an earlier release keeps fields that it does not know, so only the digest shows its change
 
 
-def _read(value: Any, key: str) -> Json:
-    version = value.get("version", 0) if isinstance(value, dict) and _EXTERNAL not in value else None
-    if isinstance(version, int) and version <= VERSION:
-        return dict(value)
-    why = f"it has version {version}, of a newer release" if isinstance(version, int) else "it is no record"
-    if isinstance(value, dict) and _EXTERNAL in value:
-        why = "it is in a backend, see [workers] state_store_backend, which this worker does not have"
-    raise TaskStateUnavailable(
-        f"The record of this task, {key}, cannot be read: {why}. Nothing is sent without this record"
-    )
+def _digest(record: Json) -> str:
+    known = {name: value for name, value in record.items() if name not in ("version", "digest")}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 # --- texts ---
@@ -284,52 +310,50 @@ def _read(value: Any, key: str) -> Json:
 class Secret:
     """The key with which one record's texts are sealed, in a Variable that Airflow redacts because of its name.
 
-    :param key: the Variable's name, which contains ``secret``
+    A key is never replaced: a worker that dies between a new key and the record would leave texts that nobody can open.
+
+    :param prefix: the beginning of the Variable's name, with ``secret`` in it
     """
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.key: str | None = None  # the name of the record's key, once it has one
 
-    def sealed(self, record: Json, names: Collection[str]) -> Json:
-        """Return the record with the named fields sealed in one."""
-        texts = {name: record[name] for name in names if record.get(name)}
-        if not texts:
-            return record
-        plain = {name: value for name, value in record.items() if name not in texts}
-        token = Fernet(self._made()).encrypt(json.dumps(texts).encode()).decode()
-        return {**plain, "sealed": token, "sealed_with": self.key}
+    def sealed(self, record: Json, plain: Collection[str] | None) -> Json:
+        """Return the record with all but the plain fields sealed in one; None leaves all of them plain."""
+        texts = {name: value for name, value in record.items() if plain is not None and name not in plain}
+        row = {name: value for name, value in record.items() if name not in texts}
+        if texts:
+            row["sealed"] = Fernet(self._kept() or self._made()).encrypt(json.dumps(texts).encode()).decode()
+        return {**row, **({"sealed_with": self.key} if self.key else {})}
 
     def opened(self, record: Json) -> Json:
         """Return the record with its sealed fields.
 
         :raises TaskStateUnavailable: they cannot be opened now
         """
-        token, _ = record.pop("sealed", None), record.pop("sealed_with", None)
+        token, self.key = record.pop("sealed", None), record.pop("sealed_with", None)
         if token is None:
             return record
-        key = self._kept()
-        if key is not None:
-            with suppress(InvalidToken, ValueError):
-                return {**record, **json.loads(Fernet(key).decrypt(token.encode()))}
+        with suppress(InvalidToken, ValueError):
+            return {**record, **json.loads(Fernet(self._kept() or "").decrypt(token.encode()))}
         raise TaskStateUnavailable(
             f"The texts in the record of this task cannot be opened: Variable {self.key} is missing, or is another "
             "record's. Nothing is sent or asked without them"
         )
 
     def _made(self) -> str:
-        key = self._kept()
-        if key is None:
-            key = Fernet.generate_key().decode()
-            description = "The key of texts that a task keeps between tries; removed with them"
-            _checked("stored", lambda: variables.Variable.set(self.key, key, description=description))
-            if self._kept() != key:
-                raise TaskStateUnavailable(f"Airflow Variable {self.key} does not read back as it was stored")
+        key, name = Fernet.generate_key().decode(), f"{self._prefix}__{uuid4().hex[:8]}"
+        description = "The key of texts that a task keeps between tries; removed with them"
+        _checked("stored", lambda: variables.Variable.set(name, key, description=description))
+        self.key = name
+        if self._kept() != key:
+            raise TaskStateUnavailable(f"Airflow Variable {name} does not read back as it was stored")
         return key
 
     def _kept(self) -> str | None:
-        return cast(
-            "str | None", _checked("read", lambda: variables.found_or_none(lambda: variables.Variable.get(self.key)))
-        )
+        key = self.key
+        return cast("str | None", _checked("read", lambda: variables.read(key))) if key else None
 
 
 def _checked(what: str, access: Callable[[], Any]) -> Any:

@@ -28,6 +28,7 @@ class Variables:
 
     def set(self, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
         if self.writable:
+            self.encrypted.discard(key)
             self.kept[key] = json.dumps(value) if serialize_json else value
 
     def keys(self, prefix: str | None = None) -> list[str]:

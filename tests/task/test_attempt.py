@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,11 +71,22 @@ def test_every_combination_of_numbers_has_one_relation() -> None:
     assert len(ALL) == 4**5 * 2
 
 
+@pytest.mark.row("A37")
+def test_a_try_with_the_same_id_is_the_same() -> None:
+    for changes, hides_clear in ALL:
+        attempt, then = tries(changes, hides_clear=hides_clear)
+        same = replace(attempt, attempt_id="a")
+        wanted = Relation.SAME if changes["try_number"] is EQUAL else attempt.relation_to(then)
+        assert same.relation_to({**then, "attempt_id": "a"}) is wanted
+        assert same.relation_to({**then, "attempt_id": "b"}) is attempt.relation_to(then)
+
+
 def test_every_row_of_the_table_decides_something() -> None:
     def first(changes: dict[str, Change], *, hides_clear: bool) -> Row:
         return next(row for row in TABLE if row.fits(changes, hides_clear=hides_clear))
 
-    deciding = {id(first(changes, hides_clear=hides)) for changes, hides in ALL}
+    ids = ({"attempt_id": UNKNOWN}, {"attempt_id": EQUAL})
+    deciding = {id(first({**changes, **each}, hides_clear=hides)) for changes, hides in ALL for each in ids}
     assert deciding == {id(row) for row in TABLE}
     assert all(row.reason for row in TABLE)
 
