@@ -283,13 +283,13 @@ class _Asked:
     """The questions that the task has asked since it began: its try may run again under the same number."""
 
     def __init__(self) -> None:
-        self._context: object = None
+        self._try: Json = {}
         self._numbers: Counter[str] = Counter()
 
-    def count(self, context: object, name: str) -> int:
-        """Return how often the task has now asked this question."""
-        if context is not self._context:
-            self._context, self._numbers = context, Counter()
+    def count(self, of_try: Json, name: str) -> int:
+        """Return how often the task has now asked this question; a process runs a try once."""
+        if of_try != self._try:
+            self._try, self._numbers = of_try, Counter()
         self._numbers[name] += 1
         return self._numbers[name]
 
@@ -307,7 +307,7 @@ def _record_of(question: Json) -> PostRecord:
         return PostRecord(NoStore(), Attempt(), name)
     attempt = Attempt.of(context, context.get("task"))
     with _FINDING:
-        number = _ASKED.count(context, name)
+        number = _ASKED.count({**task_identity(context), **attempt.as_dict()}, name)
         record = PostRecord(store_of(context, f"{AGENT_STATE}__{name[:16]}_{number}"), attempt, name)
         record.begin_try()
     return record

@@ -23,6 +23,7 @@ from crew_service.cli import main
 from crew_service.engine import machine
 from crew_service.engine.background import Background
 from crew_service.engine.crew import Completed, Job, Report, TaskInfo
+from crew_service.engine.file_inputs import FileInputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S38")]
 TOKEN = "a-token-of-the-organization"
@@ -265,6 +266,7 @@ class Unlucky:
     inputs: ClassVar[list[str]] = []
     required: ClassVar[list[str]] = []
     tasks: ClassVar = [TaskInfo("only_task", "Agent")]
+    file_inputs = FileInputs({})
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

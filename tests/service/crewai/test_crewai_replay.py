@@ -48,7 +48,7 @@ def run(crew: EngineStub) -> tuple[str, int]:
 
 def once(kind: str, folder: Path, *, dies_before: int) -> EngineStub:
     """Return a crew all of whose tools may run only once, and whose process dies before the call of that number."""
-    options = JournalOptions((ToolRule("*", ONCE),))
+    options = JournalOptions((ToolRule("*", ONCE),), ("take",) if kind.endswith("Posts") else ())
     crew = EngineStub(load(f"{CREWS / 'replayed.py'}:{kind}", options), folder / "log")
     crew.log.with_suffix(".kill").write_text(str(dies_before))
     return crew

@@ -17,6 +17,7 @@ from faults.proxy import KICKOFF, POLL, Fault, FaultProxy, Forward, call_of
 from faults.wire import Reply
 
 from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted, TokensUsed
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.local import running_service
 from scripts.stack import AirflowStack, DagRun, wait_until
 from scripts.stack.waiting import PATIENCE
@@ -33,6 +34,7 @@ class HeldCrew:
     inputs = ["topic"]  # noqa: RUF012 - the protocol of a crew
     required = ["topic"]  # noqa: RUF012
     tasks = [TaskInfo("write", "Writer")]  # noqa: RUF012
+    file_inputs = FileInputs({})
 
     def __init__(self) -> None:
         self._let_go: set[str] = set()

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted
+from crew_service.engine.file_inputs import FileInputs
 from crew_service.local import LocalService, running_service
 from scripts.stack import AirflowStack, DagRun, free_port, wait_until
 from tests.system.reviews.browser import signed_in
@@ -71,6 +72,7 @@ class ThreeTasks:
     kind: Literal["crew", "flow"] = "crew"
     inputs = ["topic"]  # noqa: RUF012 - the protocol of a crew
     required = ["topic"]  # noqa: RUF012
+    file_inputs = FileInputs({})
     outputs = {  # noqa: RUF012
         "research": ("Researcher", "Notes on tea."),
         "write": ("Writer", "A text on tea."),
