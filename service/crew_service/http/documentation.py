@@ -32,7 +32,7 @@ One crew, served over HTTP and JSON. A typical run:
 
 Unless noted otherwise, a request needs `Authorization: Bearer <token>`. The organization's token gives access to every
 execution, a user's token only to that user's. Every error is JSON with a `detail`. Unknown fields are ignored, and null
-means absent.
+means absent, except inside `inputs`.
 
 To try a request, enter the token under **Authorize**, open an endpoint and press **Execute**; the page also shows the
 `curl` command. The document itself is [openapi.json](openapi.json).
@@ -42,7 +42,6 @@ TAGS = (
     {"name": "Service", "description": "Health and metrics, for load balancers and monitoring."},
 )
 REF = "#/components/schemas/{model}"
-ANY_BUT_NULL = ["string", "number", "boolean", "array", "object"]
 NOT_MODIFIED = 304  # a response without a body
 TO_BE_REPEATED = (429, 503)
 RETRY_AFTER = {
@@ -171,7 +170,7 @@ def _ask_for_inputs(schema: dict[str, Any], crew: Crew) -> None:
         del schema["properties"]["restoreFromStateId"]
     if not crew.inputs:
         return
-    named = {name: {"type": ANY_BUT_NULL} if name in crew.required else {} for name in crew.inputs}
+    named: dict[str, Any] = {name: {} for name in crew.inputs}
     schema["properties"]["inputs"] |= {"properties": named, "required": list(crew.required)}
     if crew.required:
         schema["required"] = ["inputs"]
