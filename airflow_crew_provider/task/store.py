@@ -278,9 +278,7 @@ class VariableStore:
                 variables.Variable.delete(proof)
 
     def _get(self, key: str) -> Any:
-        return _checked(
-            "read", lambda: variables.found_or_none(lambda: variables.Variable.get(key, deserialize_json=True))
-        )
+        return _checked("read", lambda: variables.read(key, deserialize_json=True))
 
     def _set(self, key: str, value: Json) -> None:
         description = "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self._run)
