@@ -9,7 +9,9 @@ RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" /opt/crew-pr
 
 FROM python:3.12-slim-bookworm AS crew-service
 COPY service /opt/crew-service
-RUN pip install --no-cache-dir "/opt/crew-service[crewai,postgresql]" \
+# libmagic tells CrewAI the types of files.
+RUN apt-get update && apt-get install --yes --no-install-recommends libmagic1 && rm -rf /var/lib/apt/lists/*
+RUN pip install --no-cache-dir "/opt/crew-service[crewai,files,postgresql]" \
     && useradd --uid 50000 --gid 0 --create-home crew \
     && install --directory --owner=crew --group=0 --mode=0775 /var/lib/crew-service
 USER crew

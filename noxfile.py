@@ -40,12 +40,17 @@ TOOLS = (
 )
 DEV = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["dev"]
 TEST_TOOLS = [each for each in DEV if re.match(r"[\w-]+", each)[0] in TOOLS]
-ROOMS = ("api", "client", "compat", "flows", "kickoff", "kit", "resume", "wait")
+ROOMS = ("api", "client", "compat", "flows", "kickoff", "kit", "resume", "task", "wait")
 CLASSES = ("decorators", "hooks", "links", "operators", "sensors", "triggers")
 FOLDERS = {"2.11": (*ROOMS, *CLASSES), "3.0": (*ROOMS, *CLASSES, "inbox")}
-ALL_FOLDERS = (*FOLDERS["3.0"], "review", "view")
+ALL_FOLDERS = (*FOLDERS["3.0"], "review", "run", "view")
+READERS = "tests/system/test_readers.py"
 REVIEWS = "tests/system/reviews"  # they need Airflow 3.1, as does the tab
-ON_PROCESSES = ("tests/system/test_inbox.py", *(f"{REVIEWS}/test_{name}.py" for name in ("reviews", "tab", "loop")))
+ON_PROCESSES = (
+    READERS,
+    "tests/system/test_inbox.py",
+    *(f"{REVIEWS}/test_{name}.py" for name in ("reviews", "tab", "loop")),
+)
 UPGRADED_FROM = {"3.4": "3.3"}  # Airflow 3.4 moved XComs and forms to other tables
 UPGRADE = "tests/system/test_upgrade.py"
 CELLS = [
@@ -103,8 +108,8 @@ def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str,
     :param before: the command of the Airflow version that the upgrade test starts from; None to skip this test
     """
     selected = ("-m", "not system and not long", *(f"tests/{folder}" for folder in folders))
-    on_processes = (*ON_PROCESSES, UPGRADE) if before else ON_PROCESSES
-    processes = _tests(session, *on_processes, before=before) if folders == ALL_FOLDERS else "not tried"
+    on_processes = ON_PROCESSES if folders == ALL_FOLDERS else (READERS,)
+    processes = _tests(session, *on_processes, *([UPGRADE] if before else []), before=before)
     results = {"tests": _tests(session, *selected), "dag": _dag(session), "processes": processes, "service": beside}
     record(cell, results)
     if re.search(r"failed|error|did not|changes", " ".join(results.values())):

@@ -11,9 +11,11 @@
     │   ├── CrewMissingInputs   422, or found missing before the kickoff
     │   ├── CrewKeyReused       422: the idempotency key was already used for a different request
     │   ├── CrewAlreadyContinued  409: another execution already continues the failed one
-    │   ├── CrewRateLimited     429, or an exhausted quota
+    │   ├── CrewRateLimited     429
+    │   │   └── CrewQuotaExceeded  a budget or quota is used up
     │   └── CrewServerError     5xx
     ├── CrewConnectionError     nothing was sent, or a GET got no response
+    ├── CrewFileError           a file to send cannot be read, or the service did not take it; nothing was started
     ├── CrewOutcomeUnknown      a POST may have arrived
     ├── CrewProtocolError       a response that cannot be read
     │   └── CrewWebPage         a body that is not the API's
@@ -103,7 +105,7 @@ class CrewAlreadyContinued(CrewApiError):
 
 
 class CrewRateLimited(CrewApiError):
-    """429, or an exhausted quota: the request was refused, and nothing was started.
+    """429: the request was refused, and nothing was started.
 
     :param retry_after: how many seconds the service asks the caller to wait; None if missing or invalid
     """
@@ -111,6 +113,26 @@ class CrewRateLimited(CrewApiError):
     def __init__(self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None) -> None:
         super().__init__(status_code, method, path, detail, retry_after)
         self.retry_after = retry_after
+
+
+class CrewQuotaExceeded(CrewRateLimited):
+    """A budget of the service, or a deployment's quota, is used up: nothing was started.
+
+    :param retry_after: how many seconds until a retry works; None if unknown, as for a deployment's quota
+    :param until: the same as a time (ISO 8601); empty if unknown
+    """
+
+    def __init__(
+        self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None, until: str = ""
+    ) -> None:
+        super().__init__(status_code, method, path, detail, retry_after)
+        self.until = until
+        self.args = (*self.args, until)
+
+    def __str__(self) -> str:
+        refusal = super().__str__().rstrip(".")
+        when = f"A retry works from {self.until} on" if self.until else "When a retry works is not known"
+        return f"{refusal}. {when}"
 
 
 class CrewServerError(CrewApiError):
@@ -137,6 +159,10 @@ class CrewConnectionError(CrewError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class CrewFileError(CrewError):
+    """A file to send cannot be read, or the service did not take it; nothing was started. A retry reads it again."""
 
 
 class CrewOutcomeUnknown(CrewError):
@@ -167,6 +193,7 @@ class CrewWebPage(CrewProtocolError):
 # A POST that raises one of these has certainly started nothing.
 REFUSED = (
     CrewInvalidInput,
+    CrewFileError,
     CrewConnectionError,
     CrewBadRequest,
     CrewUnauthorized,

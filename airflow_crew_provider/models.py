@@ -60,9 +60,10 @@ class Execution:
     contain text that replaces the draft, and ``checks_draft`` whether the service checks an answer's hash against the
     waiting draft. ``shown_task`` is the beginning of ``crew_task_id``, for use in messages; secrets were masked before
     it was truncated. ``view`` is the path of the execution's page below the crew's base URL, if the service provides
-    one. ``has_details`` indicates whether ``GET /executions/{id}`` returns more information. If ``object_is_kept`` is
-    False, XCom would change ``output_json``, so tasks pass it on as text. If ``state_is_known`` is False, the service
-    returned an unknown state: the execution is treated as in progress, and no decision is based on this poll.
+    one; ``files`` are those to show with an open question. ``has_details`` indicates whether ``GET /executions/{id}``
+    returns more information. If ``object_is_kept`` is False, XCom would change ``output_json``, so tasks pass it on
+    as text. If ``state_is_known`` is False, the service returned an unknown state: the execution is treated as in
+    progress, and no decision is based on this poll.
     """
 
     kickoff_id: str
@@ -85,6 +86,7 @@ class Execution:
     flow_id: str | None = None
     ask: Json | None = None
     view: str | None = None
+    files: list[Json] = field(default_factory=list, compare=False)
     has_details: bool = field(default=False, compare=False)
     takes_edited_output: bool = False
     checks_draft: bool = False
@@ -141,7 +143,9 @@ class Execution:
             **self._draft_hashes,
             **self._asked,
             **({"view": self.view} if self.view else {}),
+            **({} if completed or not self.files else {"files": self.files}),
             **({} if completed else self._progress),
+            **({"dialect": "live"} if self.is_live and not completed else {}),
             **({"takes_edited_output": True} if self.takes_edited_output and not completed else {}),
         }
 
@@ -300,27 +304,43 @@ def _refuse_unknown(what: str, value: Json, shape: type) -> None:
 
 
 @dataclass(frozen=True)
-class CrewInputs:
-    """The inputs of a crew.
+class ExpectedInputs:
+    """The inputs that a crew expects (specification, section 4.1).
 
     :param names: all inputs; those of a Flow may be optional
     :param required: the required inputs; None if not reported
     :param continues: whether a kickoff may continue a failed execution
+    :param files: the inputs that are files, empty if any name may be one; None if not reported
     """
 
     names: list[str]
     required: list[str] | None = None
     continues: bool = False
+    files: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class CrewInputs:
+    """What a function under ``@task.crew`` may return instead of a dict: inputs, and files to send with them.
+
+    :param inputs: the crew's inputs, plain JSON
+    :param files: paths or addresses by input name, as in `CrewKickoffOperator`
+    """
+
+    inputs: Json
+    files: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kickoff:
     """The content of a kickoff request, which an operator passes through the hook to the API call.
 
-    ``webhooks`` may be ``inbox`` until its addresses are created right before the POST.
+    ``webhooks`` may be ``inbox`` until its addresses are created right before the POST. ``files`` has the files'
+    addresses by input name; before they are uploaded, their paths.
     """
 
     inputs: Json
+    files: dict[str, str] | None = None
     webhooks: Webhooks | str | None = None
     meta: Json | None = None
     restore_from: str | None = None
@@ -365,6 +385,43 @@ class Started:
     """
 
     kickoff_id: str
+    view: str | None = None
+
+
+@dataclass(frozen=True)
+class UploadedFile:
+    """The response to an upload.
+
+    :param url: the address under which a kickoff may name the file
+    :param size: in bytes, as counted by the service; None if not reported
+    :param sha256: the hash of what arrived; None if not reported
+    """
+
+    url: str
+    size: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that a crew has written, as `airflow-crew-service` lists it.
+
+    :param name: a relative path
+    :param version: counts up with each content
+    :param size: in bytes
+    :param is_draft: whether its task has not been approved
+    :param round: the number of the question with which a person was shown it
+    :param view: the path at which a signed-in browser downloads it from the service
+    """
+
+    name: str
+    version: int
+    size: int
+    sha256: str
+    content_type: str | None = None
+    task_id: str | None = None
+    is_draft: bool = False
+    round: int | None = None
     view: str | None = None
 
 

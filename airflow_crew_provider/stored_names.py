@@ -24,7 +24,9 @@ SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in a review decided by
 AUTO_APPROVED = "auto_approved"  # in a review: the reason given by the rule that approved its draft, else null
 REJECTED_BEFORE = "rejected_before"  # in a review: the hashes of the drafts that people rejected in earlier rounds
 NOT_SHOWN = "not_shown"  # in a review that denied a tool call because it could not be shown in full
+SENT_FEEDBACK = "sent_feedback"  # in a review: the text to send instead of a comment that the crew does not read
 DECISIONS_KEY = _xcom_key("crew_decisions")  # all reviews of a task that asks several times, without drafts
+USAGE_KEY = _xcom_key("crew_usage")  # the executions of a task since its last clear, with their usage
 REFUSED_KEY = _xcom_key("crew_refused_answer")  # the fields of the last answer that a review did not accept
 RESUME_KEY = _xcom_key("crew_resume")  # an answer as sent, and the service's response
 NOT_SENT = "not sent"  # the status of an answer that was never sent
@@ -46,13 +48,16 @@ FLOW_QUESTIONS_KEY = "crew_flow_questions_"
 FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow masks Variables with "secret" in their names
 FLOW_RUN_KEY = "crew_flow_run_"  # the DAG run that started an execution or is waiting for it
 
-# Task state: what a task needs in its next try.
+# Prefix of the names of the Variables with what a task needs in its next try, followed by the task's id and a hash.
+TASK_RECORD = "crew_task"
+# The parts of such a record. Earlier releases kept each in a Variable, or in the task state store, under this name.
 KICKOFF_STATE = "crew_kickoff"
 RESUME_STATE = "crew_resume"
 AGENT_STATE = "crew_agent"  # followed by a question's hash and its number in the current try
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 RUN_STATE = "crew_run"
+USAGE_STATE = "crew_used"
 
 # Prefix of the names of the Variables that record a DAG run's executions, followed by a hash.
 EXECUTION_RECORD_KEY = "crew_execution_"

@@ -15,6 +15,7 @@ from functools import partial
 
 from benchmarks import (
     downstream_start,
+    files,
     pace,
     parsing,
     poll_cost,
@@ -33,6 +34,7 @@ PARTS = {
     "The pace of one wait": pace.run,
     "Traces off and on": traces.run,
     "Steps of a crew": steps.run,
+    "Files": files.run,
     "DAG files": parsing.run,
 }
 ON_PROCESSES = {"A triggerer": triggerer_load.run, "After the crew": downstream_start.run}

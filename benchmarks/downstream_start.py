@@ -19,6 +19,7 @@ from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo
 from crew_service.local import LocalService, running_service
 from scripts.find_postgres import server_url
 from scripts.stack import AirflowStack
+from tests.stand_in_crew import StandInCrew
 
 HERE = Path(__file__).parent
 CASES = {
@@ -30,12 +31,9 @@ CASES = {
 }
 
 
-class TimedCrew:
+class TimedCrew(StandInCrew):
     """Works for as long as its inputs specify, and records when it began and ended."""
 
-    kind = "crew"
-    isolation = "inline"
-    required = ()
     inputs = ("seconds", "number")
     tasks = (TaskInfo("write", "Writer"),)
 

@@ -23,6 +23,7 @@ from crew_service.engine.crew import Job, PendingReview, Report, TaskInfo, TaskS
 from crew_service.local import running_service
 from scripts.find_postgres import server_url
 from scripts.stack import AirflowStack, wait_until
+from tests.stand_in_crew import StandInCrew
 
 HERE = Path(__file__).parent
 TARGET = 2.0  # seconds, p95
@@ -30,10 +31,9 @@ LOOK = 0.02
 STATES = sa.text("SELECT map_index, state FROM task_instance WHERE task_id = 'wait'")
 
 
-class HeldCrew:
+class HeldCrew(StandInCrew):
     """A crew whose task asks for a review as soon as it is released."""
 
-    isolation = "inline"
     inputs = ("number",)
     tasks = (TaskInfo("draft", "Writer", human_input=True),)
 

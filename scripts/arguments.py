@@ -18,7 +18,7 @@ import airflow
 from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator
 
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
-from airflow_crew_provider.wait.task import WaitingTask
+from airflow_crew_provider.task.waiting import WaitingTask
 
 ROOT = Path(__file__).parent.parent
 ARGUMENTS = ROOT / "airflow_crew_provider" / "compat" / "arguments.py"
@@ -28,6 +28,7 @@ KNOWN = {
     *("Any", "None", "bool", "dict", "float", "int", "list", "str", "type"),
     *("Json", "MutableMapping", "Sequence", "datetime", "timedelta"),
 }
+OWN_OF_KICKOFF = ("crew_conn_id", "wait_for_completion", "deferrable")  # other operators declare the first themselves
 CONFIGURED = "deferrable"  # its default is an Airflow setting
 
 THE_ARGUMENTS = '''\
@@ -71,6 +72,12 @@ class WaitArguments(TaskArguments, total=False):
 {wait}
 
 
+class StartArguments(WaitArguments, total=False):
+    """Arguments of every operator that starts an execution, as `CrewKickoffOperator` documents them."""
+
+{start}
+
+
 class SensorArguments(WaitArguments, total=False):
     """Arguments of sensors, except ``poke_interval``."""
 
@@ -89,9 +96,9 @@ THE_STUB = '''\
 Written by `python -m scripts.arguments` from the signature of `CrewKickoffOperator`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Unpack, overload
+from typing import Any, Unpack, overload
 
 from airflow.sdk import XComArg
 from airflow.sdk.bases.decorator import FParams, FReturn, Task, TaskDecorator
@@ -140,6 +147,7 @@ def arguments() -> str:
         version=airflow.__version__,
         task=_keys(BaseOperator.__init__, but=("task_id", "multiple_outputs")),
         wait=_keys(WaitingTask, but=("multiple_outputs",)),
+        start=_keys(CrewKickoffOperator, but=OWN_OF_KICKOFF),
         sensor=_keys(BaseSensorOperator.__init__, but=("poke_interval",)),  # our own sensor declares it
     )
 
@@ -149,13 +157,14 @@ def _keys(of: Callable[..., Any], but: tuple[str, ...]) -> str:
     found = inspect.signature(of).parameters.values()
     named = [each for each in found if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
     kept = [each for each in named if each.name not in ("self", *but)]
-    return "\n".join(f"    {each.name}: {_type(str(each.annotation))}" for each in kept)
+    return "\n".join(f"    {each.name}: {_type(each)}" for each in kept)
 
 
-def _type(annotation: str) -> str:
-    short = re.sub(r"\bdict\b(?!\[)", "dict[str, Any]", annotation.replace("collections.abc.", ""))
+def _type(parameter: inspect.Parameter) -> str:
+    short = re.sub(r"\bdict\b(?!\[)", "dict[str, Any]", str(parameter.annotation).replace("collections.abc.", ""))
     is_known = set(re.findall(r"[A-Za-z_.]+", short)) <= KNOWN
-    return short if is_known and not short.startswith("Any") else "Any"
+    written = short if is_known and not short.startswith("Any") else "Any"
+    return f"Required[{written}]" if parameter.default is parameter.empty else written
 
 
 def stub() -> str:

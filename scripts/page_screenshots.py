@@ -1,4 +1,4 @@
-"""Takes screenshots of the crew service's page: the list, and a revised draft.
+"""Takes screenshots of the crew service's page: the list, a revised draft, and the usage.
 
 python -m scripts.page_screenshots [folder]      needs Chromium and the [dev] extra
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import requests
 from playwright.sync_api import Page
 
+from crew_service.budgets import Budget
 from crew_service.local import LocalService, running_service
+from crew_service.prices import Price, Prices
 from scripts.browser import chromium
 from scripts.demo_stack import ROOT
 
@@ -34,12 +38,30 @@ CREW = {
 }
 
 
+SPENDING = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "research_task", "agent": "Researcher", "tokens": 12400, "model": "gpt-4o-mini", "output": "Notes"},
+        {"id": "draft_task", "agent": "Writer", "tokens": 3100, "model": "gpt-4o", "output": DRAFT},
+    ],
+}
+PRICES = Prices({"gpt-4o": Price(2.5, 1.25, 10.0), "gpt-4o-mini": Price(0.15, 0.075, 0.6)})
+
+
 def main(folder: Path) -> None:
     with running_service(scenario=CREW, title="Field guide") as service, chromium() as browser:
         revised = stories(service)
         desktop = browser.new_page(viewport={"width": 1100, "height": 900})
         picture(desktop, service, "", folder / "service-page.png")
         picture(desktop, service, f"view?id={revised}", folder / "service-draft.png", opened=True)
+    budgets = tuple(map(Budget.read, ("*=2USD/day", "organization=40000tokens/hour", "alice=0.5USD/month")))
+    options: dict[str, Any] = {"budgets": budgets, "prices": PRICES, "user_tokens": [("alice", "alices-token")]}
+    with running_service(scenario=SPENDING, title="Field guide", **options) as service, chromium() as browser:
+        for token in (service.token, "alices-token", service.token):
+            spender = replace(service, token=token)
+            wait_for(spender, start(spender, "coffee", review=False), "completed")
+        small = browser.new_page(viewport={"width": 1100, "height": 700})
+        picture(small, service, "budgets?by=owner,model", folder / "service-usage.png")
 
 
 def stories(service: LocalService) -> str:

@@ -53,8 +53,8 @@ for variable in [name for name in os.environ if name.startswith("AIRFLOW")]:
 os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
-# What tests of a whole room need of Airflow; to import its classes takes as much.
-collect_ignore = [room for room, release in {"inbox": "3.0", "review": "3.1"}.items() if Version(release) > AIRFLOW]
+# The Airflow that tests of a whole subpackage need, even to import its classes.
+collect_ignore = [folder for folder, release in {"inbox": "3.0", "review": "3.1"}.items() if Version(release) > AIRFLOW]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -106,11 +106,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         if config.pluginmanager.hasplugin("xdist") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
-    rooms = ("system", "crewai", "cluster")
+    folders = ("system", "crewai", "cluster")
     places = _places(items)
     items.sort(
         key=lambda item: (
-            *(room not in item.path.parts for room in rooms),
+            *(folder not in item.path.parts for folder in folders),
             "crashes" in item.path.parts,
             places[item.path],
         )

@@ -226,10 +226,15 @@ def _serve(request: dict[str, Any]) -> int:
 
 
 def _become(request: dict[str, Any], files: list[int]) -> None:
-    """Take over what a process is started with."""
-    for stream in (1, 2):
-        os.dup2(files[stream - 1], stream)
-        os.close(files[stream - 1])
+    """Take over what a process is started with, with new streams: the old ones know another kind of file."""
+    for name, file in zip(("stdout", "stderr"), files, strict=False):
+        old = getattr(sys, name)
+        os.dup2(file, old.fileno())
+        os.close(file)
+        buffering = 1 if old.line_buffering else -1
+        new = os.fdopen(old.fileno(), "w", buffering, old.encoding, old.errors, closefd=False)
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(request["cwd"])
     os.environ.clear()

@@ -186,7 +186,7 @@ def wait(path: str, *, timeout: float | None = None, **watching: Any) -> Outcome
         outcome = Outcome.from_event(fire(CrewStatusTrigger.of(watch, "crew_default", False)))
         if outcome.kind != SEEN:
             return outcome
-        watch.known = True
+        watch.progress.known = True
 
 
 def _poke(timeout: float | None, poll_interval: float, **options: Any) -> Outcome:

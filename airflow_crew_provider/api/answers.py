@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from airflow_crew_provider.api.asks import is_answer
+from airflow_crew_provider.api.asks import EXPIRED, deadline_of, is_answer, read
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState, Json, output_sha256
+from airflow_crew_provider.stored_names import SENT_FEEDBACK
 
 APPROVAL = "Approved."
 REVISION_PREFIX = "Please revise: "
@@ -95,13 +97,20 @@ def strict_bool(value: Any) -> bool:
 FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve", "outcome")
 
 
-@dataclass(frozen=True)
-class Draft:
-    """The draft that a person saw. Without a hash, it matches any draft of the task."""
+class DraftId(NamedTuple):
+    """The identity of a draft or question: all three fields. Without a hash, it is any draft of the task.
+
+    In JSON, it is a list.
+    """
 
     execution_id: str
     crew_task_id: str
     output_sha256: str | None = None
+
+    @classmethod
+    def of(cls, pending: Json) -> DraftId:
+        """Return the identity of the draft in a pending record, or in the part of it that is shown."""
+        return cls(*(pending[name] for name in cls._fields))
 
     def waits_in(self, seen: Execution) -> bool:
         """Whether an execution is waiting for an answer to this draft."""
@@ -135,6 +144,7 @@ class ReviewAnswer:
     outcome: str | None = None
     edited_output: str | None = None
     in_the_middle: bool = False
+    deadline: datetime | None = None  # when the service gives nobody's answer by itself
 
     @classmethod
     def of(cls, source: Json) -> ReviewAnswer:
@@ -146,7 +156,7 @@ class ReviewAnswer:
             raise CrewInvalidInput(f"The answer is missing {', '.join(missing)}; nothing was sent")
         given = source.get("is_approve")
         is_approve = None if given is None else strict_bool(given)
-        text = _text(source.get("human_feedback"))
+        text = _text(source.get(SENT_FEEDBACK) or source.get("human_feedback"))
         in_the_middle = is_answer(source)
         if not in_the_middle:
             text = _text_to_send(is_approve, outcome, text)
@@ -154,20 +164,42 @@ class ReviewAnswer:
         for each in ids:
             path_segment(each)
         return cls(
-            *ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source, is_approve), in_the_middle
+            *ids,
+            text,
+            is_approve,
+            source.get("output_sha256"),
+            outcome,
+            _edited(source, is_approve),
+            in_the_middle,
+            deadline_of(read(source.get("ask"))),
         )
 
     @property
     def request(self) -> Json:
         """Return the fields that identify this answer; for a crew, the same as in release 0.1."""
         later = ("outcome", "edited_output")
-        known = {name: value for name, value in vars(self).items() if name != "in_the_middle"}
+        known = {name: value for name, value in vars(self).items() if name not in ("in_the_middle", "deadline")}
         return {name: value for name, value in known.items() if name not in later or value is not None}
+
+    @property
+    def is_nobodys(self) -> bool:
+        """Whether nobody answered in time, so that nothing is sent: the service continues by itself."""
+        return self.in_the_middle and self.outcome == EXPIRED
+
+    def is_late(self, now: float) -> bool:
+        """Whether the service has given nobody's answer by itself by now."""
+        return self.deadline is not None and self.deadline.timestamp() <= now
 
     @property
     def decision(self) -> str:
         """The decision in one word, for messages."""
         return self.outcome or ("approved" if self.is_approve else "revise")
+
+    @property
+    def approves_with_comment(self) -> bool:
+        """Whether this approves a crew's draft with a text that does not itself read as an approval."""
+        is_of_draft = self.outcome is None and not self.in_the_middle
+        return bool(self.is_approve and is_of_draft and not reads_like_approval(self.human_feedback))
 
     @property
     def edit(self) -> EditedOutput | None:
@@ -176,9 +208,9 @@ class ReviewAnswer:
             return None
         return EditedOutput(self.edited_output, self.output_sha256)
 
-    def draft(self, seen_before: str | None = None) -> Draft:
+    def draft(self, seen_before: str | None = None) -> DraftId:
         """Return the answered draft; ``seen_before`` is the hash to use if the answer has none."""
-        return Draft(self.execution_id, self.crew_task_id, self.output_sha256 or seen_before)
+        return DraftId(self.execution_id, self.crew_task_id, self.output_sha256 or seen_before)
 
 
 def _outcome(given: Any) -> str | None:

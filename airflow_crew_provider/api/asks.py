@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_crew_provider.api.responses import Mask, in_one_line, unmasked
-from airflow_crew_provider.api.values import handed_on, plain_object
+from airflow_crew_provider.api.values import handed_on, is_kept, plain_object
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
 
 TOOL, QUESTION, UNKNOWN_OUTCOME = "tool", "question", "unknown_outcome"
 UNREADABLE = "unreadable"  # replaces a kind that this release does not know
 APPROVE, DENY, ANSWER, DONE, RUN_AGAIN, FAIL = "approve", "deny", "answer", "done", "run_again", "fail"
+EXPIRED = "expired"  # nobody's answer, which the service gives itself at a question's deadline; never sent
 # The words that answer each kind of question, and the matching ``is_approve``.
 WORDS: dict[str, dict[str, bool]] = {
     TOOL: {APPROVE: True, DENY: False},
@@ -28,6 +31,8 @@ WORDS: dict[str, dict[str, bool]] = {
 RUNS_A_TOOL = (APPROVE, RUN_AGAIN)
 HIDDEN = "***"  # the service shows this instead of a secret
 LONGEST_NAME = 200
+LONGEST_METADATA = 4 * 1024  # characters of JSON
+OF_FLOW = ("deadline", "metadata")  # fields that only a Flow's question has
 _NUMBER = re.compile(r"#[0-9]+\Z")
 
 
@@ -38,18 +43,36 @@ def read(given: Any, mask: Mask = unmasked) -> Json | None:
     fields: Json = given if isinstance(given, dict) else {}
     kind, number = fields.get("kind"), fields.get("number")
     earlier = fields.get("earlier_calls")
+    of_flow = {"deadline": _moment(fields.get("deadline")), "metadata": _metadata(fields.get("metadata"))}
     return {
         "kind": kind if isinstance(kind, str) and kind in WORDS else UNREADABLE,
         **{name: _name(fields.get(name), mask) for name in ("agent", "tool")},
         "arguments": _arguments(fields.get("arguments")),
         "number": number if type(number) is int and 0 < number < 2**63 else None,
         **({"earlier_calls": earlier} if type(earlier) is int and 0 <= earlier < 2**63 else {}),  # not every service
+        **(of_flow if is_of_flow(fields) else {}),
     }
 
 
-def ask_in(record: Json) -> Json | None:
-    """Return the ``ask`` in a pending record or in its shown part; None for a draft or a Flow."""
-    return read(record.get("ask"))
+def is_of_flow(ask: Json) -> bool:
+    """Whether a Flow's method asks, by ``Flow.ask``."""
+    return not ask.keys().isdisjoint(OF_FLOW)
+
+
+def deadline_of(ask: Json | None) -> datetime | None:
+    """Return when the service answers itself, with nobody's answer; None if it does not."""
+    given = (ask or {}).get("deadline")
+    return datetime.fromisoformat(given) if given else None
+
+
+def _moment(given: Any) -> str | None:
+    with suppress(TypeError, ValueError):
+        return datetime.fromisoformat(given).astimezone(UTC).isoformat()
+    return None
+
+
+def _metadata(given: Any) -> Any:
+    return given if isinstance(given, dict) and len(json.dumps(given)) <= LONGEST_METADATA and is_kept(given) else None
 
 
 def _name(given: Any, mask: Mask) -> str | None:
@@ -79,59 +102,6 @@ def is_answer(source: Json) -> bool:
 def task_of(crew_task_id: str) -> str:
     """Return the task's id from a question's id, ``<task>#<number>``."""
     return _NUMBER.sub("", crew_task_id)
-
-
-def is_unknown_outcome(ask: Json | None) -> bool:
-    """Whether the question is about a tool call with an unknown outcome."""
-    return ask is not None and ask["kind"] == UNKNOWN_OUTCOME
-
-
-def words_of(ask: Json, *, is_whole: bool = True) -> list[str]:
-    """Return the words that answer a question.
-
-    :param is_whole: whether the form shows the whole question; if not, words that run a tool are excluded
-    """
-    return [word for word in WORDS.get(ask["kind"], ()) if is_whole or word not in RUNS_A_TOOL]
-
-
-def answered(ask: Json, word: str) -> Json:
-    """Return the answer's fields for a word."""
-    return {"is_approve": WORDS[ask["kind"]][word], "outcome": word}
-
-
-def needs_text(ask: Json) -> str | None:
-    """Return the word that requires text; None if none does."""
-    return ANSWER if ask["kind"] == QUESTION else None
-
-
-def feedback_hint(ask: Json) -> str:
-    """Return the hint shown below the form's feedback field."""
-    return {
-        TOOL: "The reason; the agent reads it if you deny the call",
-        QUESTION: "Your answer; required",
-        UNKNOWN_OUTCOME: "If done: the result of the tool",
-    }[ask["kind"]]
-
-
-def in_words(ask: Json) -> str:
-    """Return a short description of the question."""
-    who = f"the agent {ask['agent']}" if ask["agent"] else "an agent"
-    tool = f"the tool {ask['tool']}" if ask["tool"] else "a tool"
-    said = {
-        TOOL: f"{who} needs approval to run {tool}",
-        QUESTION: f"{who} asks a question",
-        UNKNOWN_OUTCOME: f"it is not known whether {tool} has run",
-    }
-    return said.get(ask["kind"], "the question cannot be read")
-
-
-def about_earlier_calls(ask: Json) -> str | None:
-    """Return a note for a call that may depend on earlier ones; None if there are none."""
-    count = ask.get("earlier_calls")
-    if not count or ask["kind"] == QUESTION:
-        return None
-    calls = "1 earlier tool call" if count == 1 else f"{count} earlier tool calls"
-    return f"The crew continues in a new process: what {calls} of this task kept in memory, such as a login, is lost"
 
 
 # --- changed arguments ---

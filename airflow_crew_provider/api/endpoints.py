@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 from urllib.parse import quote, urlencode
 
 from airflow_crew_provider import exceptions
@@ -29,11 +29,11 @@ from airflow_crew_provider.api.status import (
     state_of,
     text_or_none,
 )
-from airflow_crew_provider.api.values import is_kept
+from airflow_crew_provider.api.values import is_kept, is_sha256
 from airflow_crew_provider.models import (
-    CrewInputs,
     Execution,
     ExecutionState,
+    ExpectedInputs,
     HumanInputWebhook,
     Json,
     Kickoff,
@@ -41,7 +41,9 @@ from airflow_crew_provider.models import (
     Resumed,
     Started,
     TaskResult,
+    UploadedFile,
     Webhooks,
+    WrittenFile,
 )
 
 # The first two cannot be path segments; the last is what a template renders for a missing value.
@@ -107,6 +109,31 @@ REDIRECTS = (301, 302, 303, 307, 308)
 TRANSIENT = (408, 425, 429)  # 4xx codes that mean the same whoever sends them
 
 
+class Content(Protocol):
+    """The bytes of a file to upload."""
+
+    def read(self, size: int) -> bytes:
+        """Return at most this many bytes; none at the end.
+
+        :raises CrewFileError: the file cannot be read
+        """
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file to send as a form.
+
+    :param name: the input's name
+    :param filename: a label for the service
+    :param size: in bytes
+    """
+
+    name: str
+    filename: str
+    size: int
+    content: Content
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """One exchange: the request, and how to read a 2xx response."""
@@ -120,14 +147,16 @@ class Call(Generic[T]):
     target: str = field(default="", repr=False)  # the real path, if errors must not show it
     also: tuple[int, ...] = ()  # further status codes that `read` accepts
     starts_cold: bool = False  # whether the service may have to start first, which takes longer
+    upload: Upload | None = field(default=None, repr=False)
+    streamed: int | None = None  # the size of a body that is passed on as it arrives, in bytes
 
     @property
     def starts_something(self) -> bool:
-        """Whether sending this call twice could do harm."""
-        return self.method == "POST"
+        """Whether sending this call twice could do harm; an uploaded file that is not used is deleted."""
+        return self.method == "POST" and self.upload is None
 
 
-def inputs() -> Call[CrewInputs]:
+def inputs() -> Call[ExpectedInputs]:
     """``GET /inputs`` (specification, section 4.1)."""
     return Call("GET", "/inputs", _read_inputs)
 
@@ -135,6 +164,8 @@ def inputs() -> Call[CrewInputs]:
 def kickoff(request: Kickoff) -> Call[Started]:
     """``POST /kickoff`` (specification, section 4.2)."""
     body: Json = {"inputs": request.inputs}
+    if request.files:  # under both documented names
+        body["input_files"] = body["inputFiles"] = request.files
     if request.meta is not None:
         body["meta"] = request.meta
     if request.continue_from is not None:
@@ -143,6 +174,11 @@ def kickoff(request: Kickoff) -> Call[Started]:
         body["restoreFromStateId"] = request.restore_from
     body |= webhook_fields(request.webhooks)
     return Call("POST", "/kickoff", _read_kickoff, body, idempotency(request.idempotency_key), starts_cold=True)
+
+
+def upload(file: Upload) -> Call[UploadedFile]:
+    """``POST /files`` (observed dialect, Files in). It starts nothing, so it may be repeated."""
+    return Call("POST", "/files", _read_upload, starts_cold=True, upload=file)
 
 
 def status(kickoff_id: str) -> Call[Execution]:
@@ -183,6 +219,26 @@ def ended_tasks(execution_id: str) -> Call[list[TaskResult]]:
 def open_round(execution_id: str) -> Call[int | None]:
     """``GET /executions/{id}``: read the number of the open question; None if there is none or it is unknown."""
     return Call("GET", f"/executions/{path_segment(execution_id)}", _read_open_round)
+
+
+def files_of_question(execution_id: str) -> Call[list[WrittenFile]]:
+    """``GET /executions/{id}``: read the newest files, apart from those of rejected drafts."""
+    return Call("GET", f"/executions/{path_segment(execution_id)}", _read_files_of_question)
+
+
+def written_files(execution_id: str) -> Call[list[WrittenFile]]:
+    """``GET /executions/{id}/files``: only this project's crew service supports it."""
+    return Call("GET", f"/executions/{path_segment(execution_id)}/files", _read_files)
+
+
+def written_file(execution_id: str, file: WrittenFile, direction: str = "out") -> Call[None]:
+    """``GET /executions/{id}/files/{name}``, whose body is passed on as it arrives.
+
+    :param direction: ``in`` for a file that the caller has given
+    """
+    path = f"/executions/{path_segment(execution_id)}/files/{quote(file.name, safe='/')}?version={file.version}"
+    path += "&direction=in" if direction == "in" else ""
+    return Call("GET", path, lambda answer, mask: None, streamed=file.size)
 
 
 def resume(request: Resume) -> Call[Resumed]:
@@ -231,7 +287,7 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
     detail = responses.detail(answer, mask) or _redirection(answer, mask)
     where = (answer.status, call.method, mask(call.path), detail)
     if QUOTA_TEXT in detail.lower():
-        return exceptions.CrewRateLimited(*where, responses.retry_after(answer))
+        return exceptions.CrewQuotaExceeded(*where)
     if call.starts_something and answer.status in GATEWAY_ERRORS:
         return exceptions.CrewOutcomeUnknown(
             f"{call.method} {call.path} returned {answer.status} ({detail}): "
@@ -255,6 +311,8 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
     if answer.status == 409 and (other := _continued_by(call, answer, mask)):
         return exceptions.CrewAlreadyContinued(*where, kickoff_id=other)
     if answer.status == 429:
+        if (until := responses.budget_until(answer)) is not None:
+            return exceptions.CrewQuotaExceeded(*where, responses.retry_after(answer), mask(until))
         return exceptions.CrewRateLimited(*where, responses.retry_after(answer))
     if answer.status >= 500:
         return exceptions.CrewServerError(*where, responses.retry_after(answer))
@@ -290,18 +348,29 @@ def redirect(call: Call[Any], url: str, answer: HttpResponse) -> str | None:
     return place and place.url
 
 
-def _read_inputs(answer: HttpResponse, mask: Mask) -> CrewInputs:
+def _read_inputs(answer: HttpResponse, mask: Mask) -> ExpectedInputs:
     body = responses.json_of(answer, "GET /inputs", mask)
     names = _names(body, "inputs")
     if names is None:
         raise exceptions.CrewProtocolError("GET /inputs returned no list of names under 'inputs'")
     # Not masked: these are compared, and an extra header's value may be part of a name.
-    return CrewInputs(names, _names(body, "required"), continues=body.get("continues") is True)
+    return ExpectedInputs(
+        names, _names(body, "required"), continues=body.get("continues") is True, files=_names(body, "files")
+    )
 
 
 def _names(body: Any, field: str) -> list[str] | None:
     names = body.get(field) if isinstance(body, dict) else None
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+
+def _read_upload(answer: HttpResponse, mask: Mask) -> UploadedFile:
+    body = responses.json_of(answer, "POST /files", mask)
+    url = body.get("url") if isinstance(body, dict) else None
+    if not isinstance(url, str) or not url.strip():
+        raise exceptions.CrewProtocolError("POST /files returned no address under 'url'")
+    size = body.get("size")
+    return UploadedFile(url, size if is_number(size) else None, text_or_none(body.get("sha256")))
 
 
 def _read_status(kickoff_id: str, answer: HttpResponse, mask: Mask) -> Execution:
@@ -339,8 +408,42 @@ def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
     return [_ended_task(each, mask) for each in ended]
 
 
+def _read_files(answer: HttpResponse, mask: Mask) -> list[WrittenFile]:
+    body = responses.json_of(answer, "GET /executions/{id}/files", mask)
+    listed = body.get("files") if isinstance(body, dict) else None
+    if not isinstance(listed, list):
+        raise exceptions.CrewProtocolError("GET /executions/{id}/files returned no list of files")
+    out = [each for each in listed if not (isinstance(each, dict) and each.get("direction") == "in")]
+    return [read_file(each) for each in out]
+
+
+def read_file(given: Any) -> WrittenFile:
+    """Read one file; its name is compared with paths, so it is not masked."""
+    file = given if isinstance(given, dict) else {}
+    name, sha256 = file.get("name"), file.get("sha256")
+    version, size = file.get("version"), file.get("size")
+    if not (isinstance(name, str) and type(version) is int and type(size) is int and size >= 0 and is_sha256(sha256)):
+        raise exceptions.CrewProtocolError("GET /executions/{id}/files returned a file that cannot be read")
+    kind, task_id = text_or_none(file.get("content_type")), text_or_none(file.get("task_id"))
+    shown_in = file.get("round") if type(file.get("round")) is int else None
+    is_draft = file.get("state") == "draft"
+    return WrittenFile(name, version, size, str(sha256), kind, task_id, is_draft, shown_in, view_path(file.get("view")))
+
+
+def _read_files_of_question(answer: HttpResponse, mask: Mask) -> list[WrittenFile]:
+    details = _read_details(answer, mask).found or {}
+    listed, number = details.get("files"), _open_round(details)
+    listed = listed if isinstance(listed, list) else []
+    out = [each for each in listed if isinstance(each, dict) and each.get("direction") == "out"]
+    return [file for file in map(read_file, out) if not file.is_draft or file.round in (None, number)]
+
+
 def _read_open_round(answer: HttpResponse, mask: Mask) -> int | None:
-    listed = (_read_details(answer, mask).found or {}).get("rounds")
+    return _open_round(_read_details(answer, mask).found or {})
+
+
+def _open_round(details: Json) -> int | None:
+    listed = details.get("rounds")
     newest = listed[-1] if isinstance(listed, list) and listed else None
     if not isinstance(newest, dict) or newest.get("decided_at") is not None:
         return None
@@ -381,7 +484,7 @@ def _read_kickoff(answer: HttpResponse, mask: Mask) -> Started:
     body = posted(answer, "POST /kickoff", mask)
     kickoff_id = body.get("kickoff_id")
     if kickoff_id is None and QUOTA_TEXT in responses.detail(answer).lower():
-        raise exceptions.CrewRateLimited(answer.status, "POST", "/kickoff", responses.detail(answer, mask))
+        raise exceptions.CrewQuotaExceeded(answer.status, "POST", "/kickoff", responses.detail(answer, mask))
     if _can_be_polled(kickoff_id):
         return Started(kickoff_id, view_path(answer.headers.get(VIEW.lower())))
     raise exceptions.CrewOutcomeUnknown(

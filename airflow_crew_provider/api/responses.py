@@ -95,6 +95,7 @@ def unmasked(text: str) -> str:
 SHORTEST_SECRET = 5
 # Control and formatting characters, as they are or as JSON: many programs remove them, and nobody sees them.
 _HIDDEN = re.compile(f"[{UNSEEN}]|\\\\u(?:00[01][0-9a-f]|007f|00[89][0-9a-f]|00ad|20[0-6][0-9a-f]|feff)")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _SPACES = re.compile(r"(?:\s|\\[nrt])+")
 CLEANINGS = ((_SPACES, " "), (_HIDDEN, ""), (re.compile(f"(?:{_HIDDEN.pattern}|{_SPACES.pattern})+"), " "))
 
@@ -252,6 +253,16 @@ def retry_after(answer: HttpResponse, now: datetime | None = None) -> float | No
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return max(0.0, (when - (now or datetime.now(UTC))).total_seconds())
+
+
+def budget_until(answer: HttpResponse) -> str | None:
+    """Return when a used-up budget begins anew; empty if that is not a time, None if no budget is the reason."""
+    body = _json_or_none(answer)
+    budget = body.get("budget") if isinstance(body, dict) else None
+    if not isinstance(budget, dict):
+        return None
+    until = budget.get("until")
+    return until if isinstance(until, str) and TIME.fullmatch(until) else ""
 
 
 def _json_or_none(answer: HttpResponse) -> Any:

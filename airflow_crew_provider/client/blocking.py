@@ -7,7 +7,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from http.client import HTTPResponse
 from typing import Any
@@ -17,15 +18,17 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, ProxyError
+from urllib3.fields import RequestField
 
 from airflow_crew_provider.api import endpoints
-from airflow_crew_provider.api.endpoints import Call
+from airflow_crew_provider.api.endpoints import Call, Upload
 from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, collect
 from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
 from airflow_crew_provider.client.proxies import proxy_of
 
 # Seconds before the second and third attempts to connect. Retries are not left to urllib3, which would log each one.
 CONNECT_PAUSES = (0.0, 0.6)
+LARGEST_PIECE = 64 * 1024  # bytes of a file in memory
 
 
 class _Body(io.BytesIO):
@@ -47,6 +50,44 @@ class _Body(io.BytesIO):
         """Prevent the body from being sent, unless sending has begun."""
         with self._lock:
             self._withdrawn = not self.touched
+
+
+class _Form:
+    """A file as a form, read in pieces while it is sent (observed dialect, Files in)."""
+
+    def __init__(self, upload: Upload) -> None:
+        boundary = uuid.uuid4().hex
+        name, file = RequestField("field_name", upload.name), RequestField("file", b"", upload.filename)
+        name.make_multipart()
+        file.make_multipart(content_type="application/octet-stream")
+        head = f"--{boundary}\r\n{name.render_headers()}{upload.name}\r\n--{boundary}\r\n{file.render_headers()}"
+        self.content_type = f"multipart/form-data; boundary={boundary}"
+        self._head, self._content = io.BytesIO(head.encode()), upload.content
+        self._left, self._tail = upload.size, io.BytesIO(f"\r\n--{boundary}--\r\n".encode())
+        self._length = len(self._head.getbuffer()) + upload.size + len(self._tail.getbuffer())
+        self._withdrawn = False
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the pieces; requests takes only a body with this method as a stream."""
+        while piece := self.read(LARGEST_PIECE):
+            yield piece
+
+    def read(self, size: int) -> bytes:
+        if self._withdrawn:
+            raise TimeoutError("it timed out before the whole file was sent")
+        if piece := self._head.read(size):
+            return piece
+        if self._left and (piece := self._content.read(min(size, self._left, LARGEST_PIECE))):
+            self._left -= len(piece)
+            return piece
+        return self._tail.read(size)
+
+    def withdraw(self) -> None:
+        """Send nothing more."""
+        self._withdrawn = True
 
 
 class _Sockets:
@@ -143,9 +184,17 @@ class _Session(requests.Session):
 class Exchange:
     """One blocking exchange in its own session: a POST must not use a stale connection."""
 
-    def __init__(self, deployment: Deployment, call: Call[Any], total: float, added: Mapping[str, str]) -> None:
-        self._deployment, self._call, self._total, self._added = deployment, call, total, added
+    def __init__(
+        self,
+        deployment: Deployment,
+        call: Call[Any],
+        total: float,
+        added: Mapping[str, str],
+        sink: Callable[[bytes], object] | None = None,
+    ) -> None:
+        self._deployment, self._call, self._total, self._added, self._sink = deployment, call, total, added, sink
         self._body = _Body(json.dumps(call.body).encode()) if call.starts_something else None
+        self._form = _Form(call.upload) if call.upload else None
         self._until = time.monotonic() + total
         self._sockets = _Sockets()
 
@@ -157,6 +206,8 @@ class Exchange:
         """Send nothing more and stop reading; this has no effect on a finished exchange."""
         if self._body is not None:
             self._body.withdraw()
+        if self._form is not None:
+            self._form.withdraw()
         self._sockets.shut_down()
 
     def perform(self) -> HttpResponse:
@@ -185,11 +236,12 @@ class Exchange:
         left = max(0.001, self._until - time.monotonic())
         limit = min(left, self._deployment.timeout)
         proxy = proxy_of(self._deployment)
-        headers = {**self._call.headers, **self._added, **({"Content-Type": "application/json"} if self._body else {})}
+        content_type = self._form.content_type if self._form else "application/json" if self._body else None
+        headers = {**self._call.headers, **self._added, **({"Content-Type": content_type} if content_type else {})}
         response = session.request(
             self._call.method,
             url,
-            data=self._body,
+            data=self._form or self._body,
             headers=headers,
             auth=_Headers(self._deployment),
             proxies={"http": proxy, "https": proxy} if proxy else None,
@@ -198,8 +250,13 @@ class Exchange:
             allow_redirects=False,
             stream=True,
         )
+        pieces = response.iter_content(LARGEST_PIECE)
         try:
-            body = collect(response.iter_content(65536), LARGEST_BODY)
+            if self._sink is not None and response.status_code == 200:
+                for piece in pieces:
+                    self._sink(piece)
+                pieces = iter(())
+            body = collect(pieces, LARGEST_BODY)
         except BodyTooLarge:
             raise too_large(self._call) from None
         return HttpResponse(response.status_code, lower_names(response.headers), body)

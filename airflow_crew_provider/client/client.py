@@ -47,15 +47,23 @@ class Client:
         self._held: SharedSession | None = None
         self.mask = deployment.mask
 
-    def send(self, call: Call[T], *, timeout: float | None = None, secrets: tuple[str, ...] = ()) -> T:
+    def send(
+        self,
+        call: Call[T],
+        *,
+        timeout: float | None = None,
+        secrets: tuple[str, ...] = (),
+        sink: Callable[[bytes], object] | None = None,
+    ) -> T:
         """Perform a call and return the value of its response.
 
+        :param sink: takes a streamed body's pieces as they arrive; what it raises ends the call
         :param timeout: limit in seconds for the whole exchange, if less than the deployment's
         :param secrets: further strings in the request that errors must not show
         """
         total = self._total(call, timeout)
         with self._traced(call, self.deployment.base_url) as (headers, answered):
-            asked = Exchange(self.deployment, call, total, headers)
+            asked = Exchange(self.deployment, call, total, headers, sink)
             result = within(total, asked)
             if isinstance(result, HttpResponse):
                 answered(result.status)

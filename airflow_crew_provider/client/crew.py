@@ -10,7 +10,7 @@ from airflow_crew_provider.api.values import plain_object
 from airflow_crew_provider.client.lookups import CachedConnection
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import (
-    CrewInputs,
+    ExpectedInputs,
     HumanInputWebhook,
     Json,
     Kickoff,
@@ -28,7 +28,7 @@ class ConnectedCrew(CachedConnection):
         """Return a string with the connection's secrets masked."""
         return self.client.mask(text)
 
-    def inputs(self) -> CrewInputs:
+    def inputs(self) -> ExpectedInputs:
         """Return the crew's inputs, and which of them are required if the service reports it."""
         return self.client.send(endpoints.inputs())
 

@@ -28,6 +28,7 @@ SHORTEST_KEY = 8  # characters; a shorter header value is not masked
 # Larger bodies are parsed in a thread, so that other triggers on the same loop can continue.
 LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
+LEAST_RATE = 64 * 1024  # bytes of a file per second, on average
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class Deployment:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def total_timeout(self, call: Call[Any]) -> float:
-        """Return the limit for one exchange."""
-        return self.kickoff_timeout if call.starts_cold else self.timeout
+        """Return the limit for one exchange; a file gets the time for it at the least rate."""
+        sending = (call.upload.size if call.upload else call.streamed or 0) / LEAST_RATE
+        return sending + (self.kickoff_timeout if call.starts_cold else self.timeout)
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers for all requests; the connection's token overrides its extra headers."""
@@ -135,11 +137,15 @@ class CrewConnection:
     flow_webhook_secret: str | None = field(default=None, repr=False)
     callback_hosts: tuple[str, ...] = ()
 
+    def page(self, path: str | None) -> str:
+        """Return the URL of a page that the service has named; empty if it named none."""
+        path = view_path(path)
+        return f"{self.browser_url or self.deployment.base_url}{path}" if path else ""
+
     def link(self, kickoff_id: str, execution_id: str | None = None, view: str | None = None) -> str:
         """Return the URL of an execution's page: in the console, or at the service's path; empty if there is none."""
         if not self.console_url:
-            path = view_path(view)
-            return f"{self.browser_url or self.deployment.base_url}{path}" if path else ""
+            return self.page(view)
         ids = {"{kickoff_id}": kickoff_id, "{execution_id}": execution_id or kickoff_id}
         url = self.console_url
         for placeholder, identifier in ids.items():

@@ -93,6 +93,24 @@ class WaitArguments(TaskArguments, total=False):
     on_unknown_usage: str
     stop_over_budget: bool
     output_to: str | None
+    files_to: str | None
+
+
+class StartArguments(WaitArguments, total=False):
+    """Arguments of every operator that starts an execution, as `CrewKickoffOperator` documents them."""
+
+    inputs: Required[Any]
+    files: Any
+    webhooks: Any
+    meta: Any
+    restore_from: Any
+    check_inputs: bool
+    poll_in_worker: float | str | timedelta
+    poll_interval: float | str | timedelta
+    timeout: float | str | timedelta | None
+    cancel_on_kill: bool
+    on_unknown_outcome: str
+    retry_from: str
 
 
 class SensorArguments(WaitArguments, total=False):

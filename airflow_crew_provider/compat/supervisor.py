@@ -16,13 +16,17 @@ try:
 except ImportError:  # Airflow 2.11
     task_runner = None  # type: ignore[assignment]
 try:
-    from airflow.sdk.exceptions import AirflowTaskTimeout
+    from airflow.sdk.exceptions import AirflowRescheduleException, AirflowTaskTimeout
 except ImportError:  # before Airflow 3.2
-    from airflow.exceptions import AirflowTaskTimeout  # type: ignore[no-redef]
+    from airflow.exceptions import (  # type: ignore[no-redef]
+        AirflowRescheduleException,
+        AirflowTaskTimeout,
+    )
 
 __all__ = [
     "DELETED",
     "KILLS_CALL_ON_KILL",
+    "AirflowRescheduleException",
     "AirflowTaskTimeout",
     "is_awaitable",
     "is_in_process",

@@ -17,6 +17,11 @@ def has_human_in_the_loop() -> bool:
     return RELEASE >= (3, 1)
 
 
+def has_retry_policies() -> bool:
+    """Whether a policy decides about a task's retries (Airflow 3.3 and newer)."""
+    return RELEASE >= (3, 3)
+
+
 def has_form_per_attempt() -> bool:
     """Whether each attempt has its own form, which is replaced if the task asks again (Airflow 3.4 and newer).
 

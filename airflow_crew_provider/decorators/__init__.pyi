@@ -3,9 +3,9 @@
 Written by `python -m scripts.arguments` from the signature of `CrewKickoffOperator`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Unpack, overload
+from typing import Any, Unpack, overload
 
 from airflow.sdk import XComArg
 from airflow.sdk.bases.decorator import FParams, FReturn, Task, TaskDecorator
@@ -21,6 +21,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
     def crew(
         self,
         *,
+        files: Mapping[str, Any] | XComArg | None = None,
         webhooks: Webhooks | Json | str | XComArg | None = None,
         meta: Json | XComArg | None = None,
         restore_from: str | XComArg | None = None,
@@ -40,11 +41,14 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         on_unknown_usage: str = "fail",
         stop_over_budget: bool = True,
         output_to: str | None = None,
+        files_to: str | None = None,
         multiple_outputs: bool = False,
         **kwargs: Unpack[DecoratorArguments],
     ) -> TaskDecorator:
         """Run a crew with the inputs that the decorated function returns, and return the completed record.
 
+        :param files: files to send, by input name: an absolute path on the worker, a path of Airflow's object storage
+            such as ``s3://bucket/key``, or an ``https://`` address, which is passed on (templated)
         :param webhooks: a dict or `Webhooks` with the URLs to notify, or ``"inbox"`` (templated)
         :param meta: a dict that the service echoes in webhooks; the key ``airflow`` is added (templated)
         :param restore_from: for a Flow with ``@persist``, the id of the state to start from (templated)
@@ -72,6 +76,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
             False lets it finish
         :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
             ``output: null`` and ``output_path`` (templated)
+        :param files_to: an object storage folder to copy the crew's files to (templated)
         :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the
             record is still ``return_value``
         :param kwargs: arguments of every task, such as ``retries`` and ``pool``

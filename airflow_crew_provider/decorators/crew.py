@@ -18,6 +18,8 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.common.compat.sdk import DecoratedOperator as AnyDecoratedOperator
 
+from airflow_crew_provider.kickoff.files import given_files
+from airflow_crew_provider.models import CrewInputs
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
@@ -30,7 +32,7 @@ class DecoratedOperator(AnyDecoratedOperator):
 
 
 class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
-    """Call the function to get the inputs, then start the crew with them and wait until it completes."""
+    """Call the function to get the inputs and files, then start the crew with them and wait until it completes."""
 
     custom_operator_name = "@task.crew"
     template_fields: Sequence[str] = ("op_args", "op_kwargs", *CrewKickoffOperator.template_fields)
@@ -62,8 +64,12 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
         known = copy(context)  # a parameter may have the name of a context variable, which the kickoff reads below
         context_merge(known, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, known)
-        inputs = self.python_callable(*self.op_args, **kwargs)
-        self.inputs = asyncio.run(_result(inputs)) if inspect.isawaitable(inputs) else inputs
+        returned = self.python_callable(*self.op_args, **kwargs)
+        returned = asyncio.run(_result(returned)) if inspect.isawaitable(returned) else returned
+        if isinstance(returned, CrewInputs):
+            self.inputs, self.files = returned.inputs, given_files(returned.files)
+        else:
+            self.inputs = returned
         return super().execute(context)
 
 
@@ -77,8 +83,8 @@ def crew_task(
 ) -> TaskDecorator:
     """Wrap a function that returns the crew's inputs. The arguments are those of `CrewKickoffOperator`.
 
-    The function may be ``async def``. The task starts the crew, waits for it to complete and returns the completed
-    record.
+    The function may return `CrewInputs`, with files, and may be ``async def``. The task starts the crew, waits for it
+    to complete and returns the completed record.
     """
     return task_decorator_factory(
         python_callable=python_callable,

@@ -40,17 +40,26 @@ from airflow_crew_provider.exceptions import (
     CrewError,
     CrewExecutionFailed,
 )
-from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, fingerprint
-from airflow_crew_provider.models import Execution, Json, Kickoff, reported
+from airflow_crew_provider.kickoff.post_record import (
+    WHAT_TO_CHECK,
+    CrewPostLost,
+    Earlier,
+    PostRecord,
+    Sender,
+    SendOnce,
+    fingerprint,
+)
+from airflow_crew_provider.models import Execution, Json, Kickoff, Started, reported
 from airflow_crew_provider.stored_names import AGENT_STATE
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.store import NoStore, store_of
+from airflow_crew_provider.task.drive import Get, Poll, PollUntilOver, Steps, Stop, Worker
+from airflow_crew_provider.task.store import NoRecord, record_of
 from airflow_crew_provider.wait.outcomes import is_over
-from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
     FAILED,
     PENDING,
+    Outcome,
     Watch,
     fate_of_stop,
     is_transient,
@@ -85,10 +94,6 @@ PLATFORM = "crewai.crew"
 LONGEST = 3600.0  # seconds, for a request without its own limit
 POLL_INTERVAL = 2.0
 SENT = "The task ended while the kickoff was in flight, so a crew may be running"
-WHAT_NOW = (
-    "The task is not retried, because a second kickoff could run the crew twice; clear it to ask again. First check "
-    "the service for a running execution of this task (its meta.airflow names the DAG, run, task and map index)"
-)
 
 
 class CrewAgentFailed(ManagedAgentInvocationError, AirflowFailException):
@@ -130,7 +135,7 @@ def prompt_of(request: ManagedAgentRequest) -> str:
 
 
 class Consultation:
-    """One question to a crew.
+    """One question to a crew, as steps: start it or reattach to an earlier try's execution, and wait.
 
     :param crew: the crew to ask
     :param prompt_input: the crew's input that takes the prompt; None for its only required input
@@ -139,73 +144,76 @@ class Consultation:
 
     def __init__(self, crew: ConnectedCrew, prompt_input: str | None, seconds: float | None) -> None:
         self._crew, self._prompt_input = crew, prompt_input
-        self._poller = Poller(crew)
         self._seconds = LONGEST if seconds is None else seconds
         self._deadline = time.time() + self._seconds
 
     def answer(self, prompt: str) -> Execution:
-        """Start the crew with a prompt, unless an earlier try did, and return its completed execution."""
+        """Return the completed execution of the crew with a prompt."""
+        return Worker(self._crew, self._crew.log).drive(self._answer(prompt))
+
+    def _answer(self, prompt: str) -> Steps[Execution]:
         with _nothing_started():
             asked = {"connection": self._crew.crew_conn_id, "prompt": prompt, "input": self._prompt_input}
             self._record = _record_of(asked)
-            kickoff_id = self._started_before() or self._start(prompt)
+            kickoff_id = (yield from self._started_before()) or (yield from self._start(prompt))
         try:
-            return self._completed(kickoff_id)
+            return (yield from self._completed(kickoff_id))
         except CrewAgentFailed:
             raise
         except (Exception, AirflowTaskTimeout) as error:
-            raise CrewAgentFailed(f"{self._stopped(kickoff_id)}: {type(error).__name__}: {error}") from error
+            fate = fate_of_stop(kickoff_id, (yield Stop(kickoff_id)))
+            raise CrewAgentFailed(f"{fate}: {type(error).__name__}: {error}") from error
         except BaseException:  # e.g. the worker is stopping
-            self._crew.log.warning("%s", self._stopped(kickoff_id))
+            self._crew.log.warning("%s", fate_of_stop(kickoff_id, (yield Stop(kickoff_id))))
             raise
 
     # --- what an earlier try started ---
 
-    def _started_before(self) -> str | None:
+    def _started_before(self) -> Steps[str | None]:
         """Return the execution that an earlier try started for this question, if it should be reused."""
         record = self._record
         kickoff_id = record.kickoff_id
         if kickoff_id is None:
             return None
-        reply = self._poller.poll(kickoff_id, self._left())
+        reply = yield Poll(kickoff_id, self._left())
         has_failed = isinstance(reply, Execution) and reply.has_failed
         if not record.cleared and not has_failed:
             self._crew.log.info("An earlier try asked this question: reattaching to execution %s", kickoff_id)
             return kickoff_id
         if is_over(reply):
-            record.mark_finished()
+            record.finish()
         else:
-            self._crew.log.warning("The task was cleared. %s", self._stopped(kickoff_id))
+            fate = fate_of_stop(kickoff_id, (yield Stop(kickoff_id)))
+            self._crew.log.warning("The task was cleared. %s", fate)
         return None
 
     def _refuse_unknown(self, sender: Sender) -> None:
         """Refuse a second kickoff if the outcome of the first is unknown, unless the service recognizes its key."""
-        keyed = self._record.was_keyed(keyed=self._crew.connection.idempotency_keys)
-        if self._record.earlier is Earlier.UNKNOWN and (not keyed or self._record.changes(sender)):
-            raise CrewAgentFailed(
-                f"An earlier try sent a kickoff for this question; its outcome is unknown. {WHAT_NOW}"
-            )
+        keyed = self._crew.connection.idempotency_keys
+        if self._record.earlier is Earlier.UNKNOWN and (why := self._record.why_not_again(sender, keyed=keyed)):
+            said = "An earlier try sent a kickoff for this question; its outcome is unknown"
+            raise CrewAgentFailed(f"{said}, and {why}. {WHAT_TO_CHECK}")
 
     # --- the kickoff ---
 
-    def _start(self, prompt: str) -> str:
+    def _start(self, prompt: str) -> Steps[str]:
         sender = Sender.of(self._crew.connection)
         self._refuse_unknown(sender)
-        name = self._input()
+        name = yield from self._input()
         try:
-            kickoff_id = self._kickoff({name: prompt}, sender)
+            kickoff_id = yield from self._kickoff({name: prompt}, sender)
         except CrewBadRequest as error:
             raise ManagedAgentRejected(str(error)) from error
         metrics.started(self._crew.crew_conn_id)
         self._crew.log.info("Started execution %s of the crew at connection %s", kickoff_id, self._crew.crew_conn_id)
         return kickoff_id
 
-    def _input(self) -> str:
+    def _input(self) -> Steps[str]:
         """Return the name of the input for the prompt.
 
         :raises ManagedAgentInvocationError: the crew has no such input, or also requires others
         """
-        asked = self._crew.client.send(endpoints.inputs(), timeout=self._left())
+        asked = yield Get(endpoints.inputs(), self._left())
         unless_flow = [] if self._crew.connection.kind == FLOW else asked.names
         required = unless_flow if asked.required is None else asked.required
         candidates = [self._prompt_input] if self._prompt_input else required or asked.names
@@ -228,55 +236,53 @@ class Consultation:
             raise CrewConnectionError(f"{over}. Nothing was started")
         return left
 
-    def _kickoff(self, inputs: Json, sender: Sender) -> str:
+    def _kickoff(self, inputs: Json, sender: Sender) -> Steps[str]:
         """Send the kickoff once and record it."""
         left, keyed = self._left(), self._crew.connection.idempotency_keys
-        key = self._record.intend(sender, keyed=keyed)
-        request = Kickoff(inputs=inputs, meta=_meta(), idempotency_key=key if keyed else None)
-        try:
-            kickoff_id = self._crew.send_kickoff(request, timeout=left).kickoff_id
-        except REFUSED as error:
-            # An earlier kickoff, sent with the same key, may have been accepted.
-            if self._record.withdraw_if_refused(error) or is_transient(error):
+
+        def post(key: str | None) -> Started:
+            request = Kickoff(inputs=inputs, meta=_meta(), idempotency_key=key)
+            try:
+                return self._crew.send_kickoff(request, timeout=left)
+            except CrewError:
                 raise
-            raise CrewAgentFailed(f"{error}. {WHAT_NOW}") from error
-        except (Exception, AirflowTaskTimeout) as error:
-            metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
-            said = f"{SENT}: {error}" if isinstance(error, AirflowTaskTimeout) else error
-            raise CrewAgentFailed(f"{said}. {WHAT_NOW}") from error
-        except BaseException:  # e.g. the worker is stopping
-            metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
-            self._crew.log.warning("%s. A later try will not start another", SENT)
-            raise
+            except (Exception, AirflowTaskTimeout) as error:
+                metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
+                said = f"{SENT}: {error}" if isinstance(error, AirflowTaskTimeout) else error
+                raise CrewAgentFailed(f"{said}. {WHAT_TO_CHECK}") from error
+            except BaseException:  # e.g. the worker is stopping
+                metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
+                self._crew.log.warning("%s. A later try will not start another", SENT)
+                raise
+
         try:
-            self._record.record_id(kickoff_id)
-        except Exception as error:  # any error: the execution is running
-            self._crew.log.error("Execution %s was started, but its id could not be recorded: %s", kickoff_id, error)
-        return kickoff_id
+            started: Started = yield SendOnce(self._record, post, sender, keyed)
+            return started.kickoff_id
+        except CrewPostLost as lost:
+            error = lost.error
+        if not isinstance(error, REFUSED):
+            metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
+        elif is_transient(error):  # an earlier kickoff, sent with the same key, may have been accepted
+            raise error
+        raise CrewAgentFailed(f"{error}. {WHAT_TO_CHECK}") from error
 
     # --- the wait ---
 
-    def _completed(self, kickoff_id: str) -> Execution:
+    def _completed(self, kickoff_id: str) -> Steps[Execution]:
         watch = Watch(kickoff_id=kickoff_id, started=time.time(), deadline=self._deadline, poll_interval=POLL_INTERVAL)
-        outcome = self._poller.wait(watch)
+        outcome: Outcome = yield PollUntilOver(watch)
         if outcome.kind == COMPLETED:
-            assert watch.last
-            metrics.completed(self._crew.crew_conn_id, watch.last)
-            return watch.last
+            assert watch.progress.last
+            metrics.completed(self._crew.crew_conn_id, watch.progress.last)
+            return watch.progress.last
         if outcome.kind == FAILED:
             metrics.failed(self._crew.crew_conn_id, outcome.usage)
             raise CrewAgentFailed(f"{CrewExecutionFailed(kickoff_id, outcome.message)}. Clear the task to ask again")
         said = outcome.message
         if outcome.kind == PENDING:
             said = f"The crew needs a person at task {outcome.crew_task_id}; an agent cannot wait for one"
-        raise CrewAgentFailed(f"{said}. {self._stopped(kickoff_id)}. Clear the task to ask again")
-
-    def _stopped(self, kickoff_id: str) -> str:
-        """Stop the execution, because nothing will wait for it any longer; return a sentence about its fate."""
-        try:
-            return fate_of_stop(kickoff_id, self._crew.stop(kickoff_id))
-        except CrewError as error:
-            return fate_of_stop(kickoff_id, error)
+        fate = fate_of_stop(kickoff_id, (yield Stop(kickoff_id)))
+        raise CrewAgentFailed(f"{said}. {fate}. Clear the task to ask again")
 
 
 class _Asked:
@@ -304,11 +310,11 @@ def _record_of(question: Json) -> PostRecord:
     try:
         context = get_current_context()
     except Exception:  # outside a task
-        return PostRecord(NoStore(), Attempt(), name)
+        return PostRecord(NoRecord(), Attempt(), name)
     attempt = Attempt.of(context, context.get("task"))
     with _FINDING:
         number = _ASKED.count({**task_identity(context), **attempt.as_dict()}, name)
-        record = PostRecord(store_of(context, f"{AGENT_STATE}__{name[:16]}_{number}"), attempt, name)
+        record = PostRecord(record_of(context).part(f"{AGENT_STATE}__{name[:16]}_{number}", None), attempt, name)
         record.begin_try()
     return record
 

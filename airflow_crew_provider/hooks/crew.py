@@ -8,6 +8,7 @@ from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewApiError, CrewError
 from airflow_crew_provider.hooks import agent as agents
+from airflow_crew_provider.kickoff.files import KickoffFiles, checked_files
 from airflow_crew_provider.models import EditedOutput, Execution, Json, Kickoff, Resume, Resumed, Webhooks
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         self,
         inputs: Json,
         *,
+        files: dict[str, str] | None = None,
         webhooks: Webhooks | Json | None = None,
         meta: Json | None = None,
         restore_from: str | None = None,
@@ -68,19 +70,36 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
     ) -> str:
         """Start an execution and return its kickoff id (specification, section 4.2). The request is never repeated.
 
+        :param files: files to upload first, as in `CrewKickoffOperator`, by input name
         :param restore_from: for a Flow with ``@persist``: the id of the state to start from
+        :raises CrewFileError: a file cannot be read, or was not taken
         :raises CrewConnectionError: the request could not be sent
         :raises CrewOutcomeUnknown: the service may have started the execution
         """
+        sent = KickoffFiles(checked_files(files, inputs), None)
+        sent.upload(self)
         return self.send_kickoff(
             Kickoff(
                 inputs=inputs,
+                files=sent.addresses,
                 webhooks=self.with_credentials(webhooks),
                 meta=meta,
                 restore_from=restore_from,
                 idempotency_key=idempotency_key,
             )
         ).kickoff_id
+
+    def upload(self, name: str, source: str) -> str:
+        """Upload a file and return its address, for a kickoff's ``files`` (observed dialect, Files in).
+
+        :param name: the name of the crew's input
+        :param source: an absolute path, or a path of Airflow's object storage
+        :raises CrewFileError: the file cannot be read, or was not taken
+        :raises CrewInvalidInput: the deployment takes no files, or none of this size
+        """
+        files = KickoffFiles(checked_files({name: source}, {}), None)
+        files.upload(self)
+        return (files.addresses or {})[name]
 
     def get_status(self, kickoff_id: str) -> Execution:
         """Poll an execution (specification, section 4.3)."""

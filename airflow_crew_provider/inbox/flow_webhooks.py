@@ -106,10 +106,10 @@ class FlowQuestion:
     ids: list[str]
     flow_id: str | None
 
-    def as_execution(self, kickoff_id: str, raw: Json) -> Execution:
+    def as_execution(self, kickoff_id: str) -> Execution:
         """Return the execution as a poll would if the status showed the question."""
         asked: Json = {"question": self.question, "outcomes": list(self.outcomes), "flow_id": self.flow_id}
-        return pending_execution(kickoff_id, self.id, self.output, **asked, raw=raw)
+        return pending_execution(kickoff_id, self.id, self.output, **asked)
 
     def as_dict(self) -> Json:
         """Return plain JSON."""

@@ -30,7 +30,7 @@ from airflow_crew_provider.inbox.rows import FlowRun, RegisteredTask
 from airflow_crew_provider.inbox.source import get
 from airflow_crew_provider.models import Json, Webhooks
 from airflow_crew_provider.stored_names import MESSAGES_KEY, POSTED_KEY
-from airflow_crew_provider.task.store import store_of
+from airflow_crew_provider.task.store import record_of
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = F
         return
     task = RegisteredTask(kept, **task_identity(context), kickoff_id=kickoff_id)
     # Before an upgrade, messages for an earlier try were kept in Airflow 3.3's task state.
-    arrived = store_of(context, MESSAGES_KEY).recall() if again else None
+    arrived = record_of(context).part(MESSAGES_KEY, ()).recall() if again else None
     keep_registration(task, InboxMessages.of(arrived, kept.id))
     push_shared(context, POSTED_KEY, _address(context, kept, kickoff_id))
 

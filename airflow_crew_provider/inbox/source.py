@@ -76,6 +76,11 @@ async def _get_shared(**where: Any) -> Any:
 BLOCKING, AWAITING = Reads(_get, _get_shared), Reads(aget, aget_shared)
 
 
+def has_asked(registration: str) -> bool:
+    """Return whether a question has arrived for a registration; unlike progress, it proves its sender's token."""
+    return bool(InboxMessages.of(get(rows.messages_key(registration)), registration).asked)
+
+
 # --- answering a Flow's question ---
 
 
@@ -204,7 +209,7 @@ class OfFlow:
         seen = reply if isinstance(reply, Execution) else None
         ids = dict.fromkeys(each for each in (kickoff_id, seen and seen.flow_id) if each)
         asked = await self._newest_open(ids, reads)
-        return asked.as_execution(kickoff_id, seen.raw if seen else {}) if asked else None
+        return asked.as_execution(kickoff_id) if asked else None
 
     async def _newest_open(self, ids: Iterable[str], reads: Reads) -> FlowQuestion | None:
         crew_conn_id = self._hook.crew_conn_id

@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from airflow.models.connection import Connection
@@ -66,6 +67,7 @@ OVER = ("success", "failed")
 FLOW_OVER = ("success",)
 # Final states of a DAG run after which a task's Variables are removed even though the run still exists.
 KEPT_BY_TASKS = {
+    stored_names.TASK_RECORD: (),
     stored_names.WATCH_STATE: ("success",),
     stored_names.REVIEW_STATE: ("success",),
     stored_names.AGENT_STATE: ("success",),
@@ -320,7 +322,9 @@ def _of_ended_runs(session: Any, rows: Any, now: datetime, over: tuple[str, ...]
     tasks = [task for task in map(RegisteredTask.of, ended.values()) if task]
     waits = [run for run in map(FlowRun.of, ended.values()) if run]
     questions = _of_flows(session, waits, now) if waits else set()
-    keys = {str(each["sealed_with"]) for each in ended.values() if "sealed_with" in each}
+    parts = [each["parts"] for each in ended.values() if isinstance(each.get("parts"), dict)]
+    sealed = [row for row in (*ended.values(), *chain(*(each.values() for each in parts))) if isinstance(row, dict)]
+    keys = {str(row["sealed_with"]) for row in sealed if "sealed_with" in row}
     return {*ended, *(task.messages_key for task in tasks), *questions, *keys}
 
 

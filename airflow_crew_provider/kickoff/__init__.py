@@ -1,16 +1,12 @@
 """Start an execution at most once, across crashes, lost responses, retries and clears.
 
-A POST cannot be undone, and its response can be lost. So each try of a task moves through these states, and stores each
-state before it continues::
-
-    open ──> checked ──> intended ──> sent ──> started
-               │            │           └──> unknown: the response was lost
-               │            └──> refused: it certainly did nothing, and is removed from the record
-               └──> reattached: an earlier try started the execution
+A POST cannot be undone, and its response can be lost. So each try of a task first finds out what earlier tries did, and
+stores its intent before it sends anything (`task.record` has the states of a POST).
 
 * `request`: the user's request as one value (`models.Kickoff`), validated before it can cost money.
 * `post_record`: the POSTs of earlier tries, identified by the request's fingerprint. Fields that the operator adds are
   not part of the fingerprint, but a resent POST repeats them unchanged.
-* `start`: the steps of this try. It never starts a second execution unless a user requests one by clearing the task or
-  by setting ``on_unknown_outcome="retry"``, and it rejects an invalid request before it stops an earlier execution.
+* `start`: the steps of this try, up to its end. It never starts a second execution unless a user requests one by
+  clearing the task or by setting ``on_unknown_outcome="retry"``, and it rejects an invalid request before it stops an
+  earlier execution.
 """

@@ -1,39 +1,29 @@
 """The record that a task stores before and after each POST, so that a POST is sent at most once.
 
 The service may have acted on any POST, even one without a response. So a task stores its intent, and checks that it was
-stored, before it sends anything. These are the states of the newest POST, according to the record, and the moves
-between them (`MOVES`)::
-
-    nothing ──intend──> intended ──start──> started ──finish──> over
-       ^                 │ │  ^                │                  │
-       └────withdraw─────┘ └──┴─────intend─────┴──────────────────┘
-
-* ``intend`` keeps the previous POST on record, unless that POST is over or is the one being resent.
-* ``withdraw`` restores the previous POST, unless that POST is over and was for a different request.
-* ``finish`` also applies to a POST whose id could not be recorded. A clear does not change the state, but the next try
-  then finds the POST as ``ANOTHER`` (see below).
+stored, before it sends anything. `task.record` has the states of a POST and the moves between them. A clear does not
+change the state, but the next try then finds the POST as ``ANOTHER`` (see below).
 
 The next try finds one of four situations (`Earlier`)::
 
     NOTHING   no POST, or one that certainly did nothing: send
-    STARTED   a POST for this request, with an id: continue with that execution
-    UNKNOWN   a POST without a response: resend it only with its key, or if a user accepts a second execution
-    ANOTHER   a POST from before a clear, or for another request: it may have had an effect; kept until it is over
+    STARTED   a POST for this request, with an id: continue with that execution, if it has not failed
+    UNKNOWN   a POST without a response, for any request: resend it only with its key, or if a user accepts a second
+              execution (`PostRecord.why_not_again`)
+    ANOTHER   a POST from before a clear, or with an id and for another request: kept until its execution is over
 
 A key is only reused for an identical body. Two requests are the same if their fingerprints match. The record also keeps
 the fields that the operator adds, which are not part of the fingerprint. Neither contains a secret.
 
 Usage, in this order::
 
-    record = PostRecord(store_of(context, NAME), Attempt.of(context, self))  # reads the record or raises an error
+    record = PostRecord(worker.record.part(NAME, None), Attempt.of(context, self))  # reads it or raises an error
     record.begin_try()                                  # at the start of a try
     record.fingerprint = fingerprint(request)           # identifies the user's request; no secrets or added fields
     record.earlier                                      # NOTHING, STARTED, UNKNOWN or ANOTHER; see `Earlier`
-    record.changes(sender)                              # changes since it was sent; if any, do not resend it
-    key = record.intend(sender, added=added, **more)    # right before the POST; stored and verified
+    record.why_not_again(sender, keyed=True)            # if its outcome is unknown: why it must not be resent
+    yield SendOnce(record, post, sender)                # the POST; see there how its errors are told apart
     record.added                                        # fields to add to this POST; the original ones if resent
-    record.record_id(kickoff_id)                        # right after the POST
-    record.withdraw_if_refused(error)                   # or, after an error; True if this POST certainly did nothing
 
 Earlier POSTs that may still have an effect stay on record (`StoredPost.unsettled`), up to `KEPT` of them. Those that
 are over or certainly did nothing are removed.
@@ -45,20 +35,26 @@ import hashlib
 import logging
 import time
 import uuid
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.client.deployment import CrewConnection
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.models import Json, Webhooks, canonical_json
 from airflow_crew_provider.task.attempt import Attempt, Relation
-from airflow_crew_provider.task.store import Store, TaskStateUnavailable, check_move
+from airflow_crew_provider.task.record import KEPT, PostState, StoredPost
+from airflow_crew_provider.task.store import Store, TaskStateUnavailable
 
 log = logging.getLogger(__name__)
 
 ROUNDS = 50_000
+WHAT_TO_CHECK = (
+    "A second kickoff could run the crew twice, so none is sent. Check the service for a running execution of this "
+    "task (its meta.airflow names the DAG, run, task and map index); then clear this task to start a new one"
+)
 NAMES = {
     "base_url": "the base URL",
     "principal": "the token (or an extra header)",
@@ -116,133 +112,32 @@ def _slow_hash(secrets: object, salt: str) -> str:
     return hashlib.pbkdf2_hmac("sha256", text, salt.encode(), ROUNDS, 16).hex()
 
 
-# --- storage ---
-
-
-# Maximum number of earlier POSTs in a record.
-KEPT = 20
-LOST = "lost"  # the fingerprint of a POST of which only the witness is left: the fingerprint of no request
-
-
-class State(StrEnum):
-    """The state of a POST, according to its record."""
-
-    NOTHING = "nothing"  # no POST on record that may have had an effect
-    INTENDED = "intended"  # stored before it was sent; the outcome is unknown, unless this try has seen it
-    STARTED = "started"  # the response contained an id
-    OVER = "over"  # anything it may have started has ended
-
-
-_ALL = tuple(State)
-MOVES: dict[str, dict[State, tuple[State, ...]]] = {
-    "intend": dict.fromkeys(_ALL, (State.INTENDED,)),
-    "withdraw": {State.INTENDED: _ALL},  # to the state of the previous POST
-    "start": {State.INTENDED: (State.STARTED,)},
-    # A task may also end after Airflow has lost its record.
-    "finish": {**dict.fromkeys(_ALL, (State.OVER,)), State.NOTHING: (State.NOTHING,)},
-}
-
-
-@dataclass(frozen=True)
-class StoredPost:
-    """The stored record of a POST. Fields with their default values are not stored.
-
-    :param fingerprint: the request's fingerprint; empty if there is no POST
-    :param sender: from `Sender.as_dict`; its keys are stored alongside the other fields
-    :param attempt: the try that sent it last, from `Attempt.as_dict`; stored in the same way
-    :param idempotency_key: the key it was sent with, if `keyed`
-    :param keyed: whether the key was sent; None in records from releases up to 0.2.0, which did not store it
-    :param first_at: when it was first sent, in epoch seconds
-    :param intended_at: when it was last sent, in epoch seconds
-    :param added: fields that the operator added
-    :param inbox: its registration with the inbox
-    :param kickoff_id: the id in the response
-    :param view: the path of the execution's page, if the response contains it
-    :param cleared: whether a user cleared the task afterwards
-    :param finished: whether the execution is known to have ended
-    :param over_budget: a description of the limits that the execution exceeded
-    :param timed_out: the message for the timeout after which it was to be stopped, unless it was certainly not stopped
-    :param unknown_since: when the execution became unknown to the service, in epoch seconds
-    :param more: fields from the package that sent it, and from other releases; stored in the same way
-    :param earlier: earlier POSTs that may have had an effect, newest first
-    """
-
-    fingerprint: str = ""
-    sender: Json = field(default_factory=dict)
-    attempt: Json = field(default_factory=dict)
-    idempotency_key: str = ""
-    keyed: bool | None = None
-    first_at: float = 0.0
-    intended_at: float = 0.0
-    added: Json | None = None
-    inbox: Json | None = None
-    kickoff_id: str | None = None
-    view: str | None = None
-    cleared: bool = False
-    finished: bool = False
-    over_budget: str = ""
-    timed_out: str = ""
-    unknown_since: float | None = None
-    more: Json = field(default_factory=dict)
-    earlier: tuple[StoredPost, ...] = ()
-
-    @classmethod
-    def from_json(cls, kept: Json) -> StoredPost:
-        """Read a record from this release or an earlier one; missing fields get their defaults."""
-        return cls(
-            sender={name: kept[name] for name in NAMES if name in kept},
-            attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept},
-            more={name: value for name, value in kept.items() if name not in _NAMED},
-            earlier=tuple(cls.from_json(post) for post in kept.get("earlier") or ()),
-            **{name: kept[name] for name in _DEFAULTS if kept.get(name) is not None},
-        )
-
-    def to_json(self) -> Json:
-        """Return the JSON to store; empty if nothing is known."""
-        known = {name: getattr(self, name) for name in _DEFAULTS if getattr(self, name) != _DEFAULTS[name]}
-        earlier = {"earlier": [post.to_json() for post in self.earlier]} if self.earlier else {}
-        return {**self.more, **known, **self.sender, **self.attempt, **earlier}
-
-    @property
-    def state(self) -> State:
-        """The state of the POST."""
-        if not self.fingerprint:
-            return State.NOTHING
-        if self.finished:
-            return State.OVER
-        return State.STARTED if self.kickoff_id else State.INTENDED
-
-    @property
-    def unsettled(self) -> tuple[StoredPost, ...]:
-        """This POST and the earlier ones that may still have an effect, newest first."""
-        posts = (self, *self.earlier)
-        return tuple(replace(post, earlier=()) for post in posts if post.state in (State.INTENDED, State.STARTED))
-
-    def moved(self, move: str, new: StoredPost) -> StoredPost:
-        """Return the record after a move.
-
-        :raises RuntimeError: the move is not one of `MOVES`
-        """
-        check_move("POST", self.state, move, new.state, MOVES[move].get(self.state, ()))
-        return new
-
-
-_OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
-_KEPT_APART = ("sender", "attempt", "more", "earlier")
-_DEFAULTS = {each.name: each.default for each in fields(StoredPost) if each.name not in _KEPT_APART}
-_NAMED = {*_DEFAULTS, *_OF_ATTEMPT, *NAMES, "earlier"}
-
-
-# --- the record, as a try uses it ---
-
-
 class Earlier(StrEnum):
     """The situation that earlier tries of the same task have left on record."""
 
     NOTHING = "nothing"
     STARTED = "started"  # an earlier try sent a POST and recorded the id
     UNKNOWN = "unknown"  # an earlier try sent a POST but never recorded a response
-    ANOTHER = "another"  # a POST was sent before the task was cleared, or for another request
+    ANOTHER = "another"  # a POST was sent before the task was cleared, or started an execution for another request
+
+
+class Named(Protocol):
+    """A response that names the execution."""
+
+    @property
+    def kickoff_id(self) -> str:
+        """The id to poll."""
+
+
+class CrewPostLost(Exception):
+    """A POST may have arrived, although it ended in an error. Its intent stays on record.
+
+    :param error: what happened
+    """
+
+    def __init__(self, error: exceptions.CrewError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class PostRecord:
@@ -264,12 +159,6 @@ class PostRecord:
             # Store this at once: the next try needs it if this one ends early.
             self.keep(replace(self.newest, attempt={**kept, **_generation(attempt)}, cleared=True))
 
-    def testify(self, kickoff_id: str) -> None:
-        """Name the execution in a place of its own, in case the record is lost (see `task.store`)."""
-        newest = self.newest
-        witness = {"fingerprint": LOST, "kickoff_id": kickoff_id, "first_at": newest.first_at}
-        self.memory.testify({**witness, **newest.sender, **newest.attempt})
-
     def begin_try(self) -> None:
         """Forget a record of a deleted DAG run with the same id; call this first in a try."""
         kept = self.newest.attempt
@@ -277,12 +166,12 @@ class PostRecord:
         if kept and self.attempt.relation_to(kept) is Relation.OTHER_RUN:
             log.warning("This task's record is from a deleted DAG run with the same id, so it is ignored")
             self.newest = self._stored = StoredPost()
-            self.memory.forget()
+            self.memory.forget()  # at once: a later try of this run may have the number of the one on record
 
     @property
     def earlier(self) -> Earlier:
         """The situation that this try found."""
-        if self.newest.state is State.NOTHING:
+        if self.newest.state is PostState.NOTHING:
             return Earlier.NOTHING
         if self.cleared:
             return Earlier.ANOTHER
@@ -298,7 +187,7 @@ class PostRecord:
     @property
     def same_request(self) -> bool:
         """Whether the record belongs to this request."""
-        return self.newest.state is not State.NOTHING and self.newest.fingerprint == self.fingerprint
+        return self.newest.state is not PostState.NOTHING and self.newest.fingerprint == self.fingerprint
 
     @property
     def kickoff_id(self) -> str | None:
@@ -309,9 +198,20 @@ class PostRecord:
         """List the changes since the POST was sent: token, base URL, webhook credentials."""
         return sender.changes(self.newest.sender)
 
-    def sent_by_another(self, sender: Sender) -> bool:
-        """Return whether the POST was sent with another token or to another base URL, so that a resend would differ."""
-        return sender.is_another(self.newest.sender)
+    def why_not_again(self, sender: Sender, *, keyed: bool, at_risk: bool = False) -> str | None:
+        """Return why a POST with an unknown outcome must not be sent again; None if it may.
+
+        :param keyed: whether the service currently honours keys
+        :param at_risk: whether the user accepts a second execution
+        """
+        changes = self.changes(sender)
+        if not at_risk and not self.was_keyed(keyed=keyed):
+            return "without an idempotency key, the service would not recognize it"
+        if changes and (not at_risk or sender.is_another(self.newest.sender)):
+            return f"the connection has since changed ({', '.join(changes)}), so the service may not recognize it"
+        if not at_risk and not self.same_request:
+            return "it was for a different request, so its key cannot be used"
+        return None
 
     @property
     def added(self) -> Json:
@@ -343,7 +243,7 @@ class PostRecord:
         """
         self._resent = self._may_be_resent(keyed=keyed) and not self.changes(sender)
         now, before = time.time(), self.newest
-        self._followed = before if before.state is State.OVER and self.earlier is Earlier.STARTED else None
+        self._followed = before if before.state is PostState.OVER and self.earlier is Earlier.STARTED else None
         intended = StoredPost(
             fingerprint=self.fingerprint,
             sender=sender.as_dict(),
@@ -358,9 +258,9 @@ class PostRecord:
         )
         moved = before.moved("intend", intended)
         self._check_alone()
-        self._store(moved)
+        self.memory.keep(moved.to_json())
         # Only now, because the POST must not be sent if the record cannot be stored.
-        self.newest = moved
+        self.newest = self._stored = moved
         return moved.idempotency_key
 
     def _check_alone(self) -> None:
@@ -373,11 +273,8 @@ class PostRecord:
     def keep(self, newest: StoredPost) -> None:
         """Store the current state of the newest POST; keep it in memory even if storing it fails."""
         self.newest = newest
-        self._store(newest)
-
-    def _store(self, post: StoredPost) -> None:
-        self.memory.keep(post.to_json())
-        self._stored = post
+        self.memory.keep(newest.to_json())
+        self._stored = newest
 
     def note(self, **more: Any) -> None:
         """Store further fields from the package that sent the POST."""
@@ -391,34 +288,19 @@ class PostRecord:
         started = replace(self.newest, kickoff_id=kickoff_id, view=view, more={**self.newest.more, **more})
         self.keep(self.newest.moved("start", started))
 
-    def mark_registered(self, inbox: Json) -> None:
-        """Record the inbox registration that belongs to the POST."""
-        self.keep(replace(self.newest, inbox=inbox))
+    def mark(self, **known: Any) -> None:
+        """Record what has become known of the POST or its execution: fields of `StoredPost` that no move sets."""
+        if any(getattr(self.newest, name) != value for name, value in known.items()):
+            self.keep(replace(self.newest, **known))
 
-    def mark_over_budget(self, passed: str) -> None:
-        """Record the limits that the execution exceeded, so that a retry starts nothing."""
-        self.keep(replace(self.newest, over_budget=passed))
-
-    def mark_timed_out(self, message: str) -> None:
-        """Record the timeout after which the execution is being stopped; empty if it was certainly not stopped."""
-        if self.newest.timed_out != message:
-            self.keep(replace(self.newest, timed_out=message))
-
-    def mark_unknown_since(self, since: float | None) -> None:
-        """Record when the execution became unknown to the service; None if the service knows it."""
-        self.keep(replace(self.newest, unknown_since=since))
-
-    def mark_finished(self) -> None:
-        """Record that the execution has ended."""
-        self.keep(self._finished())
-
-    def _finished(self) -> StoredPost:
-        return self.newest.moved("finish", replace(self.newest, finished=True))
+    def finish(self) -> None:
+        """Note that the execution has ended, for the record's next write."""
+        self.newest = self.newest.moved("finish", replace(self.newest, finished=True))
 
     def adopt(self, kickoff_id: str) -> None:
         """Record the execution that an earlier POST started, which makes the refused POST unnecessary."""
         before = self._previous()
-        if before.state is State.INTENDED and before.fingerprint == self.fingerprint:
+        if before.state is PostState.INTENDED and before.fingerprint == self.fingerprint:
             self.newest = replace(self.newest, earlier=before.earlier)
         self.record_id(kickoff_id)
 
@@ -433,11 +315,12 @@ class PostRecord:
         This proves nothing about other POSTs (see `unsettled`), or about a resent POST, which the service or a gateway
         may refuse before looking up the key.
         """
-        if self._resent or not isinstance(error, exceptions.REFUSED):
+        is_refused = isinstance(error, exceptions.REFUSED) and not isinstance(error, exceptions.CrewAlreadyContinued)
+        if self._resent or not is_refused:
             return False
         self.newest = self.newest.moved("withdraw", self._followed or self._previous())
         try:
-            if self.newest.state is State.NOTHING:
+            if self.newest.state is PostState.NOTHING:
                 self.memory.forget()
             else:
                 self.memory.keep(self.newest.to_json())
@@ -453,8 +336,50 @@ class PostRecord:
         :param finished: whether the execution has ended too
         """
         if finished:
-            self.newest = self._finished()
+            self.finish()
         self.memory.close(self.newest.to_json())
+
+
+@dataclass(frozen=True)
+class SendOnce:
+    """A POST that is sent at most once: its intent is recorded, then it is sent, then its outcome is recorded.
+
+    Every kickoff and answer of a task is sent by this step. Its result is the response.
+
+    :param post: sends it, with this key, if any
+    :param taken: changes what else the response changes in the task's record, in the same write as its id, and returns
+        further fields of the POST
+    :raises CrewPostLost: it may have arrived
+    :raises CrewError: it certainly did nothing, and its intent is withdrawn; or it was never sent
+    """
+
+    record: PostRecord
+    post: Callable[[str | None], Any]
+    sender: Sender
+    keyed: bool = False
+    added: Json | None = None
+    taken: Callable[[Any], Json] = lambda response: {}
+    more: Json = field(default_factory=dict)
+
+    def do(self, worker: Any) -> Any:
+        record = self.record
+        key = record.intend(self.sender, keyed=self.keyed, added=self.added, **self.more)
+        try:
+            response: Named = self.post(key if self.keyed else None)
+        except exceptions.CrewError as error:
+            if record.withdraw_if_refused(error):
+                raise
+            raise CrewPostLost(error) from error
+        try:
+            record.record_id(response.kickoff_id, getattr(response, "view", None), **self.taken(response))
+        except Exception as error:  # of any kind: the service has acted, and the id must not be lost
+            log.error(
+                "The service accepted the request for execution %s, but that could not be recorded: %s. If this try "
+                "fails, the next one will find a request with an unknown outcome",
+                response.kickoff_id,
+                error,
+            )
+        return response
 
 
 def _generation(attempt: Attempt) -> Json:

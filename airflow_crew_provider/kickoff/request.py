@@ -8,11 +8,10 @@ same words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 from airflow_crew_provider import exceptions
-from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.api.values import plain_object, value_of
 from airflow_crew_provider.client.crew import ConnectedCrew, checked_inputs
@@ -21,65 +20,74 @@ from airflow_crew_provider.compat.task_instance import RelatedTask
 from airflow_crew_provider.compat.web import airflow_url
 from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import WORD
+from airflow_crew_provider.kickoff.files import check_names, checked_files, given_files
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
-from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, HumanInputWebhook, Json, Kickoff, Webhooks
-from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.models import REGION_FIELDS, ExpectedInputs, HumanInputWebhook, Json, Kickoff, Webhooks
+from airflow_crew_provider.task.waiting import WaitingTask
+from airflow_crew_provider.wait.outcomes import seconds
 
+FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
 SECRET_FIELDS = ("token", "username", "password")
 # Part of every request's fingerprint since release 0.1; later fields are included only if they are set.
 ALWAYS_NAMED = ("inputs", "webhooks", "meta")
 
 
-class KickoffArguments(Protocol):
-    """The user's arguments, rendered but not yet validated."""
+class StartingTask(WaitingTask):
+    """The base class of operators that start an execution: the parameters of the kickoff and of its wait.
 
-    @property
-    def inputs(self) -> object:
-        """The crew's inputs."""
+    Their signatures list and describe them.
+    """
 
-    @property
-    def webhooks(self) -> object:
-        """The addresses to notify, or the word ``inbox``."""
+    template_fields: Sequence[str] = (
+        *("inputs", "files", "webhooks", "meta", "restore_from", "crew_conn_id", "output_to", "files_to"),
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(("inputs", "files", "webhooks", "meta"), "json")
+    ui_color = "#e8e4f8"
+    wait_for_completion = deferrable = True
+    is_killed = False  # Airflow only calls `on_kill`; the process keeps running for a few seconds
 
-    @property
-    def meta(self) -> object:
-        """Fields that the service echoes in webhooks."""
+    def __init__(
+        self,
+        *,
+        inputs: Any,
+        files: Any = None,
+        webhooks: Any = None,
+        meta: Any = None,
+        restore_from: Any = None,
+        crew_conn_id: str,
+        check_inputs: bool = True,
+        poll_in_worker: Any = 0,
+        poll_interval: Any = 10.0,
+        timeout: Any = None,
+        cancel_on_kill: bool = True,
+        on_unknown_outcome: str = "fail",
+        retry_from: str = FROM_FAILED_TASK,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        refuse_literal_credentials(webhooks)
+        for name, value in (("poll_interval", poll_interval), ("timeout", timeout)):
+            seconds(value, name)
+        if on_unknown_outcome not in ("fail", "retry"):
+            raise ValueError(f"on_unknown_outcome must be 'fail' or 'retry', not {on_unknown_outcome!r}")
+        if retry_from not in RETRY_FROM:
+            raise ValueError(f"retry_from must be 'failed_task' or 'start', not {retry_from!r}")
+        self.inputs = inputs
+        self.files = given_files(files)
+        self.webhooks = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
+        self.meta = meta
+        self.restore_from = restore_from
+        self.crew_conn_id = crew_conn_id
+        self.check_inputs = check_inputs
+        self.poll_in_worker = seconds(poll_in_worker, "poll_in_worker") or 0.0
+        self.poll_interval = poll_interval
+        self.timeout = timeout
+        self.cancel_on_kill = cancel_on_kill
+        self.on_unknown_outcome = on_unknown_outcome
+        self.retry_from = retry_from
 
-    @property
-    def restore_from(self) -> object:
-        """The id of the state from which a Flow starts."""
 
-
-class KickoffTask(RelatedTask, Protocol):
-    """The parts of the operator that a single try uses."""
-
-    check_inputs: bool
-    cancel_on_kill: bool
-    on_unknown_outcome: str
-    wait_for_completion: bool
-    retry_from: str
-    is_killed: bool
-
-    @property
-    def log(self) -> Any:
-        """The task's logger, whose type depends on the Airflow version."""
-
-    @property
-    def poller(self) -> Poller:
-        """The task's poller, with the hook of its connection."""
-
-    @property
-    def budget(self) -> Budget:
-        """The limits on an execution."""
-
-    def report_unknown(self, request: str) -> None:
-        """Record that a POST may have arrived."""
-
-    def newest_id(self, context: Any, kickoff_id: str) -> str:
-        """Return the current id of an execution, given its first id; a resume may have changed it."""
-
-
-def request_of(task: KickoffArguments) -> Kickoff:
+def request_of(task: StartingTask) -> Kickoff:
     """Build the request from an operator's arguments; add new request fields here.
 
     :raises CrewInvalidInput: the request cannot be sent
@@ -87,19 +95,20 @@ def request_of(task: KickoffArguments) -> Kickoff:
     meta = {} if task.meta is None else plain_object(value_of(task.meta), "meta")
     if "airflow" in meta:
         raise exceptions.CrewInvalidInput("meta.airflow is filled in by this operator. Nothing was sent")
-    restore_from: Any = task.restore_from
+    restore_from = task.restore_from
     if restore_from is not None:
         path_segment(restore_from)
     inputs, webhooks = checked_inputs(value_of(task.inputs)), checked_webhooks(task.webhooks)
-    return Kickoff(inputs=inputs, webhooks=webhooks, meta=meta, restore_from=restore_from)
+    files = checked_files(task.files, inputs)
+    return Kickoff(inputs=inputs, files=files, webhooks=webhooks, meta=meta, restore_from=restore_from)
 
 
 def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
     """Return the fields that identify a user's request for this task instance; they must not change between releases.
 
-    Fields that the operator adds are not included (see `KickoffStart`).
+    Fields that the operator adds are not included (see `OwnExecution`), nor are files, whose content counts.
     """
-    asked = {name: value for name, value in vars(request).items() if name != "idempotency_key"}
+    asked = {name: value for name, value in vars(request).items() if name not in ("idempotency_key", "files")}
     given = {name: value for name, value in asked.items() if name in ALWAYS_NAMED or value is not None}
     webhooks = request.webhooks.as_dict() if isinstance(request.webhooks, Webhooks) else request.webhooks
     airflow = {name: value for name, value in identity.items() if name not in REGION_FIELDS}
@@ -185,7 +194,7 @@ def prepare_webhooks(
         return checked
     key, url = record.newest.idempotency_key, record.added.get("inbox_url")
     registration, webhooks = registering.register(context, hook, key, execution_id, url)
-    record.mark_registered(registration.as_dict())
+    record.mark(inbox=registration.as_dict())
     return webhooks
 
 
@@ -209,9 +218,12 @@ def tell_inbox(context: Any, record: PostRecord, *, again: bool = False) -> None
         registering.posted(context, record.newest.inbox, record.kickoff_id, again=again)
 
 
-def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | None:
-    """Compare the inputs with those that the crew reports; return the latter, or None if they are unavailable.
+def check_inputs(
+    hook: ConnectedCrew, inputs: Json, log: Any, files: dict[str, str] | None = None
+) -> ExpectedInputs | None:
+    """Compare inputs and files with those that the crew reports; return the latter, or None if they are unavailable.
 
+    :raises CrewInvalidInput: the crew does not take one of the files
     :raises CrewMissingInputs: a required input is missing
     :raises CrewUnauthorized: the service refuses the token
     :raises CrewNotFound: there is no crew at this path
@@ -227,7 +239,8 @@ def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | No
             raise
         log.warning("The crew's inputs could not be checked (%s); starting the crew anyway", error)
         return None
-    missing = [name for name in asked.names if name not in inputs]
+    check_names(files, asked)
+    missing = [name for name in asked.names if name not in inputs and name not in (files or {})]
     required = asked.required if asked.required is not None else asked.names if hook.connection.kind == CREW else []
     if lacking := [name for name in missing if name in required]:
         detail = hook.mask(missing_inputs(lacking, asked, inputs))
@@ -236,12 +249,12 @@ def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | No
     return asked
 
 
-def missing_inputs(names: Iterable[str], asked: CrewInputs, inputs: Json) -> str:
+def missing_inputs(names: Iterable[str], asked: ExpectedInputs, inputs: Json) -> str:
     """Return the error message for missing inputs."""
     return f"Missing inputs: {_listed(names)} (the crew asks for {_listed(asked.names)}; given: {_listed(inputs)})"
 
 
-def _warn(hook: ConnectedCrew, asked: CrewInputs, missing: list[str], inputs: Json, log: Any) -> None:
+def _warn(hook: ConnectedCrew, asked: ExpectedInputs, missing: list[str], inputs: Json, log: Any) -> None:
     if missing and asked.required is None:
         lacking = hook.mask(f"The crew also asks for {_listed(missing)}")
         log.warning("%s. The service decides whether these inputs are required", lacking)

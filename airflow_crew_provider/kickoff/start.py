@@ -1,65 +1,118 @@
-"""Start an execution, or reattach to the execution of an earlier try."""
+"""The execution that a task starts: start it or reattach to an earlier try's, and end the task when it has ended."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import Any, NoReturn
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NoReturn, cast
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.task_instance import task_identity
 from airflow_crew_provider.exceptions import (
+    REFUSED,
     CrewAlreadyContinued,
     CrewError,
+    CrewExecutionFailed,
     CrewKeyReused,
     CrewMissingInputs,
     CrewNotFound,
+    CrewTimeout,
+    CrewUnauthorized,
+    CrewWebPage,
 )
-from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, StoredPost, fingerprint
+from airflow_crew_provider.inbox.registering import note_run
+from airflow_crew_provider.kickoff.files import FILES, KickoffFiles
+from airflow_crew_provider.kickoff.post_record import (
+    WHAT_TO_CHECK,
+    CrewPostLost,
+    Earlier,
+    PostRecord,
+    Sender,
+    SendOnce,
+    fingerprint,
+)
 from airflow_crew_provider.kickoff.request import (
-    KickoffTask,
+    FROM_FAILED_TASK,
+    StartingTask,
     added_address,
     check_inbox,
     check_inputs,
     missing_inputs,
     name_of,
     prepare_webhooks,
+    request_of,
     seen_from_outside,
     sender_of,
     tell_inbox,
     with_credentials,
 )
-from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, Execution, ExecutionState, Json, Kickoff, Started
-from airflow_crew_provider.stored_names import KICKOFF_STATE
-from airflow_crew_provider.task.attempt import Attempt, Relation
-from airflow_crew_provider.task.store import RecordLost, store_of
-from airflow_crew_provider.wait import outcomes
-from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, fate_of_stop, shortened
-
-WHAT_TO_CHECK = (
-    "A second kickoff could run the crew twice, so none is sent. Check the service for a running execution of this "
-    "task (its meta.airflow names the DAG, run, task and map index); then clear this task to start a new one"
+from airflow_crew_provider.models import (
+    REGION_FIELDS,
+    Execution,
+    ExecutionState,
+    ExpectedInputs,
+    Json,
+    Kickoff,
+    Started,
 )
+from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.drive import Get, Poll, Steps, Stop, Worker
+from airflow_crew_provider.task.record import StoredPost
+from airflow_crew_provider.task.store import record_of
+from airflow_crew_provider.task.waiting import CrewOverBudget, Wait
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.output import OutputRules
+from airflow_crew_provider.wait.task import push_execution
+from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, Watch, fate_of_stop, shortened
+
 NO_RETRY = (
     "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
 )
-FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
 CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
 CONTINUED = "continue_from"  # added to a POST: the earlier try's execution that it continues
 
 
-class KickoffStart:
-    """The kickoff in one try: `open` reads the record, then `start_or_reattach` returns the execution's id."""
+@dataclass(frozen=True)
+class CheckInputs:
+    """A request for the crew's inputs, with which the kickoff's are compared; the result is as of `check_inputs`."""
 
-    def __init__(self, context: Any, task: KickoffTask) -> None:
-        self._context, self._task = context, task
-        self._poller, self._hook, self._log = task.poller, task.poller.hook, task.log
+    inputs: Json
+    files: dict[str, str] | None
+
+    def do(self, worker: Worker) -> ExpectedInputs | None:
+        return check_inputs(worker.hook, self.inputs, worker.log, self.files)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The upload of a kickoff's files."""
+
+    files: KickoffFiles
+
+    def do(self, worker: Worker) -> None:
+        self.files.upload(worker.hook)
+
+
+class OwnExecution:
+    """The execution that a task starts, as steps: at most once, whatever earlier tries did.
+
+    :param newest_id: returns the current id of an execution, given its first id; a resume may have changed it
+    """
+
+    def __init__(self, task: StartingTask, worker: Worker, newest_id: Callable[[str], str] = str) -> None:
+        self._task, self._worker, self._context = task, worker, worker.context
+        self._hook, self._log, self._newest_id = worker.hook, worker.log, newest_id
         self.kickoff_id: str | None = None  # the running execution, once known
         self.sent_at: str | None = None  # when the current POST was sent
         self._record: PostRecord | None = None
-        self._asked: CrewInputs | None = None
+        self._wait: Wait | None = None
+        self._asked: ExpectedInputs | None = None
         self._seen: Execution | CrewError | None = None
+        self._files = KickoffFiles(None, None)
         self._failed: str | None = None  # an earlier try's execution that a new one may continue
 
     @property
@@ -76,58 +129,91 @@ class KickoffStart:
             return newest.view
         return seen.view
 
-    def open(self) -> None:
-        """Read the record; refuse a retry if the wait timed out, or if the execution exceeded its budget."""
-        store, attempt = store_of(self._context, KICKOFF_STATE), Attempt.of(self._context, self._task)
+    @property
+    def polled_id(self) -> str | None:
+        """The id that the task polls, once known."""
+        return (self._wait.watch.kickoff_id if self._wait else None) or self.kickoff_id
+
+    def start(self, *further_rules: OutputRules) -> Steps[str]:
+        """Start an execution or reattach to an earlier one, and push its id and link; return the id.
+
+        :param further_rules: for the execution's output, in tasks downstream
+        """
         try:
-            self._record = record = PostRecord(store, attempt)
-        except RecordLost as lost:
-            self._refuse_without_record(lost, attempt)
-            store.keep(lost.witness)
-            self._record = record = PostRecord(store, attempt)
+            self.watch("")  # validates durations before anything is sent
+            yield from self._open()
+            for rules in (self._task.output_rules, *further_rules):
+                rules.refuse_unusable()
+            kickoff_id = yield from self._start_or_reattach(request_of(self._task))
+            if continued := self.record.added.get(CONTINUED):
+                self._task.used_by(self._context).replaces(continued)
+            self._task.report(self._context, ExecutionState.RUNNING, kickoff_id)
+            self._context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
+            # A try that reattaches reads the execution from a record, which may belong to another task.
+            push_execution(self._context, self._hook, kickoff_id, view=self.view, is_own=self.sent_at is not None)
+            note_run(self._context, self._hook, kickoff_id)
+        except CrewError as error:
+            outcomes.fail_task(error, f"{_advice(error)}{self.what_is_known()}")
+        return kickoff_id
+
+    def _open(self) -> Steps[None]:
+        """Read the record; refuse a retry if the wait timed out, or if the execution exceeded its budget."""
+        self._record = record = self._read_record()
         record.begin_try()
         if record.cleared or not record.kickoff_id:
             return
-        passed = record.newest.over_budget or self._passed_at_its_end()
+        passed = record.newest.over_budget or (yield from self._passed_at_its_end())
         if passed:
-            outcomes.fail_over_budget(self._poller, record.kickoff_id, passed, self._log)
+            outcomes.fail_over_budget(self._worker.poller, record.kickoff_id, passed, self._log)
         if record.newest.timed_out:
-            self._end_timed_out(self._task.newest_id(self._context, record.kickoff_id))
+            yield from self._end_timed_out(self._newest_id(record.kickoff_id))
 
-    def _refuse_without_record(self, lost: RecordLost, attempt: Attempt) -> None:
-        """Refuse to send anything unless a clear, or the operator's arguments, allow another execution."""
-        relation = attempt.relation_to(lost.witness)
-        if relation is Relation.OTHER_RUN:
-            return
-        if relation is not Relation.CLEAR and self._task.on_unknown_outcome != "retry":
-            raise outcomes.CrewTaskFailed(
-                f"{lost}, which may still be running. Nothing was sent. Clear this task to stop it and start a new one"
-            )
-        self._log.error("%s", lost)
+    @property
+    def _attempt(self) -> Attempt:
+        return Attempt.of(self._context, self._task)
 
-    def start_or_reattach(self, request: Kickoff) -> str:
-        """Start an execution or reattach to an earlier one; return its id."""
-        record = self.record
-        record.fingerprint = fingerprint(name_of(request, task_identity(self._context), self._hook.crew_conn_id))
-        if record.earlier is Earlier.STARTED and self._reattach():
+    def _read_record(self) -> PostRecord:
+        # On its own, because a kill may come at any time.
+        return PostRecord(record_of(self._context).part(KICKOFF_STATE, None), self._attempt)
+
+    def _start_or_reattach(self, request: Kickoff) -> Steps[str]:
+        record, files = self.record, KickoffFiles(request.files, self.record.added.get(FILES))
+        self._files = files
+        self._set_fingerprint(request)
+        if record.earlier is Earlier.STARTED and (yield from self._reattach()):
             assert record.kickoff_id
+            for change in files.changes():
+                self._log.warning("%s. Execution %s continues with the file that was sent", change, record.kickoff_id)
             tell_inbox(self._context, record, again=True)
             return record.kickoff_id
         if record.earlier is Earlier.UNKNOWN and (continued_by := record.newest.more.get(CONTINUED_BY)):
-            return self._adopt(continued_by)
+            return (yield from self._adopt(continued_by))
         webhooks = with_credentials(request.webhooks, self._hook)
         check_inbox(webhooks, self._hook)
         sender = sender_of(webhooks, self._hook, record)
         if record.earlier is Earlier.UNKNOWN:
             self._settle_unknown(sender)
         if self._task.check_inputs:
-            self._asked = check_inputs(self._hook, request.inputs, self._log)
-        self._decide_what_to_continue()
+            self._asked = yield CheckInputs(request.inputs, request.files)
+        yield from self._decide_what_to_continue()
+        if files.to_upload and not self._resends(sender):
+            yield Upload(files)
+            self._set_fingerprint(request)
         if record.earlier is Earlier.ANOTHER:
-            self._leave_earlier_behind(sender)
-        return self._send(replace(request, webhooks=webhooks), sender)
+            yield from self._leave_earlier_behind(sender)
+        return (yield from self._send(replace(request, webhooks=webhooks), sender))
 
     # --- the POST ---
+
+    def _set_fingerprint(self, request: Kickoff) -> None:
+        named = name_of(request, task_identity(self._context), self._hook.crew_conn_id)
+        files = self._files.identity
+        self.record.fingerprint = fingerprint({**named, FILES: files} if files else named)
+
+    def _resends(self, sender: Sender) -> bool:
+        """Return whether the POST on record is sent again, with the files that were uploaded for it."""
+        keyed = self._hook.connection.idempotency_keys
+        return bool(self.record.added_before(keyed=keyed)) and not self.record.changes(sender)
 
     def _added(self, request: Kickoff) -> Json:
         """Return the fields to add to a new POST; put new fields of `meta.airflow` here.
@@ -137,55 +223,66 @@ class KickoffStart:
         """
         airflow = {**task_identity(self._context), **seen_from_outside(self._task)}
         continued = {CONTINUED: self._failed} if self._failed else {}
-        return {"airflow": airflow, **added_address(request.webhooks, self._hook), **continued}
+        address = added_address(request.webhooks, self._hook)
+        return {"airflow": airflow, **address, **continued, **self._files.added}
 
     def _with_added(self, request: Kickoff) -> Kickoff:
         """Return the request with its recorded additions; release 0.1 recorded none, but added the task's identity."""
         airflow = self.record.added.get("airflow") or task_identity(self._context)
-        webhooks = prepare_webhooks(request.webhooks, self._context, self._hook, self.record)
         meta = {**(request.meta or {}), "airflow": airflow}
-        return replace(request, meta=meta, webhooks=webhooks, continue_from=self.record.added.get(CONTINUED))
+        continued, files = self.record.added.get(CONTINUED), self._files.addresses
+        return replace(request, meta=meta, continue_from=continued, files=files)
 
-    def _send(self, request: Kickoff, sender: Sender) -> str:
+    def _send(self, request: Kickoff, sender: Sender) -> Steps[str]:
         if self._task.is_killed:
             raise outcomes.CrewTryFailed(f"The task was killed before its kickoff was sent. {self.what_is_known()}")
-        keyed = self._hook.connection.idempotency_keys
-        key = self.record.intend(sender, keyed=keyed, added=self._added(request))
-        try:
-            sent = replace(self._with_added(request), idempotency_key=key if keyed else None)
+        keyed, added = self._hook.connection.idempotency_keys, self._added(request)
+
+        def post(key: str | None) -> Started:
+            # Under the POST's key, so only now; the record then has the registration, too.
+            webhooks = prepare_webhooks(request.webhooks, self._context, self._hook, self.record)
+            sent = replace(self._with_added(request), webhooks=webhooks, idempotency_key=key)
             self.kickoff_id, self.sent_at = None, _utc(time.time())
             started = self._hook.send_kickoff(sent)
-        except CrewAlreadyContinued as error:
-            self.record.note(**{CONTINUED_BY: error.kickoff_id})
-            return self._adopt(error.kickoff_id)
+            self.kickoff_id = started.kickoff_id
+            metrics.started(self._hook.crew_conn_id)
+            self._log.info(
+                "Started execution %s of the crew at connection %s", self.kickoff_id, self._hook.crew_conn_id
+            )
+            return started
+
+        try:
+            started: Started = yield SendOnce(self.record, post, sender, keyed, added)
+        except CrewPostLost as lost:
+            if isinstance(lost.error, CrewNotFound) and self._files.added:
+                return (yield from self._send_with_new_files(request, sender))
+            if not isinstance(lost.error, CrewAlreadyContinued):
+                self._fail_without_answer(self._worded(lost.error, request.inputs))
+            self.record.note(**{CONTINUED_BY: lost.error.kickoff_id})
+            return (yield from self._adopt(lost.error.kickoff_id))
         except CrewError as error:
             if self._is_not_continued(error):
-                return self._send(request, sender)
-            self._fail_without_answer(self._worded(error, request.inputs))
-        self.kickoff_id = kickoff_id = started.kickoff_id
-        metrics.started(self._hook.crew_conn_id)
-        self._log.info("Started execution %s of the crew at connection %s", kickoff_id, self._hook.crew_conn_id)
-        self._record_id(started)
+                return (yield from self._send(request, sender))
+            raise self._worded(error, request.inputs) from error
         if self._task.is_killed:  # during the request, when its id was not known
-            self._task.stop_if_asked(kickoff_id)
+            self._stop_if_ended(started.kickoff_id)
         tell_inbox(self._context, self.record)
-        return kickoff_id
+        return started.kickoff_id
 
-    def _record_id(self, started: Started) -> None:
-        self.record.testify(started.kickoff_id)
-        try:
-            self.record.record_id(started.kickoff_id, started.view)
-        except Exception as error:  # of any kind: the execution is running, and its id must not be lost
-            self._log.error(
-                "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one will "
-                "find a kickoff with an unknown outcome",
-                started.kickoff_id,
-                error,
+    def _send_with_new_files(self, request: Kickoff, sender: Sender) -> Steps[str]:
+        """Upload the files again and send the POST again: the service knows neither its key nor the old addresses."""
+        before = self.record.fingerprint
+        yield Upload(self._files)
+        self._set_fingerprint(request)
+        if self.record.fingerprint != before:
+            raise outcomes.CrewTaskFailed(
+                f"An earlier try sent a kickoff at {_sent_at(self.record.newest)}. The service no longer has its "
+                f"files, and they have changed since. {WHAT_TO_CHECK}"
             )
+        self.record.newest = replace(self.record.newest, added={**self.record.added, **self._files.added})
+        return (yield from self._send(request, sender))
 
     def _fail_without_answer(self, error: CrewError) -> NoReturn:
-        if self.record.withdraw_if_refused(error):
-            raise error
         self._task.report_unknown("kickoff")
         if self._may_send_again and not isinstance(error, CrewKeyReused):
             raise outcomes.CrewTryFailed(f"{error}. A retry of this task sends the kickoff again") from error
@@ -200,12 +297,12 @@ class KickoffStart:
 
     # --- an execution that continues another ---
 
-    def _decide_what_to_continue(self) -> None:
+    def _decide_what_to_continue(self) -> Steps[None]:
         """Start from the beginning unless the service reports that it can continue the failed execution."""
         if self._failed is None or self.record.earlier is Earlier.UNKNOWN:
             return  # in the latter case, the first POST decided
         try:
-            asked = self._asked or self._hook.inputs()
+            asked = self._asked or (yield Get(endpoints.inputs()))
         except CrewError as error:
             why = f"it is not known whether the service can continue executions ({error})"
         else:
@@ -218,16 +315,15 @@ class KickoffStart:
 
     def _is_not_continued(self, error: CrewError) -> bool:
         """Return whether the service only refused to continue an execution and started nothing."""
-        failed = self.record.added.get(CONTINUED)
         refused = isinstance(error, CrewNotFound) or (isinstance(error, CrewMissingInputs) and not error.names)
-        if not failed or not refused or not self.record.withdraw_if_refused(error):
+        if not self._failed or not refused:
             return False
         why = str(error).removesuffix(".")
-        self._log.warning("Execution %s is not continued: %s. Starting from the beginning", failed, why)
+        self._log.warning("Execution %s is not continued: %s. Starting from the beginning", self._failed, why)
         self._failed = None
         return True
 
-    def _adopt(self, continued_by: str) -> str:
+    def _adopt(self, continued_by: str) -> Steps[str]:
         """Reattach to the execution that continues the failed one, if this task started it; never start another.
 
         Until this is known, the record shows the POST as unanswered, so that no later try sends a second one.
@@ -236,7 +332,7 @@ class KickoffStart:
         if not self.record.same_request:
             raise outcomes.CrewTaskFailed(f"{said}, and the request has changed since. {WHAT_TO_CHECK}")
         try:
-            found = self._hook.client.send(endpoints.details(continued_by)).found or {}
+            found = (yield Get(endpoints.details(continued_by))).found or {}
         except CrewError as problem:
             raise outcomes.CrewTryFailed(f"{said}, and it is not known what started it ({problem})") from problem
         meta = found.get("meta")
@@ -247,61 +343,60 @@ class KickoffStart:
             raise outcomes.CrewTaskFailed(f"{said}, and this task did not start it. {WHAT_TO_CHECK}")
         self._log.info("%s, and an earlier try started it; reattaching to it", said)
         self.kickoff_id = continued_by
-        self.record.testify(continued_by)
         self.record.adopt(continued_by)
         tell_inbox(self._context, self.record, again=True)
         return continued_by
 
     # --- earlier tries ---
 
-    def _poll_earlier(self) -> Execution | CrewError:
+    def _poll_earlier(self) -> Steps[Execution | CrewError]:
         """Poll an earlier try's execution, once for all decisions that depend on it."""
         assert self.record.kickoff_id
         if self._seen is None:
-            self._seen = self._poll(self.record.kickoff_id)
+            self._seen = yield from self._poll(self.record.kickoff_id)
         return self._seen
 
-    def _poll(self, kickoff_id: str) -> Execution | CrewError:
+    def _poll(self, kickoff_id: str) -> Steps[Execution | CrewError]:
         """Poll the recorded execution; if the service knows it, record that it is no longer unknown."""
-        reply = self._poller.poll(kickoff_id)
+        reply = yield Poll(kickoff_id)
         if isinstance(reply, Execution) and self.record.newest.unknown_since:
-            self.record.mark_unknown_since(None)
-        return reply
+            self.record.mark(unknown_since=None)
+        return cast("Execution | CrewError", reply)
 
-    def _end_timed_out(self, kickoff_id: str) -> None:
+    def _end_timed_out(self, kickoff_id: str) -> Steps[None]:
         """Stop the execution after an earlier try's timeout and fail, unless it has completed or cannot be stopped."""
         said = f"An earlier try failed: {self.record.newest.timed_out}"
-        reply, fate = self._poll(kickoff_id), f"Execution {kickoff_id} has ended"
+        reply, fate = (yield from self._poll(kickoff_id)), f"Execution {kickoff_id} has ended"
         if not outcomes.is_over(reply):
-            try:
-                stopped = self._hook.stop(kickoff_id)
-            except CrewError as error:
+            stopped = yield Stop(kickoff_id, self.record.attempt.is_last)
+            if isinstance(stopped, CrewError):
                 raise outcomes.CrewTryFailed(
-                    f"{said}. {fate_of_stop(kickoff_id, error)}. A retry of this task stops it"
-                ) from error
+                    f"{said}. {fate_of_stop(kickoff_id, stopped)}. A retry of this task stops it"
+                ) from stopped
             if stopped:
                 fate = fate_of_stop(kickoff_id, stopped)
-            elif not outcomes.is_over(reply := self._poll(kickoff_id)):
-                self.record.mark_timed_out("")
+            elif not outcomes.is_over(reply := (yield from self._poll(kickoff_id))):
+                self.record.mark(timed_out="")
                 return
         if isinstance(reply, Execution) and reply.state is ExecutionState.COMPLETED:
             return
         raise outcomes.CrewTaskFailed(f"{said}. {fate}. {NO_RETRY}")
 
-    def _passed_at_its_end(self) -> str:
-        reply = self._poll_earlier() if self._task.budget.limits else None
+    def _passed_at_its_end(self) -> Steps[str]:
+        reply = (yield from self._poll_earlier()) if self._task.budget.limits else None
         if isinstance(reply, Execution) and reply.has_failed:
             return self._task.budget.passed_by(reply.usage)
         return ""
 
-    def _reattach(self) -> bool:
+    def _reattach(self) -> Steps[bool]:
         """Reattach to an earlier try's execution; return False if that execution failed."""
         self.kickoff_id = self.record.kickoff_id
-        reply = self._poll_earlier()
+        reply = yield from self._poll_earlier()
         if isinstance(reply, Execution) and reply.has_failed:
             why = shortened(reply.error or "")
             self._log.info("Execution %s of an earlier try failed: %s. Starting a new one", reply.kickoff_id, why)
-            self.record.mark_finished()
+            self._task.report(self._context, ExecutionState.ERROR, reply.kickoff_id, usage=reply.usage)
+            self.record.finish()
             self._failed = self.record.kickoff_id if self._may_continue else None
             return False
         seen = f"is {reply.state}" if isinstance(reply, Execution) else f"could not be polled ({reply})"
@@ -311,17 +406,9 @@ class KickoffStart:
     def _settle_unknown(self, sender: Sender) -> None:
         """Handle an earlier try's kickoff with no recorded outcome."""
         said = f"An earlier try sent a kickoff at {_sent_at(self.record.newest)} and its outcome is unknown"
-        if not self._may_send_again:
-            raise outcomes.CrewTaskFailed(f"{said}. {WHAT_TO_CHECK}")
-        changed = self.record.changes(sender)
-        asked_for = self._task.on_unknown_outcome == "retry"
-        if changed and (self.record.sent_by_another(sender) or not asked_for):
-            now = f"Connection {self._hook.crew_conn_id!r} has since changed ({', '.join(changed)})"
-            raise outcomes.CrewTaskFailed(f"{said}. {now}, so the service may not recognize it. {WHAT_TO_CHECK}")
-        if not asked_for and not self.record.same_request:
-            raise outcomes.CrewTaskFailed(
-                f"{said}; it was for a different request, so its key cannot be used. {WHAT_TO_CHECK}"
-            )
+        keyed, at_risk = self._hook.connection.idempotency_keys, self._task.on_unknown_outcome == "retry"
+        if why := self.record.why_not_again(sender, keyed=keyed, at_risk=at_risk):
+            raise outcomes.CrewTaskFailed(f"{said}; {why}. {WHAT_TO_CHECK}")
         if self._may_continue and self.record.same_request:
             self._failed = self.record.added.get(CONTINUED)
         self._log.warning("%s; sending it again", said)
@@ -335,16 +422,16 @@ class KickoffStart:
         keyed = self._hook.connection.idempotency_keys
         return self._task.on_unknown_outcome == "retry" or self.record.was_keyed(keyed=keyed)
 
-    def _leave_earlier_behind(self, sender: Sender) -> None:
+    def _leave_earlier_behind(self, sender: Sender) -> Steps[None]:
         """Stop a running execution that was started before the task was cleared or the request changed."""
         record = self.record
         why = "The task was cleared" if record.cleared else "The request has changed"
         if not record.kickoff_id:
             self._log.warning("%s; an earlier kickoff has an unknown outcome. Starting a new execution", why)
             return
-        over, fate = self._stop_earlier(record.kickoff_id, sender)
+        over, fate = yield from self._stop_earlier(record.kickoff_id, sender)
         if over:
-            record.mark_finished()
+            record.finish()
         elif not record.cleared and self._task.on_unknown_outcome != "retry":
             raise outcomes.CrewTryFailed(
                 f"{why} since execution {record.kickoff_id} was started. {fate}. No second execution is started while "
@@ -353,23 +440,22 @@ class KickoffStart:
             )
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
-    def _stop_earlier(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
+    def _stop_earlier(self, first_id: str, sender: Sender) -> Steps[tuple[bool, str]]:
         """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it."""
-        newest = self._task.newest_id(self._context, kickoff_id)
-        reply = self._poll_earlier() if newest == kickoff_id else self._poll(newest)
-        kickoff_id, over = newest, outcomes.is_over(reply)
+        kickoff_id = self._newest_id(first_id)
+        reply = yield from (self._poll_earlier() if kickoff_id == first_id else self._poll(kickoff_id))
+        over = outcomes.is_over(reply)
         if over or not self._task.cancel_on_kill:
             return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
-        try:
-            stopped = self._hook.stop(kickoff_id)
-        except CrewError as error:
-            return False, fate_of_stop(kickoff_id, error)
-        after = reply if stopped else self._poll(kickoff_id)
+        stopped = yield Stop(kickoff_id)
+        if isinstance(stopped, CrewError):
+            return False, fate_of_stop(kickoff_id, stopped)
+        after = reply if stopped else (yield from self._poll(kickoff_id))
         if isinstance(after, CrewNotFound):
-            return self._judge_unknown(kickoff_id, sender)
+            return (yield from self._judge_unknown(kickoff_id, sender))
         return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped)
 
-    def _judge_unknown(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
+    def _judge_unknown(self, kickoff_id: str, sender: Sender) -> Steps[tuple[bool, str]]:
         """Return whether an execution that could not be stopped counts as gone, and a sentence about its fate.
 
         A request through a gateway, to another deployment or with another token may also get "not found" for a running
@@ -377,20 +463,144 @@ class KickoffStart:
         grace period, whose start is recorded for later tries.
         """
         not_known = f"Execution {kickoff_id} could not be stopped: the service does not know it"
-        if self.record.sent_by_another(sender):
+        if sender.is_another(self.record.newest.sender):
             return False, f"{not_known}, at the connection's current address or with its current token"
         try:
-            self._hook.inputs()
+            yield Get(endpoints.inputs())
         except CrewError as error:
             return False, f"{not_known}, and does not answer GET /inputs ({error})"
         now, since = time.time(), self.record.newest.unknown_since
         if not since:
             since = now
-            self.record.mark_unknown_since(now)
+            self.record.mark(unknown_since=now)
         said = f"{not_known}, first noticed at {_utc(since)}"
         if now - since < GRACE_FOR_UNKNOWN_ID:
             return False, f"{said}; after {GRACE_FOR_UNKNOWN_ID:.0f} s, it counts as ended"
         return True, f"{said}, so it counts as ended"
+
+    # --- the wait, and its end ---
+
+    def watch(self, kickoff_id: str) -> Watch:
+        """Return a watch whose deadline is counted from now."""
+        task = self._task
+        return Watch(
+            kickoff_id=kickoff_id,
+            started=time.time(),
+            deadline=outcomes.deadline_of(self._context, task.timeout, task.execution_timeout),
+            poll_interval=outcomes.seconds(task.poll_interval, "poll_interval") or 10.0,
+            wait_past_pending=True,
+            ends_at_unknown=True,
+            budget=task.watched_budget,
+        )
+
+    def last_id(self) -> str | None:
+        """Return the recorded id, for a task that resumes without one."""
+        return self._read_record().kickoff_id
+
+    def wait(self, kickoff_id: str, **place: Any) -> Wait:
+        """Return the wait for the execution; `place` are further arguments of `Wait`."""
+        self._wait = Wait(self._task, self._worker, self.watch(kickoff_id), **place)
+        return self._wait
+
+    def end_of(self, wait: Steps[Execution]) -> Steps[Execution]:
+        """Take the steps of a wait; if they end without a result, fail so that a retry does what is right."""
+        try:
+            return (yield from wait)
+        except CrewExecutionFailed as failure:
+            where = ", from the failed task if the service supports that" if self._may_continue else ""
+            said = f"{failure}. A retry of this task starts a new execution{where}"
+            raise outcomes.CrewTryFailed(said) from failure
+        except CrewTimeout as timeout:
+            raise (yield from self._end_at(timeout)) from timeout
+        except CrewOverBudget as over:
+            # If this cannot be stored, a retry uses the service's figures.
+            passed, problem = over.passed, "The exceeded budget could not be recorded"
+            self._keep(lambda: self._read_record().mark(over_budget=passed), problem)
+            outcomes.fail_over_budget(self._worker.poller, over.kickoff_id, over.passed, self._log)
+
+    def _end_at(self, timeout: CrewTimeout) -> Steps[Exception]:
+        """Stop the execution if `cancel_on_kill` is set; return an error, final if a retry would start another one."""
+        kickoff_id = self.polled_id or ""
+        stopped: bool | CrewError | None = None
+        if self._task.cancel_on_kill:
+            # Recorded before the stop, because a retry that then finds the execution ended must not start another.
+            self._keep_timeout(str(timeout))
+            stopped = yield Stop(kickoff_id, self._attempt.is_last)
+        said = f"{timeout}. {fate_of_stop(kickoff_id, stopped)}"
+        if stopped is True:
+            return outcomes.CrewTaskFailed(f"{said}. {NO_RETRY}")
+        now = "A retry of this task waits for it again"
+        if isinstance(stopped, CrewError) and not isinstance(stopped, REFUSED):
+            now = "A retry of this task stops it, unless it has completed"
+        elif stopped is not None:
+            self._keep_timeout("")
+        return outcomes.CrewTryFailed(f"{said}. {now}")
+
+    def close(self, *, finished: bool = False) -> None:
+        """Record that the task has ended; if that fails, only log the error, so that the result is not lost.
+
+        :param finished: whether the execution has ended too
+        """
+        posts = self._worker.record.part(KICKOFF_STATE, None)  # with the end of the run, if the task has one
+        end = "The end of this task could not be stored"
+        self._keep(lambda: PostRecord(posts, self._attempt).close(finished=finished), end)
+
+    def _keep(self, change: Callable[[], None], problem: str) -> bool:
+        try:
+            change()
+        except CrewError as error:
+            self._log.warning("%s: %s", problem, error)
+            return False
+        return True
+
+    def _keep_timeout(self, message: str) -> bool:
+        return self._keep(lambda: self._read_record().mark(timed_out=message), "The timeout could not be recorded")
+
+    # --- a kill ---
+
+    def on_kill(self) -> None:
+        """Stop the execution when the task is killed, or reaches its execution timeout, in a worker."""
+        if kickoff_id := self.polled_id:
+            self._log.warning("The task was killed, and execution %s may still be running", kickoff_id)
+            self._stop_if_ended(kickoff_id)
+        elif self.sent_at:
+            self._log.error(
+                "The task was killed while a kickoff sent at %s was in progress, so its outcome is unknown: the "
+                "service may have started an execution. %s",
+                self.sent_at,
+                WHAT_TO_CHECK,
+            )
+
+    def _stop_if_ended(self, kickoff_id: str) -> None:
+        self._worker.stop_if_ended(
+            kickoff_id,
+            cancel_on_kill=self._task.cancel_on_kill,
+            has_ended=self._task.has_ended,
+            record=partial(self._record_ending, kickoff_id),
+        )
+
+    def _record_ending(self, kickoff_id: str, ending: outcomes.Ending) -> bool:
+        """Record the end of the task before its execution is stopped; return whether that may happen.
+
+        A kill needs no record, except by a clear: after one that is for good, no retry could start another execution.
+        """
+        if ending is outcomes.Ending.TIMEOUT:
+            limit = f"The task reached its execution_timeout of {self._task.execution_timeout}"
+            return self._keep_timeout(limit) or self._attempt.is_last
+        if ending is outcomes.Ending.CLEARED:
+            self._record_clear(kickoff_id)
+        return True
+
+    def _record_clear(self, kickoff_id: str) -> None:
+        """Record a clear of the running task, so that its next try, which looks like a retry, starts another one."""
+
+        def mark() -> None:
+            record = self._read_record()
+            # Otherwise, the interrupted code is about to record the id.
+            if record.kickoff_id and self._newest_id(record.kickoff_id) == kickoff_id:
+                record.mark(cleared=True)
+
+        self._keep(mark, "The clear could not be recorded")
 
     # --- a try that ends without an execution ---
 
@@ -402,6 +612,14 @@ class KickoffStart:
         if not open_posts:
             return "No execution was started"
         return f"This try started nothing, but {'; '.join(map(_left_by, open_posts[:3]))}"
+
+
+def _advice(error: CrewError) -> str:
+    if isinstance(error, CrewUnauthorized):
+        return "Check the connection's token. "
+    if isinstance(error, CrewWebPage):
+        return "If it stays so, this is not a crew deployment: check the connection's Host. "
+    return "Check the connection's Host, including its path. " if isinstance(error, CrewNotFound) else ""
 
 
 def _left_by(post: StoredPost) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import XComArg
 
-from airflow_crew_provider.api.answers import FIELDS, ReviewAnswer, reads_like_approval
+from airflow_crew_provider.api.answers import FIELDS, ReviewAnswer
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.compat.arguments import TaskArguments
@@ -19,6 +19,7 @@ from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.resume.sending import Resuming
 from airflow_crew_provider.stored_names import EXECUTION_ID_KEY, RESUME_KEY
+from airflow_crew_provider.task.drive import Worker
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence, fail_task
 from airflow_crew_provider.wait.task import CrewTask, push_execution, push_execution_of
 from airflow_crew_provider.wait.watch import COMPLETED
@@ -80,28 +81,21 @@ class CrewResumeOperator(HidesRecords, CrewTask):
     def execute(self, context: Any) -> str:
         """Send the answer, unless an earlier run of this task has already sent it."""
         try:
-            completed = self._completed()
-            if completed is not None:
-                return self._pass_on(context, completed)
-            answer = self._answer()
-            resuming = Resuming(context, self, answer, checked_webhooks(self.webhooks))
-            kickoff_id = resuming.send_once()
-            decided_at = record_of(self.review, "review").get("decided_at") if self.review is not None else None
-            said = {"decided_at": decided_at, **resuming.said(kickoff_id).to_json()}
+            review = record_of(self.review, "review") if self.review is not None else None
+            if review and review.get("state") == COMPLETED:
+                return self._pass_on(context, review)
+            answer, worker = self._answer(review), Worker(self.hook, self.log, context)
+            resuming = Resuming(self, worker, answer, checked_webhooks(self.webhooks))
+            kickoff_id = worker.drive(resuming.send_once())
+            given = review or {}
+            said = {"decided_at": given.get("decided_at"), **resuming.said(kickoff_id).to_json()}
             self.report(context, ExecutionState.RUNNING, kickoff_id, execution_id=answer.execution_id)
             context["ti"].xcom_push(key=RESUME_KEY, value=said)
             context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=answer.execution_id)
-            push_execution(context, self.hook, kickoff_id, answer.execution_id, self._view)
+            push_execution(context, self.hook, kickoff_id, answer.execution_id, given.get("view"))
         except CrewError as error:
             fail_task(error)
         return kickoff_id
-
-    def _completed(self) -> Json | None:
-        """Return the completed record that a review passed on; None for a person's answer."""
-        if self.review is None:
-            return None
-        given = record_of(self.review, "review")
-        return given if given.get("state") == COMPLETED else None
 
     def _pass_on(self, context: Any, completed: Json) -> str:
         kickoff_id, execution_id = completed.get("kickoff_id") or "", completed.get("execution_id") or ""
@@ -112,21 +106,11 @@ class CrewResumeOperator(HidesRecords, CrewTask):
         push_execution_of(context, self.crew_conn_id, completed, self.log)
         return kickoff_id
 
-    @property
-    def _view(self) -> str | None:
-        """The path of the execution's page, if the review contains it."""
-        return record_of(self.review, "review").get("view") if self.review is not None else None
-
-    def _answer(self) -> ReviewAnswer:
-        given = [name for name in FIELDS if getattr(self, name) is not None]
-        if self.review is not None and given:
+    def _answer(self, review: Json | None) -> ReviewAnswer:
+        fields = {name: getattr(self, name) for name in FIELDS}
+        given = [name for name, value in fields.items() if value is not None]
+        if review is not None and given:
             raise CrewInvalidInput(
                 f"Pass either review or the four fields, not both ({', '.join(given)}); nothing was sent"
             )
-        source = record_of(self.review, "review") if self.review is not None else {n: getattr(self, n) for n in FIELDS}
-        answer = ReviewAnswer.of(source)
-        if answer.outcome is None and answer.is_approve and not reads_like_approval(answer.human_feedback):
-            self.log.warning(
-                "The approval contains text. A live deployment decides by the text alone and may run the task again"
-            )
-        return answer
+        return ReviewAnswer.of(fields if review is None else review)

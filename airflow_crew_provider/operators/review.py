@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
-from airflow_crew_provider.api.asks import DENY
+from airflow_crew_provider.api.asks import APPROVE, DENY
 from airflow_crew_provider.compat.arguments import QuestionArguments
-from airflow_crew_provider.compat.retries import at_least
-from airflow_crew_provider.flows.questions import feedback_hint
+from airflow_crew_provider.compat.rendered_fields import HidesRecords
+from airflow_crew_provider.compat.retries import at_least, mapped_at_least
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.review import airflow_form, answer, people
-from airflow_crew_provider.review.airflow_form import form_params
-from airflow_crew_provider.review.decision import Decision, ReviewRules
-from airflow_crew_provider.review.question import AskingTask, Question
+from airflow_crew_provider.questions import Draft
+from airflow_crew_provider.review import people
+from airflow_crew_provider.review.airflow_form import form_params, own_params
+from airflow_crew_provider.review.decision import ReviewPolicy, ReviewRules, begin_review, end_review
+from airflow_crew_provider.review.people import REVISE
+from airflow_crew_provider.review.question import AskingTask, resume_question
+from airflow_crew_provider.task.drive import drive
+from airflow_crew_provider.task.store import record_of
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 from airflow_crew_provider.wait.task import push_execution_of
 from airflow_crew_provider.wait.watch import COMPLETED
 
-APPROVE, REVISE = "approve", "revise"
 
-
-class CrewReviewOperator(AskingTask):
+class CrewReviewOperator(HidesRecords, AskingTask):
     """Show a draft or an agent's question to a person and return the review, without holding a worker slot meanwhile.
 
     A completed record needs no review: the task returns it, and `CrewResumeOperator` passes it on.
@@ -93,69 +95,59 @@ class CrewReviewOperator(AskingTask):
         given: dict[str, Any] = {**kwargs}
         if "defaults" in given and given["defaults"] in (options[0], [options[0]]):  # named as in HITLOperator
             on_timeout = given.pop("defaults") and APPROVE
-        response_timeout = people.response_time(response_timeout)
-        policy = people.deadline_policy(on_timeout, response_timeout)
-        people.tool_policy(on_tool_timeout, response_timeout)
-        if auto_approve is not None and not callable(auto_approve):
-            raise ValueError(f"auto_approve must be a function of the pending record, not {auto_approve!r}")
-        escalation = people.Escalation.of(escalate, people.reviewers(assigned_users), response_timeout)
-        people.refuse_foreign(options, given)
-        answer.refuse_bad_policy(output_schema, on_schema_mismatch)
+        policy = ReviewPolicy.of(
+            options=options,
+            on_timeout=on_timeout,
+            on_tool_timeout=on_tool_timeout,
+            response_timeout=response_timeout,
+            assigned_users=assigned_users,
+            escalate=escalate,
+            approvals=approvals,
+            auto_approve=auto_approve,
+            allow_edit=allow_edit,
+            output_schema=output_schema,
+            on_schema_mismatch=on_schema_mismatch,
+        )
+        people.refuse_foreign(given)
         # A retry asks again after a crash; a person's decision or a missed deadline ends the task for good.
         given = {**at_least(given.get("default_args")), **given}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # HITLOperator warns that execution_timeout limits the person; see below
-            super().__init__(
-                subject="" if subject is None else subject,
-                body=body,
-                options=list(options),
-                defaults=[options[0] if policy == APPROVE else options[1]] if policy != "fail" else None,
-                response_timeout=response_timeout,
-                assigned_users=escalation.users,  # type: ignore[arg-type]
-                **given,
-            )
-        self._keep_timeouts_apart(response_timeout)
+        super().__init__(subject="" if subject is None else subject, body=body, **policy.form_arguments, **given)
         # Set here, because Airflow passes the DAG's params, if any, to `params`.
-        self.params = form_params(self, feedback_hint({}))
-        self.words = list(options)
+        self.params = form_params(own_params(self), Draft.hint)
+        self.policy = policy
         self.pending: Any = pending
         self.previous: Any = previous
         self.previous_task = task_of_review(previous)
         self.round_number = people.counted(round_number, "round_number")
         self.max_rounds = people.counted(max_rounds, "max_rounds")
-        self.on_timeout = policy
+        self.on_timeout = on_timeout
         self.on_tool_timeout = on_tool_timeout
         self.auto_approve = auto_approve
-        self.escalation = escalation
-        self.approvals = people.needed_approvals(approvals, escalation.users, allow_edit=allow_edit)
+        self.approvals = approvals
         self.allow_edit = allow_edit
-        self.skip_completed = skip_completed
         self.output_schema = output_schema
         self.on_schema_mismatch = on_schema_mismatch
+        self.skip_completed = skip_completed
         self.crew_conn_id = crew_conn_id
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a mapped task, with the same default retries."""
+        return mapped_at_least(super().partial(**kwargs), kwargs)
 
     def rules(self) -> ReviewRules:
         """Return the rules for the review, from the task's rendered arguments."""
         upstream, whole = sorted(self.upstream_task_ids), "the record passed to this task"
         if len(upstream) == 1:
             whole = f"the XCom `return_value` of task `{upstream[0]}`"
-        return ReviewRules(
+        return ReviewRules.by_task(
+            self,
+            self.policy,
             pending=self.pending,
             previous=self.previous,
             previous_task=self.previous_task,
             round_number=self.round_number,
             max_rounds=self.max_rounds,
-            words=self.words,
-            on_timeout=self.on_timeout,
-            on_tool_timeout=self.on_tool_timeout,
-            auto_approve=self.auto_approve,
-            allow_edit=self.allow_edit,
-            approvals=self.approvals,
-            escalation=self.escalation,
-            may_answer=self.escalation.may_answer,
-            users=self.escalation.ids,
-            output_schema=self.output_schema,
-            on_schema_mismatch=self.on_schema_mismatch,
             crew_conn_id=self.crew_conn_id,
             whole=whole,
         )
@@ -163,40 +155,26 @@ class CrewReviewOperator(AskingTask):
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Ask the person; a completed record needs no review and is returned."""
-        return self.begin(context)
-
-    def begin(self, context: Any) -> Any:
-        """Do the work of `execute`, which Airflow does not allow another task to call."""
         rules = self.rules()
         pending = rules.record()
         if pending["state"] == COMPLETED:
             return self._pass_on(pending)
         push_execution_of(context, self.crew_conn_id, pending, self.log)
-        question, shown = Question(context, self, rules, begins=True), rules.shown(pending)
-        return Decision(question, shown).decide_without_person() or question.go_on(shown)
+        stored = record_of(context)
+        return drive(begin_review(stored, self, context, rules, pending), stored)
+
+    @ends_in_a_sentence
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        """Continue with an answer, or without one."""
+        stored, resume = record_of(context), partial(super().resume_execution, next_method, next_kwargs, context)
+        return drive(resume_question(stored, self, context, self.rules, next_kwargs, resume), stored)
 
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, step: bool = False
     ) -> Json:
         """Return the review, or ask again if the answer is invalid."""
-        question = Question(context, self, self.rules())
-        # Release 0.1 did not store what was shown.
-        shown = shown or answer.shown_draft(question.rules.record())
-        question.hold_to(shown)
-        decision = Decision(question, shown, until)
-        # Asking again removes a default answer that Airflow gave before an escalation step or a clear.
-        early = step or question.record.began_after(answer.identity_of(shown), event.get("responded_at"))
-        if airflow_form.is_old_default(event, None if early else question.rules.at_deadline(shown)):
-            if early:
-                question.ask(shown, until)
-            event = {"error_type": "timeout"}
-        if event.get("error_type") == "timeout":
-            if step:
-                question.look_again(shown, until)
-            event = decision.end_at_deadline()
-        if event.get("error_type") == "unknown":
-            self.process_trigger_event_error(event)
-        return decision.decide(event)
+        stored = record_of(context)
+        return drive(end_review(stored, self, context, self.rules(), event, until, shown, step=step), stored)
 
     def _pass_on(self, completed: Json) -> Json:
         said = f"Execution {completed.get('execution_id')} has completed; there is nothing to review"

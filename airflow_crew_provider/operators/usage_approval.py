@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.budget import (
     ASK,
     FAIL,
@@ -20,21 +22,24 @@ from airflow_crew_provider.api.budget import (
 )
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat.arguments import QuestionArguments
-from airflow_crew_provider.compat.retries import at_least
+from airflow_crew_provider.compat.rendered_fields import HidesRecords
+from airflow_crew_provider.compat.retries import at_least, mapped_at_least
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
-from airflow_crew_provider.review.answer import identity_of, notice, problem_with
+from airflow_crew_provider.review.answer import problem_with
 from airflow_crew_provider.review.people import Escalation, response_time, reviewers
-from airflow_crew_provider.review.question import AskingTask, Question
+from airflow_crew_provider.review.question import AskingTask, Question, people_of, resume_question
 from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, facts_of
+from airflow_crew_provider.task.drive import Steps, drive
+from airflow_crew_provider.task.store import record_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
 from airflow_crew_provider.wait.output import REPORT_USAGE, still_there
 from airflow_crew_provider.wait.task import push_execution_of
 
 
-class CrewUsageApprovalOperator(AskingTask):
+class CrewUsageApprovalOperator(HidesRecords, AskingTask):
     """Return a completed record, but first get a person's approval if its execution used more than the DAG allows.
 
     On approval, the task passes the record on unchanged. On rejection, the task and those downstream are skipped, or
@@ -85,10 +90,9 @@ class CrewUsageApprovalOperator(AskingTask):
             subject="",
             options=[APPROVE, REJECT],
             response_timeout=timeout,
-            assigned_users=users,  # type: ignore[arg-type]
+            assigned_users=users,
             **given,
         )
-        self._keep_timeouts_apart(timeout)
         self.params = airflow_form.no_params()
         self.completed: Any = completed
         self.max_total_tokens = max_total_tokens
@@ -98,9 +102,14 @@ class CrewUsageApprovalOperator(AskingTask):
         self.crew_conn_id = crew_conn_id
         self.escalation = Escalation.of((), users, timeout)
 
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a mapped task, with the same default retries."""
+        return mapped_at_least(super().partial(**kwargs), kwargs)
+
     def rules(self) -> UsageRules:
         """Return the rules for the question, from the task's rendered arguments."""
-        return UsageRules(self.completed, self.budget, self.escalation)
+        return UsageRules(self.completed, self.budget, self.escalation, people_of(self.assigned_users), self.defaults)
 
     @property
     def budget(self) -> Budget:
@@ -114,28 +123,33 @@ class CrewUsageApprovalOperator(AskingTask):
         record = rules.record()
         if record.get("execution_id"):
             push_execution_of(context, self.crew_conn_id, record, self.log)
-        if self._needs_a_person(record):
-            Question(context, self, rules, begins=True).go_on(facts_of(record))
+        stored, shown = record_of(context), facts_of(record)
+        question = Question(stored, context, self, rules, begins=True)
+        # A question that is open is decided by its answer, even if the DAG's limits have been edited since.
+        if question.record.is_open_for(DraftId.of(shown)) or self._needs_a_person(record):
+            drive(question.go_on(shown), stored)
         used = " and ".join(used_in(judged(record.get("usage"))))
         said = f"used {used}" if used else "reports no usage"
         self.log.info("Execution %s %s; nobody was asked", record.get("execution_id"), said)
         return record
+
+    @ends_in_a_sentence
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        """Continue with an answer, or without one."""
+        stored, resume = record_of(context), partial(super().resume_execution, next_method, next_kwargs, context)
+        return drive(resume_question(stored, self, context, self.rules, next_kwargs, resume), stored)
 
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, **_: Any
     ) -> Json:
         """Return the record if it was approved; otherwise skip or fail."""
         assert shown is not None
-        question = Question(context, self, self.rules())
-        if late := airflow_form.too_late(event, until):
-            self.log.warning("%s", late)
-            if event.get("chosen_options") == [REJECT] and self.defaults == [APPROVE]:
-                question.record.close()
-                raise CrewTaskFailed(
-                    f"After the deadline, {airflow_form.name_of(event)} rejected the output of execution "
-                    f"{shown['execution_id']}, so it was not approved at the deadline. It is not passed on; the "
-                    "service still has it"
-                )
+        stored = record_of(context)
+        return drive(self._decided(Question(stored, context, self, self.rules()), event, until, shown), stored)
+
+    def _decided(self, question: Question[UsageRules], event: Json, until: str | None, shown: Json) -> Steps[Json]:
+        question.hold_to(shown)
+        if question.came_too_late(shown, until, event):
             event = airflow_form.deadline_event(self.defaults) if self.defaults else {"error_type": "timeout"}
         if event.get("error_type") == "timeout" or airflow_form.is_old_default(event, self.defaults):
             question.record.close()
@@ -145,14 +159,14 @@ class CrewUsageApprovalOperator(AskingTask):
             )
         if event.get("error_type") == "unknown":
             self.process_trigger_event_error(event)
+        question.refuse_late_approval(shown, event)
         problem = problem_with(event, self.options, (), None)
-        who = airflow_form.name_of(event)
         if problem:
-            self.log.warning("The answer from %s is not accepted because %s. Asking again", who, problem)
-            question.ask(shown, until, notice(who, problem))
+            yield from question.refuse(shown, until, event, problem)
         record = self._approved(shown) if event["chosen_options"] == [APPROVE] else None
         question.record.close()
-        said = f"{who} chose to {event['chosen_options'][0]} the output of execution {shown['execution_id']}"
+        who, chosen = airflow_form.name_of(event), event["chosen_options"][0]
+        said = f"{who} chose to {chosen} the output of execution {shown['execution_id']}"
         if record is None:
             raise (CrewTaskFailed if self.fail_on_reject else AirflowSkipException)(said)
         self.log.info("%s", said)
@@ -170,7 +184,7 @@ class CrewUsageApprovalOperator(AskingTask):
     def _approved(self, shown: Json) -> Json:
         """Return the record that was approved; fail if the task now has another one."""
         now = record_or_none(self.completed) or {}
-        if now and identity_of(facts_of(now)) == identity_of(shown):
+        if now and DraftId.of(facts_of(now)) == DraftId.of(shown):
             return now
         by_now = f"that of execution {now.get('execution_id')}" if now else "gone"
         raise CrewTaskFailed(

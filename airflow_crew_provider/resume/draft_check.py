@@ -8,21 +8,26 @@ the number of the question decides.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
 
-from airflow_crew_provider.api.answers import Draft, ReviewAnswer, hash_of
+from airflow_crew_provider.api.answers import APPROVAL, DraftId, ReviewAnswer, hash_of
 from airflow_crew_provider.api.asks import task_of
 from airflow_crew_provider.api.values import is_uuid
+from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError
+from airflow_crew_provider.inbox.messages import Registration
+from airflow_crew_provider.inbox.source import has_asked
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.resume.record import SentAnswer
+from airflow_crew_provider.task.attempt import Relation
+from airflow_crew_provider.task.drive import Pause, Poll, PollPatiently, Steps, Worker
+from airflow_crew_provider.task.record import SentAnswer, StoredPost
+from airflow_crew_provider.wait.narrator import in_few_words
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
-from airflow_crew_provider.wait.poller import Poller
-from airflow_crew_provider.wait.watch import in_few_words, is_transient
+from airflow_crew_provider.wait.watch import is_transient
 
 
 class CrewAnswerNotTaken(CrewTaskFailed):
@@ -44,7 +49,7 @@ class Verdict(StrEnum):
     HIDDEN = "hidden"  # the service does not show the execution
 
 
-def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: bool) -> Verdict:
+def judge(answer: ReviewAnswer, draft: DraftId, seen: Execution, *, sent_before: bool) -> Verdict:
     """Compare the answered draft with the one in the service's status.
 
     Live deployments do not show a draft, but each of their questions has its own task id, so an answer cannot reach
@@ -84,29 +89,48 @@ def _task_of(seen: Execution) -> str | None:
 SHORTEST, LONGEST = 0.2, 5.0
 
 
+@dataclass(frozen=True)
+class OpenRound:
+    """A request for the number of an execution's open question; the result is as of `Poller.open_round`."""
+
+    seen: Execution
+
+    def do(self, worker: Worker) -> int | None:
+        return worker.poller.open_round(self.seen)
+
+
 class DraftCheck:
-    """Decides whether an answer may be sent, based on its record and the service's status.
+    """Decides whether an answer may be sent, based on its record and the service's status, as steps.
 
     :param record: the record of this answer's POSTs
     :param lag: how many seconds a status may lag behind a POST
+    :param clock: returns the time, in epoch seconds
     """
 
-    def __init__(self, poller: Poller, answer: ReviewAnswer, record: PostRecord, lag: float) -> None:
-        self._poller, self._answer, self._record, self._lag = poller, answer, record, lag
+    def __init__(
+        self,
+        hook: ConnectedCrew,
+        answer: ReviewAnswer,
+        record: PostRecord,
+        lag: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._hook, self._answer, self._record, self._lag, self._clock = hook, answer, record, lag, clock
         # Read these now, because another POST replaces the record.
         self.sent_before, self._unsettled = record.same_request, record.earlier is Earlier.UNKNOWN
         before = SentAnswer.of(record.newest)
         self.draft = answer.draft(before.draft_sha256 if self.sent_before else None)
-        self.was_keyed = record.was_keyed(keyed=poller.hook.connection.idempotency_keys)
-        self._patience = poller.hook.connection.deployment.kickoff_timeout
+        self.was_keyed = record.was_keyed(keyed=hook.connection.idempotency_keys)
+        self._patience = hook.connection.deployment.kickoff_timeout
         # Another POST with the same key must be identical.
         self._sends_hash = before.sends_hash and self.sent_before
+        self._leaves_out_comment = before.leaves_out_comment and self.sent_before
         self._open_round = before.open_round if self.sent_before else None
 
     @property
     def resumed_at(self) -> float:
         """The time at which the service accepted the answer, in epoch seconds."""
-        return SentAnswer.of(self._record.newest).resumed_at or time.time()
+        return SentAnswer.of(self._record.newest).resumed_at or self._clock()
 
     @property
     def noted(self) -> Json:
@@ -115,6 +139,7 @@ class DraftCheck:
             self.draft.output_sha256,
             self._patience,
             self._sends_hash,
+            self._leaves_out_comment,
             self._open_round,
             self._answer.execution_id,
             self._answer.crew_task_id,
@@ -126,17 +151,24 @@ class DraftCheck:
         """The hash that makes the service refuse the answer if another draft is waiting when it arrives."""
         return self._answer.output_sha256 if self._sends_hash else None
 
-    def check_before_sending(self, sender: Sender) -> bool:
+    @property
+    def feedback_to_send(self) -> str:
+        """The text to send: a live deployment would take a comment on an approved draft for a revision."""
+        return APPROVAL if self._leaves_out_comment else self._answer.human_feedback
+
+    def check_before_sending(self, sender: Sender) -> Steps[bool]:
         """Return whether an earlier try sent the answer; raise an error if it must not be sent."""
-        seen = self._look() if self.sent_before and self.was_keyed else self._look_when_settled()
+        seen = yield from (self._look() if self.sent_before and self.was_keyed else self._look_when_settled())
         verdict = judge(self._answer, self.draft, seen, sent_before=self.sent_before)
-        if seen.is_live and not self.sent_before and (taken := self._other_answer_taken()):
-            raise CrewAnswerNotTaken(self._answered(taken))
+        if seen.is_live and not self.sent_before and (other := self._other_answer()):
+            self._refuse_second(other)
         if verdict is Verdict.SEND and self.sent_before and self._may_see_same_text:
-            verdict = self._judge_by_round(seen)
+            verdict = yield from self._judge_by_round(seen)
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self.sent_before)
+        if seen.is_live and not self.sent_before:
+            self._leaves_out_comment = self._answer.approves_with_comment and is_uuid(self._answer.crew_task_id)
         if verdict is Verdict.HIDDEN:
-            raise CrewTryFailed(self._not_shown(in_few_words(self._poller.hook.mask(seen.raw_state))))
+            raise CrewTryFailed(self._not_shown(in_few_words(self._hook.mask(seen.raw_state))))
         takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # or a tool's changed arguments
         if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
             raise CrewTaskFailed(self._takes_no_edit())
@@ -150,29 +182,31 @@ class DraftCheck:
             raise (CrewEditTooLate if self._is_revised(seen) else CrewAnswerNotTaken)(self._not_waiting(seen))
         if self.draft.waits_in(seen):
             self.draft = self._answer.draft(hash_of(seen))
-            self._open_round = self._round_of(seen)
+            self._open_round = yield from self._round_of(seen)
         return False
 
-    def was_taken_after_all(self, error: CrewError) -> bool:
+    def was_taken_after_all(self, error: CrewError) -> Steps[bool]:
         """Return whether a refusal only means that an earlier POST arrived; with a key, a resent POST is accepted."""
         if not self.sent_before or self.was_keyed or not isinstance(error, CrewBadRequest):
             return False
-        verdict = judge(self._answer, self.draft, self._look(), sent_before=True)
-        return verdict is Verdict.TAKEN or (verdict is Verdict.SEND and self._no_longer_waits(time.time() + self._lag))
+        verdict = judge(self._answer, self.draft, (yield from self._look()), sent_before=True)
+        if verdict is Verdict.SEND:
+            return (yield from self._no_longer_waits(self._clock() + self._lag))
+        return verdict is Verdict.TAKEN
 
-    def came_too_late(self, error: CrewError) -> bool:
+    def came_too_late(self, error: CrewError) -> Steps[bool]:
         """Return whether an edit was refused because its draft was answered between the poll and the POST."""
         if self._answer.edit is None or self.sent_before or not isinstance(error, CrewBadRequest):
             return False
-        seen: Any = self._poller.poll(self.draft.execution_id)
+        seen = yield Poll(self.draft.execution_id)
         return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
 
-    def is_still_open(self, error: CrewError) -> bool:
+    def is_still_open(self, error: CrewError) -> Steps[bool]:
         """Return whether a tool's changed arguments were refused, in which case its question is still open."""
         given = self._answer.in_the_middle and self._answer.edit and not self.sent_before
         if not given or not isinstance(error, CrewBadRequest):
             return False
-        seen: Any = self._poller.poll(self.draft.execution_id)
+        seen = yield Poll(self.draft.execution_id)
         return isinstance(seen, Execution) and self.draft.waits_in(seen)
 
     def _is_revised(self, seen: Execution) -> bool:
@@ -186,28 +220,48 @@ class DraftCheck:
         at = {ExecutionState.PENDING: _task_of(seen), ExecutionState.RUNNING: now}.get(seen.state)
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
-    def wait_until_answered(self) -> bool:
+    def wait_until_answered(self) -> Steps[bool]:
         """Wait until the status no longer shows the draft as waiting; return False if it still does after the lag."""
         return self._no_longer_waits(self.resumed_at + self._lag)
 
-    def _no_longer_waits(self, until: float) -> bool:
-        began = time.time()
-        while (now := time.time()) < until:
-            seen: Any = self._poller.poll(self.draft.execution_id, until - now + 1)
+    def _no_longer_waits(self, until: float) -> Steps[bool]:
+        began = self._clock()
+        while (now := self._clock()) < until:
+            seen = yield Poll(self.draft.execution_id, until - now + 1)
             if isinstance(seen, Execution) and seen.state_is_known and not self.draft.waits_in(seen):
                 return True
-            time.sleep(min(_pause(now - began), max(0.0, until - time.time())))
+            yield Pause(min(_pause(now - began), max(0.0, until - self._clock())))
         return False
 
-    def _other_answer_taken(self) -> SentAnswer | None:
-        """Return another answer to the same question that the service has accepted, if its id is not used again.
+    def _other_answer(self) -> StoredPost | None:
+        """Return another answer that has reached the same question, or may still reach it.
 
-        A live deployment does not show this, and might apply a second answer; the id of a Flow's question is a name.
+        A live deployment does not show this, and might apply a second answer. The id of a Flow's question is a name: a
+        later question may have it too, so an answer that the service has accepted does not count.
         """
-        posts = self._record.newest.unsettled if is_uuid(self._answer.crew_task_id) else ()
-        taken = (SentAnswer.of(post) for post in posts if post.kickoff_id)
-        question = self._answer.execution_id, self._answer.crew_task_id
-        return next((each for each in taken if (each.execution_id, each.crew_task_id) == question), None)
+        posts, question = self._record.newest.unsettled, (self._answer.execution_id, self._answer.crew_task_id)
+        may_count = (post for post in posts if is_uuid(self._answer.crew_task_id) or not post.kickoff_id)
+        asked = ((post, SentAnswer.of(post)) for post in may_count)
+        return next((post for post, sent in asked if (sent.execution_id, sent.crew_task_id) == question), None)
+
+    def _refuse_second(self, other: StoredPost) -> None:
+        """Refuse a second answer, unless the first one is lost and a user has cleared the task after this message.
+
+        Once the execution has asked its next question, this one is no longer open, so no answer is sent at all. That
+        question goes to the address that only the lost answer named. The status shows nothing: it reads the same
+        before and after an answer, whose continuation has another id.
+        """
+        record, noted = self._record, SentAnswer.of(self._record.newest)
+        registration = Registration.of(other.inbox)
+        if not other.kickoff_id and not noted.moved_on and registration and has_asked(registration.id):
+            record.note(moved_on=True)
+        noted = SentAnswer.of(record.newest)
+        if not other.kickoff_id and not noted.moved_on:
+            if noted.told and record.attempt.relation_to(noted.told) is Relation.CLEAR:
+                return
+            if not noted.told:
+                record.note(told=record.attempt.as_dict())
+        raise CrewAnswerNotTaken(self._answered(other, moved_on=noted.moved_on))
 
     def _is_taken_by_now(self, seen: Execution, verdict: Verdict, sender: Sender) -> bool:
         by_key = self.was_keyed and seen.state is not ExecutionState.PENDING
@@ -229,45 +283,49 @@ class DraftCheck:
         moves_on = self._answer.is_approve is True and self._answer.outcome is None
         return not (self.was_keyed or self._answer.in_the_middle or moves_on)
 
-    def _judge_by_round(self, seen: Execution) -> Verdict:
+    def _judge_by_round(self, seen: Execution) -> Steps[Verdict]:
         """Compare the numbers of the waiting and the answered question, whose drafts are identical."""
-        now = self._round_of(seen)
+        now = yield from self._round_of(seen)
         if now is None or self._open_round is None:
             raise CrewTaskFailed(self._unknown("It is not known whether the crew has written the same text again."))
         return Verdict.SEND if now == self._open_round else Verdict.TAKEN
 
-    def _round_of(self, seen: Execution) -> int | None:
+    def _round_of(self, seen: Execution) -> Steps[int | None]:
+        if not self._may_see_same_text or seen.is_live:
+            return None
         try:
-            return self._poller.open_round(seen) if self._may_see_same_text and not seen.is_live else None
+            number: int | None = yield OpenRound(seen)
+            return number
         except CrewError as error:
             is_reported = is_transient(error) and type(error) is not CrewProtocolError
             if not self.sent_before or not is_reported:
                 return None  # not reported, e.g. behind a gateway, or only needed if this answer is lost
             raise CrewTryFailed(self._not_shown(str(error))) from error
 
-    def _look(self) -> Execution:
+    def _look(self) -> Steps[Execution]:
         try:
-            return self._poller.poll_patiently(self._answer.execution_id)
+            seen: Execution = yield PollPatiently(self._answer.execution_id)
+            return seen
         except (CrewNotFound, CrewProtocolError) as error:
             raise CrewTryFailed(self._not_shown(str(error))) from error
 
-    def _look_when_settled(self) -> Execution:
+    def _look_when_settled(self) -> Steps[Execution]:
         """Poll until the result is conclusive.
 
         A waiting draft proves nothing while a lost POST may still arrive. A running crew proves nothing until even a
         lagging status would show its draft.
         """
-        began = time.time()
+        began = self._clock()
         sent = SentAnswer.of(self._record.newest)
         arrives_until = sent.arrives_until(self._patience, self._lag) if self._unsettled else began
         lags_until = began + self._lag
         while True:
-            seen, now = self._look(), time.time()
+            seen, now = (yield from self._look()), self._clock()
             waits = now < arrives_until and self.draft.waits_in(seen)
             works = now < lags_until and seen.state is ExecutionState.RUNNING and not seen.is_live
             if not (waits or works):
                 return seen
-            time.sleep(_pause(now - began))
+            yield Pause(_pause(now - began))
 
     # --- messages ---
 
@@ -291,15 +349,27 @@ class DraftCheck:
             "the new draft"
         )
 
-    def _answered(self, taken: SentAnswer) -> str:
-        at = datetime.fromtimestamp(taken.resumed_at or taken.intended_at, UTC)
+    def _answered(self, other: StoredPost, *, moved_on: bool) -> str:
+        sent = SentAnswer.of(other)
+        at = datetime.fromtimestamp(sent.resumed_at or sent.intended_at, UTC)
+        question = f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id}"
+        seen = "; its response was lost, but the execution has continued since" if moved_on else ""
+        by = f"({sent.decision}, {at:%Y-%m-%d %H:%M} UTC{seen}) by an earlier run of this task"
+        if other.kickoff_id or moved_on:
+            return (
+                f"{question} was already answered {by}. This answer was not sent and changed nothing; clear the "
+                "kickoff to start again"
+            )
         return (
-            f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id} was already answered "
-            f"({taken.decision}, {at:%Y-%m-%d %H:%M} UTC) by an earlier run of this task. This answer was not sent and "
-            "changed nothing; clear the kickoff to start again"
+            f"{question} may already have been answered {by}, whose response was lost. This answer was not sent and "
+            "changed nothing; to send it, clear this task once more"
         )
 
     def _not_waiting(self, seen: Execution) -> str:
+        for post in self._record.newest.unsettled:
+            sent = SentAnswer.of(post)
+            if post.kickoff_id and self.draft == (sent.execution_id, sent.crew_task_id, sent.draft_sha256):
+                return self._answered(post, moved_on=False)
         return (
             f"Execution {self._answer.execution_id} is not waiting for an answer; it is {seen.state}: it was answered "
             "elsewhere, or it was stopped. This answer was not sent"

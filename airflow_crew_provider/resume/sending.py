@@ -10,23 +10,24 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
 
 from airflow_crew_provider.api.answers import ReviewAnswer
-from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewOutcomeUnknown
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.kickoff import request
-from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, fingerprint
+from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, Sender, SendOnce, fingerprint
 from airflow_crew_provider.models import Json, Resume, Resumed, Webhooks
 from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
-from airflow_crew_provider.resume.record import ResumeRecord, SentAnswer
-from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE
+from airflow_crew_provider.resume.record import ResumeRecord
+from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE, SENT_FEEDBACK
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.store import store_of
+from airflow_crew_provider.task.drive import Steps, Worker
+from airflow_crew_provider.task.record import SentAnswer
 from airflow_crew_provider.wait.outcomes import CrewTryFailed, fail_task
-from airflow_crew_provider.wait.poller import Poller
 
 # Maximum number of seconds to wait until the draft is no longer waiting.
 SETTLING = 30.0
@@ -37,53 +38,70 @@ class ResumeTask(Protocol):
 
     has_next_round: bool
 
-    @property
-    def hook(self) -> ConnectedCrew:
-        """The deployed crew that is waiting for the answer."""
-
-    @property
-    def log(self) -> Any:
-        """The task's logger, whose type depends on the Airflow version."""
-
     def report_unknown(self, request: str) -> None:
         """Record that a POST may have arrived."""
 
 
+@dataclass(frozen=True)
+class FindAddress:
+    """A search for the address of a Flow's question; the result is as of `answers.find_address`."""
+
+    answer: ReviewAnswer
+    lag: float
+
+    def do(self, worker: Worker) -> AnswerAddress | None:
+        return answers.find_address(worker.poller, self.answer, lag=self.lag)
+
+
 class Resuming:
-    """One try of `CrewResumeOperator`.
+    """One try of a resume, as steps.
 
     :param answer: the person's answer
     :param webhooks: webhooks to send, from `checked_webhooks`
+    :param accepted: called with the id to poll when the service has accepted the answer, before that is on record
     """
 
-    def __init__(self, context: Any, task: ResumeTask, answer: ReviewAnswer, webhooks: Webhooks | str | None) -> None:
-        self._context, self._task, self._answer, self._webhooks = context, task, answer, webhooks
-        self._hook, self._log, self._poller = task.hook, task.log, Poller(task.hook)
+    def __init__(
+        self,
+        task: ResumeTask,
+        worker: Worker,
+        answer: ReviewAnswer,
+        webhooks: Webhooks | str | None,
+        accepted: Callable[[str], None] = lambda kickoff_id: None,
+    ) -> None:
+        self._task, self._context, self._answer, self._webhooks = task, worker.context, answer, webhooks
+        self._hook, self._log, self._accepted = worker.hook, worker.log, accepted
         # An answer is sent once, even if the task was cleared.
-        attempt, name = Attempt.of(context, task), fingerprint(answer.request)
-        self._record = PostRecord(store_of(context, RESUME_STATE), attempt, name, clears_count=False)
+        attempt, name = Attempt.of(self._context, task), fingerprint(answer.request)
+        self._record = PostRecord(worker.record.part(RESUME_STATE, None), attempt, name, clears_count=False)
         self._record.begin_try()
-        self._check = DraftCheck(self._poller, answer, self._record, SETTLING)
+        self._check = DraftCheck(self._hook, answer, self._record, SETTLING, worker.now)
         self._resumed: Resumed | None = None
+        self._now = worker.now
 
-    def send_once(self) -> str:
+    def send_once(self) -> Steps[str]:
         """Send the answer, unless an earlier try has sent it; return the id to poll next."""
         record, answer = self._record, self._answer
+        if answer.is_nobodys:
+            return (yield from self._leave_to_service("Nobody answered in time"))
         if record.same_request and record.kickoff_id:
             answers.used_up(self._hook, answer)
-            return self._go_on("This answer was already sent")
-        address = answers.find_address(self._poller, answer, lag=0.0 if record.same_request else SETTLING)
+            return (yield from self._go_on("This answer was already sent"))
+        address: AnswerAddress | None = yield FindAddress(answer, 0.0 if record.same_request else SETTLING)
         if address is not None:
-            return self._answer_flow(address)
+            return (yield from self._answer_flow(address))
         webhooks = request.with_credentials(self._webhooks, self._hook)
         try:
-            if self._check.check_before_sending(request.sender_of(webhooks, self._hook, record)):
-                return self._go_on("An earlier try sent this answer")
-        except CrewEditTooLate as refused:
-            if not self._task.has_next_round:
+            sender = request.sender_of(webhooks, self._hook, record)
+            if (yield from self._check.check_before_sending(sender)):
+                return (yield from self._go_on("An earlier try sent this answer"))
+        except CrewAnswerNotTaken as refused:
+            if answer.is_late(self._now()):
+                return (yield from self._leave_to_service(f"This answer came after the deadline. {refused}"))
+            if not (isinstance(refused, CrewEditTooLate) and self._task.has_next_round):
                 raise
             return self._hand_on(refused)
-        return self._send(webhooks)
+        return (yield from self._send(webhooks))
 
     @property
     def registration(self) -> Json | None:
@@ -104,10 +122,10 @@ class Resuming:
             self._check.draft.output_sha256,
             self._check.resumed_at,
             said.status,
-            said={**self._answer.request, **vars(said)},
+            said={**self._answer.request, **self._left_out, **vars(said)},
         )
 
-    def _send(self, webhooks: Webhooks | str | None) -> str:
+    def _send(self, webhooks: Webhooks | str | None) -> Steps[str]:
         keyed = self._hook.connection.idempotency_keys
         if self._record.same_request:
             because = (
@@ -118,13 +136,13 @@ class Resuming:
             request.sender_of(webhooks, self._hook, self._record),
             request.added_address(webhooks, self._hook),
         )
-        key = self._record.intend(sender, keyed=keyed, added=added, **self._check.noted)
-        try:
-            resumed = self._hook.send_resume(
+
+        def post(key: str | None) -> Resumed:
+            return self._hook.send_resume(
                 Resume(
                     execution_id=self._answer.execution_id,
                     crew_task_id=self._answer.crew_task_id,
-                    human_feedback=self._answer.human_feedback,
+                    human_feedback=self._check.feedback_to_send,
                     is_approve=self._answer.is_approve,
                     outcome=self._answer.outcome,
                     edited_output=self._answer.edit,
@@ -132,49 +150,61 @@ class Resuming:
                     webhooks=request.prepare_webhooks(
                         webhooks, self._context, self._hook, self._record, self._answer.execution_id
                     ),
-                    idempotency_key=key if keyed else None,
+                    idempotency_key=key,
                 )
             )
+
+        noted = self._check.noted
+        if self._left_out:
+            self._log.info("The deployment decides by the text alone, so the comment on the approval is not sent")
+        try:
+            resumed: Resumed = yield SendOnce(self._record, post, sender, keyed, added, self._taken, noted)
+        except CrewPostLost as lost:
+            self._fail_without_answer(lost.error)
         except CrewError as error:
-            if self._check.was_taken_after_all(error):
-                return self._go_on("An earlier try sent this answer; the draft is no longer waiting")
-            if self._task.has_next_round and (self._check.came_too_late(error) or self._check.is_still_open(error)):
-                self._record.withdraw_if_refused(error)
+            if (yield from self._check.was_taken_after_all(error)):
+                return (yield from self._go_on("An earlier try sent this answer; the draft is no longer waiting"))
+            if self._task.has_next_round and (
+                (yield from self._check.came_too_late(error)) or (yield from self._check.is_still_open(error))
+            ):
                 return self._hand_on(error)
-            self._not_resumed(error)
-        self._record_taken(resumed)
+            if isinstance(error, CrewBadRequest) and self._answer.is_late(self._now()):
+                return (yield from self._leave_to_service(f"This answer came after the deadline. {error}"))
+            self._fail_refused(error)
         request.tell_inbox(self._context, self._record)
-        self._resumed = resumed
         self._tell(resumed)
-        self._let_settle(resumed.kickoff_id)
+        yield from self._let_settle(resumed.kickoff_id)
         return resumed.kickoff_id
 
-    def _answer_flow(self, address: AnswerAddress) -> str:
+    def _answer_flow(self, address: AnswerAddress) -> Steps[str]:
         """Answer through the question's channel; the id to poll stays the same."""
         answers.check(self._hook, address)
         sender = Sender.of(self._hook.connection)
-        if address.callback_url is None and self._check.check_before_sending(sender):
-            return self._go_on("An earlier try sent this answer")
-        self._record.intend(sender, keyed=False, **self._check.noted)
+        if address.callback_url is None and (yield from self._check.check_before_sending(sender)):
+            return (yield from self._go_on("An earlier try sent this answer"))
+
+        def post(_: str | None) -> Resumed:
+            return answers.send(self._hook, self._answer, address)
+
         try:
-            resumed = self._resumed = answers.send(self._hook, self._answer, address)
+            resumed: Resumed = yield SendOnce(self._record, post, sender, taken=self._taken, more=self._check.noted)
+        except CrewPostLost as lost:
+            self._fail_without_answer(lost.error)
         except CrewError as error:
-            self._not_resumed(error)
-        self._record_taken(resumed)
+            self._fail_refused(error)
         answers.used_up(self._hook, self._answer)
         self._tell(resumed)
         return resumed.kickoff_id
 
-    def _record_taken(self, resumed: Resumed) -> None:
-        try:
-            self._record.record_id(resumed.kickoff_id, **self._sent.taken(time.time()))
-        except Exception as error:  # of any kind: the answer was accepted, and the id to poll must not be lost
-            self._log.error(
-                "The answer was accepted, and the execution continues as %s, but that could not be recorded: %s. If "
-                "this try fails, the next one will find an answer with an unknown outcome",
-                resumed.kickoff_id,
-                error,
-            )
+    @property
+    def _left_out(self) -> Json:
+        sent = self._check.feedback_to_send
+        return {} if sent == self._answer.human_feedback else {SENT_FEEDBACK: sent}
+
+    def _taken(self, resumed: Resumed) -> Json:
+        self._resumed = resumed
+        self._accepted(resumed.kickoff_id)
+        return self._sent.taken(time.time())
 
     def _hand_on(self, refused: Exception) -> str:
         """Leave the current draft to the next wait and its reviewer; the edit is not applied."""
@@ -183,23 +213,31 @@ class Resuming:
         self._resumed = Resumed(self._answer.execution_id, NOT_SENT, "The draft has changed since it was edited")
         return self._answer.execution_id
 
-    def _go_on(self, why: str) -> str:
+    def _leave_to_service(self, why: str) -> Steps[str]:
+        """Send nothing: at the question's deadline, the service continues by itself, with nobody's answer."""
+        self._log.info("%s; the Flow continues without an answer", why)
+        self._resumed = Resumed(self._answer.execution_id, NOT_SENT, "Nobody answered by the question's deadline")
+        yield from self._let_settle(self._answer.execution_id)
+        return self._answer.execution_id
+
+    def _go_on(self, why: str) -> Steps[str]:
         """Return the id to poll if an earlier try of this task sent the answer."""
         kickoff_id = self._record.kickoff_id or self._check.draft.execution_id
         self._log.info("%s; execution %s continues", why, kickoff_id)
         if not self._record.kickoff_id:
             self._record.record_id(kickoff_id)
         request.tell_inbox(self._context, self._record, again=True)
-        self._let_settle(kickoff_id)
+        yield from self._let_settle(kickoff_id)
         return kickoff_id
 
-    def _not_resumed(self, error: CrewError) -> NoReturn:
-        if self._record.withdraw_if_refused(error):
-            # A draft whose edit was refused may still be waiting; the service's message names the problem.
-            if isinstance(error, CrewBadRequest):
-                who = "" if self._answer.edit else ": the draft was answered elsewhere, or the execution has ended"
-                raise CrewAnswerNotTaken(f"{error}. This answer was not accepted{who}") from error
-            fail_task(error, "This answer was not accepted")
+    def _fail_refused(self, error: CrewError) -> NoReturn:
+        # A draft whose edit was refused may still be waiting; the service's message names the problem.
+        if isinstance(error, CrewBadRequest):
+            who = "" if self._answer.edit else ": the draft was answered elsewhere, or the execution has ended"
+            raise CrewAnswerNotTaken(f"{error}. This answer was not accepted{who}") from error
+        fail_task(error, "This answer was not accepted")
+
+    def _fail_without_answer(self, error: CrewError) -> NoReturn:
         self._record.note(**self._sent.lost(time.time()))
         self._task.report_unknown("resume")
         if isinstance(error, CrewOutcomeUnknown):
@@ -223,8 +261,8 @@ class Resuming:
             resumed.kickoff_id,
         )
 
-    def _let_settle(self, kickoff_id: str) -> None:
+    def _let_settle(self, kickoff_id: str) -> Steps[None]:
         """Wait until the old pause is gone, so that the next task does not mistake it for a new question."""
         draft = self._check.draft
-        if kickoff_id == draft.execution_id and not self._check.wait_until_answered():
+        if kickoff_id == draft.execution_id and not (yield from self._check.wait_until_answered()):
             self._log.info("Execution %s still shows the answered draft", kickoff_id)

@@ -8,6 +8,7 @@ The answer to an earlier attempt's form stays with that attempt, where a trigger
 from __future__ import annotations
 
 import copy
+import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,8 +19,8 @@ from airflow.providers.common.compat.sdk import BaseOperator, ParamValidationErr
 from airflow_crew_provider.compat import deferral, version
 from airflow_crew_provider.compat.supervisor import supervisor
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.review.drafts import code, draft_in
-from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
+from airflow_crew_provider.questions.drafts import code, draft_in
+from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD, NUMBER_FIELD
 
 if not version.has_human_in_the_loop():
     raise ImportError(
@@ -50,16 +51,18 @@ __all__ = [
     "TaskDeferralError",
     "TaskDeferralTimeout",
     "ask",
+    "ask_with_number",
     "asking_attempt",
     "deadline_event",
+    "fields_of",
     "find_answer",
     "form_params",
     "found_nothing",
     "is_old_default",
     "name_of",
     "no_params",
-    "number_param",
     "own_params",
+    "params_of",
     "park",
     "problem_with_fields",
     "shows_another_draft",
@@ -69,16 +72,18 @@ __all__ = [
 
 # Time limits in seconds for a triggerer to look for an answer; afterwards the task continues without one. An earlier
 # attempt's answer cannot be found later, so the second limit leaves time to replace a lost triggerer.
+UNSET = Param().value  # of a param without a default
+FIELD = ("value", "description", "schema")  # what a form shows of a field
+OUR_FIELDS = (FEEDBACK_FIELD, EDIT_FIELD, NUMBER_FIELD)
 LOOKING, LOOKING_AT_EARLIER = 30.0, 120.0
 # The clocks of Airflow's machines differ, and a form shows its deadline to the minute.
 GRACE = timedelta(minutes=1)
 
 
-def form_params(operator: HITLOperator, hint: str, draft: str | None = None, title: str = "Draft") -> ParamsDict:
-    """Return the params for the task's form: the task's own and the feedback field, but not the DAG's.
+def form_params(own: dict[str, Param], hint: str, draft: str | None = None, title: str = "Draft") -> ParamsDict:
+    """Return the params for the task's form: the author's own and the feedback field, but not the DAG's.
 
-    Airflow merges the DAG's params into the task's.
-
+    :param own: the author's own
     :param hint: the hint below the feedback field
     :param draft: the text that the person may edit; None for no field
     :param title: the title of that field
@@ -86,7 +91,23 @@ def form_params(operator: HITLOperator, hint: str, draft: str | None = None, tit
     fields = {FEEDBACK_FIELD: _text_field("", "Feedback", hint)}
     if draft is not None:
         fields[EDIT_FIELD] = _text_field(draft, title, f"Edit the {title.lower()} if you like")
-    return ParamsDict({**own_params(operator), **fields})
+    return ParamsDict({**own, **fields})
+
+
+def fields_of(operator: BaseOperator) -> Json:
+    """Return the fields that the DAG's author added to the form, as plain JSON."""
+    own = {name: param.serialize() for name, param in own_params(operator).items() if name not in OUR_FIELDS}
+    given = {name: {each: field[each] for each in FIELD if field[each] is not UNSET} for name, field in own.items()}
+    return dict(json.loads(json.dumps(given, default=str)))
+
+
+def params_of(fields: Json, operator: BaseOperator) -> dict[str, Param]:
+    """Return the params for such fields, and the task's question number, if any."""
+    params = {}
+    for name, field in fields.items():
+        params[name] = Param(field.get("value", UNSET), field["description"], schema=field["schema"])
+        params[name].source = "task"
+    return {**params, **{name: each for name, each in own_params(operator).items() if name == NUMBER_FIELD}}
 
 
 def no_params() -> ParamsDict:
@@ -95,7 +116,7 @@ def no_params() -> ParamsDict:
 
 
 def own_params(operator: BaseOperator) -> dict[str, Param]:
-    """Return the task's own params, without the DAG's."""
+    """Return the task's own params, without the DAG's, which Airflow merges into them."""
     given: Any = operator.params
     params = {name: given.get_param(name) for name in given}
     if hasattr(ParamsDict, "filter_params_by_source"):
@@ -121,11 +142,11 @@ def _text_field(text: str, title: str, hint: str) -> Param:
     return field
 
 
-def number_param(number: int) -> Param:
-    """Return the hidden field that identifies the question being answered."""
+def ask_with_number(operator: BaseOperator, number: int) -> None:
+    """Give the task's form the hidden field that identifies the question being answered."""
     field = Param(number, type="integer", const=number, title="Question")
     field.source = "task"
-    return field
+    operator.params = ParamsDict({**own_params(operator), NUMBER_FIELD: field})
 
 
 def timed_out(event: Json) -> bool:

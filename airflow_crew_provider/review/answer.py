@@ -17,12 +17,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_crew_provider.api import asks
-from airflow_crew_provider.api.answers import reads_like_approval
+from airflow_crew_provider.api.answers import APPROVAL, DraftId, reads_like_approval
 from airflow_crew_provider.api.values import record_of, record_or_none
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.flows.questions import asked_in, is_of_flow
 from airflow_crew_provider.models import Json, output_sha256
-from airflow_crew_provider.review.drafts import SHOWN_CHARACTERS, code, text_of
+from airflow_crew_provider.questions import question_in
+from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS, code, text_of
+from airflow_crew_provider.questions.kinds import Unreadable, asked_in
+from airflow_crew_provider.review.people import REVISE
 from airflow_crew_provider.stored_names import (
     AUTO_APPROVED,
     BY_SCHEMA,
@@ -30,13 +32,12 @@ from airflow_crew_provider.stored_names import (
     FEEDBACK_FIELD,
     NOT_SHOWN,
     SCHEMA_REVISION,
+    SENT_FEEDBACK,
     VALIDATION,
 )
 from airflow_crew_provider.wait.schema import matching, refuse_bad_schema, validator_of
 from airflow_crew_provider.wait.watch import COMPLETED, PENDING
 
-QUESTION = "**The question:**"  # how a form introduces a Flow's question
-IN_THE_MIDDLE = "**In the middle of the task**"  # how a form introduces an agent's mid-task question
 TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 
 
@@ -75,7 +76,6 @@ def notice(who: str, problem: str) -> str:
 # --- the content shown ---
 
 
-DRAFT = ("execution_id", "crew_task_id", "output_sha256")
 VIOLATIONS = "violations"
 
 
@@ -88,8 +88,7 @@ def pending_record(given: Any) -> Json:
     missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
     if missing and pending["state"] != COMPLETED:
         raise CrewInvalidInput(f"The pending record is missing {', '.join(missing)}; nobody was asked")
-    ask = asks.ask_in(pending) if pending["state"] != COMPLETED else None
-    if ask is not None and ask["kind"] == asks.UNREADABLE:
+    if pending["state"] != COMPLETED and isinstance(question_in(pending), Unreadable):
         raise CrewInvalidInput(
             "This release cannot read the crew's mid-task question. Nobody was asked, and execution "
             f"{pending['execution_id']} stays paused. Upgrade this provider, or answer through "
@@ -133,37 +132,25 @@ def shown_draft(pending: Json) -> Json:
     """Return the part of a pending record to show to a person, and the hash of the whole draft."""
     output, text = pending["output"], text_of(pending["output"])
     shown = {
-        **{name: pending[name] for name in DRAFT[:2]},
+        **{name: pending[name] for name in ("execution_id", "crew_task_id")},
         "crew_task_name": pending.get("crew_task_name"),
-        "agent": author_of(pending),
+        "agent": question_in(pending).author,
         "output_sha256": pending.get("output_sha256") or output_sha256(output),
         "output": output if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS],
         "characters": len(text),
         **asked_in(pending),
-        **({"view": pending["view"]} if pending.get("view") else {}),
+        **{name: pending[name] for name in ("view", "files") if pending.get(name)},
         **({"takes_edited_output": True} if pending.get("takes_edited_output") is True else {}),
+        **({"dialect": "live"} if pending.get("dialect") == "live" else {}),
     }
     return shown if isinstance(output, str) else {**shown, "language": "json"}
-
-
-def author_of(pending: Json) -> str | None:
-    """Return the agent that wrote the draft, if the service reports it."""
-    tasks = pending.get("tasks") or []
-    named: Json = next((each for each in tasks if each.get("task_id") == pending.get("crew_task_id")), {})
-    agent = pending.get("agent") or named.get("agent")
-    return str(agent) if agent else None
-
-
-def identity_of(shown: Json) -> list[Any]:
-    """Return the fields that distinguish one draft from another."""
-    return [shown[name] for name in DRAFT]
 
 
 def whole_draft(pending: Json | None, shown: Json) -> Any:
     """Return the draft that was shown, or only the part shown if the record is gone or is about another draft."""
     if pending is None or any(pending.get(name) is None for name in ("execution_id", "crew_task_id", "output")):
         return shown["output"]
-    return pending["output"] if identity_of(shown_draft(pending)) == identity_of(shown) else shown["output"]
+    return pending["output"] if DraftId.of(shown_draft(pending)) == DraftId.of(shown) else shown["output"]
 
 
 # --- the review ---
@@ -185,6 +172,13 @@ def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewe
     }
 
 
+def with_text_to_send(review: Json, shown: Json) -> Json:
+    """Return a review that leaves out its comment when it is sent, if the crew would misread it."""
+    comment = review["human_feedback"]
+    is_left_out = review["is_approve"] and question_in(shown).reads_no_comment and comment.strip()
+    return {**review, SENT_FEEDBACK: APPROVAL} if is_left_out and not reads_like_approval(comment) else review
+
+
 def decided_by(review: Json) -> str | None:
     """Return the person or rule that decided; None for the deadline."""
     if review.get(SCHEMA_REVISION) == BY_SCHEMA:
@@ -200,13 +194,14 @@ def in_one_line(decision: Json) -> str:
     """Return a decision as one log line."""
     said = decision["human_feedback"]
     cut = said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)"
-    ask = asks.ask_in(decision)
-    why = f" ({asks.in_words(ask)})" if ask else ""
+    summary = question_in(decision).summary
+    why = f" ({summary})" if summary else ""
+    unread = ", which the crew does not read" if SENT_FEEDBACK in decision else ""
     return (
         f"Review: {decision.get('outcome') or ('approved' if decision['is_approve'] else 'revision')}{why} by "
         f"{decided_by(decision) or 'the deadline'} at {decision['decided_at']}, "
         f"execution {decision['execution_id']}, task {decision['crew_task_id']}, round {decision['round'] or '-'}, "
-        f"draft sha256 {decision['output_sha256']}, feedback {json.dumps(cut, ensure_ascii=False)}"
+        f"draft sha256 {decision['output_sha256']}, feedback {json.dumps(cut, ensure_ascii=False)}{unread}"
     )
 
 
@@ -244,7 +239,7 @@ def no_round_left(review: Json, max_rounds: int | None) -> str:
 
 
 EARLIER = "earlier"
-FAIL, REVISE = "fail", "revise"
+FAIL = "fail"
 
 
 def refuse_bad_policy(output_schema: Any, on_schema_mismatch: str) -> None:
@@ -262,7 +257,7 @@ def violations_of(schema: Any, pending: Json) -> list[str]:
 
     If the service does not report progress, every draft from a crew is treated as the output.
     """
-    if schema is None or is_of_flow(pending) or asks.ask_in(pending) or _tasks_follow(pending):
+    if schema is None or not question_in(pending).is_plain or _tasks_follow(pending):
         return []
     return matching(validator_of(schema), pending["output"])[1]
 
@@ -279,13 +274,13 @@ def revision_by_schema(shown: Json) -> Json:
 # --- other decisions without a person ---
 
 
-def denial_unseen(shown: Json, ask: Json) -> Json:
+def denial_unseen(shown: Json) -> Json:
     """Return the review that denies a tool call because the form cannot show all of it."""
     feedback = (
         "Denied, because the call could not be shown to a person in full: its arguments are unreadable, or longer "
         f"than {SHOWN_CHARACTERS:,} characters. Use a shorter call"
     )
-    return {**_without_person(shown, asks.answered(ask, asks.DENY), feedback), NOT_SHOWN: True}
+    return {**_without_person(shown, {"is_approve": False, "outcome": asks.DENY}, feedback), NOT_SHOWN: True}
 
 
 def approval_by_rule(shown: Json, reason: str) -> Json:

@@ -13,49 +13,109 @@ An approval is deliberate and belongs to the draft shown:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from airflow_crew_provider.api import asks
-from airflow_crew_provider.api.status import json_object_in
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat import metrics
-from airflow_crew_provider.compat.answer_trigger import unreadable
 from airflow_crew_provider.compat.loops import previous_xcom
 from airflow_crew_provider.compat.task_instance import map_index_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.flows import questions as flow
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.review import airflow_form, answer, drafts
-from airflow_crew_provider.review.answer import EARLIER, REVISE, VIOLATIONS, identity_of, notice
-from airflow_crew_provider.review.drafts import code
+from airflow_crew_provider.questions import Terms, question_in
+from airflow_crew_provider.questions.drafts import code
+from airflow_crew_provider.review import airflow_form, answer, people
+from airflow_crew_provider.review.answer import EARLIER, VIOLATIONS
 from airflow_crew_provider.review.form import ReviewForm
-from airflow_crew_provider.review.people import Escalation
-from airflow_crew_provider.review.question import Question
+from airflow_crew_provider.review.people import Escalation, told
+from airflow_crew_provider.review.question import AskingTask, Question, people_of
 from airflow_crew_provider.stored_names import (
     FEEDBACK_FIELD,
-    OTHER_QUESTION,
-    REFUSED_KEY,
     REJECTED_BEFORE,
     REVIEW_KEY,
     SCHEMA_REVISION,
 )
+from airflow_crew_provider.task.drive import Steps
+from airflow_crew_provider.task.store import Stored
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import listed
 
-TERMS = (
+NAMES_OF_TERMS = (
     *("words", "on_timeout", "on_tool_timeout", "allow_edit", "approvals", "may_answer", "users"),
-    *("round_number", "max_rounds"),
+    *("round_number", "max_rounds", "fields", "people"),
 )
-NOBODY_APPROVED = "Denied, because nobody approved the call in time."
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReviewRules:
-    """The rendered arguments of `CrewReviewOperator`; those in `TERMS` are the ones shown to the person.
+class ReviewPolicy(Terms):
+    """How a task's reviews are decided, from the DAG's arguments."""
+
+    response_timeout: timedelta | None
+    escalation: Escalation
+    auto_approve: Callable[[Json], Any] | None
+    output_schema: Any
+    on_schema_mismatch: str
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        options: Sequence[str],
+        on_timeout: Any,
+        on_tool_timeout: Any,
+        response_timeout: Any,
+        assigned_users: Any,
+        escalate: Any,
+        approvals: Any,
+        auto_approve: Any,
+        allow_edit: Any,
+        output_schema: Any,
+        on_schema_mismatch: str,
+    ) -> ReviewPolicy:
+        """Check the arguments; refuse invalid ones when the DAG file is parsed."""
+        timeout = people.response_time(response_timeout)
+        policy, tool_policy = (
+            people.deadline_policy(on_timeout, timeout),
+            people.tool_policy(on_tool_timeout, timeout),
+        )
+        if auto_approve is not None and not callable(auto_approve):
+            raise ValueError(f"auto_approve must be a function of the pending record, not {auto_approve!r}")
+        escalation = Escalation.of(escalate, people.reviewers(assigned_users), timeout)
+        words = people.two_words(options)
+        answer.refuse_bad_policy(output_schema, on_schema_mismatch)
+        return cls(
+            words=words,
+            on_timeout=policy,
+            on_tool_timeout=tool_policy,
+            allow_edit=allow_edit,
+            approvals=people.needed_approvals(approvals, escalation.users, allow_edit=allow_edit),
+            response_timeout=timeout,
+            escalation=escalation,
+            auto_approve=auto_approve,
+            output_schema=output_schema,
+            on_schema_mismatch=on_schema_mismatch,
+        )
+
+    @property
+    def form_arguments(self) -> Json:
+        """The arguments of `HITLOperator`."""
+        approve, revise = self.words
+        return {
+            "options": list(self.words),
+            "defaults": None if self.on_timeout == "fail" else [approve if self.on_timeout == "approve" else revise],
+            "response_timeout": self.response_timeout,
+            "assigned_users": self.escalation.users,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewRules(ReviewPolicy):
+    """The policy and the rendered arguments of one review; those in `NAMES_OF_TERMS` are the ones shown to the person.
 
     :param whole: where to find the whole draft, for a form that shows only part of it
     :param again: a sentence about the effect of clearing the task, for messages
@@ -66,17 +126,10 @@ class ReviewRules:
     previous_task: str | None
     round_number: int | None
     max_rounds: int | None
-    words: list[str]
-    on_timeout: str | Json
-    on_tool_timeout: str
-    allow_edit: bool
-    approvals: int
-    auto_approve: Callable[[Json], Any] | None
-    escalation: Escalation
     may_answer: Json | None
     users: list[str] | None
-    output_schema: Any
-    on_schema_mismatch: str
+    fields: Json
+    people: list[Json] | None
     crew_conn_id: str
     whole: str
     again: str = answer.ASK_AGAIN
@@ -87,13 +140,26 @@ class ReviewRules:
         "clearing this one, or answer with CrewResumeOperator"
     )
 
+    @classmethod
+    def by_task(cls, task: AskingTask, policy: ReviewPolicy, **review: Any) -> ReviewRules:
+        """Return the rules of a task's review; a subclass of it may have templated the assigned users."""
+        escalation = policy.escalation
+        return cls(
+            **vars(policy),
+            **review,
+            may_answer=escalation.may_answer,
+            users=escalation.ids,
+            fields=airflow_form.fields_of(task),
+            people=people_of(task.assigned_users),
+        )
+
     def terms(self) -> Json:
         """Return the arguments that determine whether an answer is valid."""
-        return {name: getattr(self, name) for name in TERMS}
+        return {name: getattr(self, name) for name in NAMES_OF_TERMS}
 
     def by(self, terms: Json) -> ReviewRules:
         """Return the rules with the terms of a form that was shown."""
-        return replace(self, **{name: terms[name] for name in TERMS if name in terms})
+        return replace(self, **{name: terms[name] for name in NAMES_OF_TERMS if name in terms})
 
     def record(self) -> Json:
         """Return the pending record, or the completed one."""
@@ -114,92 +180,65 @@ class ReviewRules:
         """Return the content to show now."""
         return self.shown(self.record())
 
-    def at_deadline(self, shown: Json) -> list[str] | None:
-        """Return the choice made if nobody answers in time; None if the task then fails."""
-        if asks.ask_in(shown):
-            return None if self.policy(shown) == "fail" else [self.on_tool_timeout]
-        return flow.at_deadline(shown, self.words, self.on_timeout)
-
-    def policy(self, shown: Json) -> str | Json:
-        """Return the deadline policy; an agent's question always needs a person's answer."""
-        ask = asks.ask_in(shown)
-        if ask is None:
-            return self.on_timeout
-        return self.on_tool_timeout if ask["kind"] == asks.TOOL else "fail"
-
-    def needs_text(self, shown: Json) -> str | None:
-        """Return the choice that needs feedback; None if none does."""
-        if ask := asks.ask_in(shown):
-            return asks.needs_text(ask)
-        return None if flow.outcomes_of(shown) else self.words[1]
-
     def approving(self, shown: Json) -> list[str] | None:
         """Return the choice that approves; None if there is no clear one."""
-        if ask := asks.ask_in(shown):
-            return [asks.APPROVE] if ask["kind"] == asks.TOOL else None
-        return flow.approving(shown, self.words)
+        return question_in(shown).approving(self)
 
-    def options(self, shown: Json) -> list[str]:
-        """Return the choices."""
-        ask = asks.ask_in(shown)
-        if ask:
-            return asks.words_of(ask, is_whole=drafts.is_whole(shown))
-        return flow.outcomes_of(shown) or self.words
-
-    def chosen(self, shown: Json, option: str) -> Json:
-        """Return the meaning of a choice."""
-        ask = asks.ask_in(shown)
-        return asks.answered(ask, option) if ask else flow.chosen(shown, option, self.words)
-
-    def needed(self, shown: Json, choice: Json) -> int:
-        """Return how many people must make a choice: only one, except to approve a draft or to let a tool run."""
-        runs = choice["outcome"] in asks.RUNS_A_TOOL if asks.ask_in(shown) else choice["is_approve"]
-        return self.approvals if runs else 1
-
-    def edits(self, shown: Json) -> bool:
-        """Whether the person may edit: a draft if the DAG allows it, a tool's arguments if one approver is enough."""
-        return self.approvals == 1 if asks.ask_in(shown) else self.allow_edit
+    def expires(self, shown: Json) -> datetime | None:
+        """When the service gives nobody's answer by itself; None if it does not."""
+        return question_in(shown).expires
 
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
         """Set the form's choices, fields and default; the choices depend on whether an agent, a Flow or a crew asks."""
-        ask, edited = asks.ask_in(shown), drafts.editable_text(shown) if self.edits(shown) else None
-        task.options = self.options(shown)
-        if ask:
-            task.body = None  # the DAG's own body might not show the call
-            task.params = airflow_form.form_params(task, asks.feedback_hint(ask), edited, "Arguments")
-        else:
-            task.params = airflow_form.form_params(task, flow.feedback_hint(shown), edited)
+        asked, own = question_in(shown), airflow_form.params_of(self.fields, task)
+        task.options = asked.choices(self)
+        if not asked.takes_own_body:
+            task.body = None
+        edited = asked.editable_text if asked.edits(self) else None
+        task.params = airflow_form.form_params(own, asked.hint, edited, asked.field)
         try:
-            chosen = self.at_deadline(shown)
-            flow.refuse_approvals_of(shown, self.approvals)
+            chosen = asked.at_deadline(self)
+            asked.refuse_approvals(self.approvals)
         except CrewInvalidInput as error:
             fail_task(error)
         # With defaults, Airflow would answer the question at the first escalation step.
         task.defaults = None if self.escalation.steps or task.response_timeout is None else chosen
 
-    def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> ReviewForm:
+    def was_rejected_before(self, shown: Json) -> bool:
+        """Whether somebody rejected this draft in an earlier round."""
+        return shown["output_sha256"] in self.rejected_before(shown)
+
+    def rejected_before(self, shown: Json) -> list[Any]:
+        """Return the hashes of this execution's drafts that people rejected in earlier rounds."""
+        previous = record_or_none(self.previous) or {}
+        if previous.get("execution_id") != shown["execution_id"]:
+            return []
+        draft = previous.get("output_sha256")
+        is_rejection = previous.get("is_approve") is False and previous.get("reviewer") and draft
+        earlier = previous.get(REJECTED_BEFORE)
+        return [*(earlier if isinstance(earlier, list) else []), *([draft] if is_rejection else [])]
+
+    def not_approved(self, shown: Json) -> str:
+        """Return the message if the deadline would approve a draft that somebody has rejected."""
+        return (
+            "Somebody has rejected this draft, so it was not approved at the deadline. Nothing was sent: execution "
+            f"{shown['execution_id']} stays paused. {self.again}. You can also answer with CrewResumeOperator"
+        )
+
+    def form(self, context: Any, shown: Json, until: str | None, refused: str, since: datetime) -> ReviewForm:
         """Return the form, including the previous round."""
         return replace(
             self.page(shown),
             previous=self._round_before(context),
             refused=refused,
-            later=later,
+            later=told(self.may_answer, since),
             until=(datetime.fromisoformat(until) if until else None),
         )
 
     def page(self, shown: Json) -> ReviewForm:
         """Return a draft's form, without the previous round, the last refusal, the escalation or the deadline."""
-        return ReviewForm(
-            pending=shown,
-            approve=self.words[0],
-            revise=self.words[1],
-            round_number=self.round_number,
-            max_rounds=self.max_rounds,
-            on_timeout=self.policy(shown),
-            allow_edit=self.edits(shown),
-            approvals=max(self.needed(shown, self.chosen(shown, each)) for each in self.options(shown)),
-            whole=self.whole,
-        )
+        number, most = self.round_number, self.max_rounds
+        return ReviewForm(pending=shown, terms=self, round_number=number, max_rounds=most, whole=self.whole)
 
     def _round_before(self, context: Any) -> Json | None:
         """Return the previous round's review, with its draft if that review was made in this DAG."""
@@ -217,6 +256,48 @@ class ReviewRules:
         return ti.xcom_pull(task_ids=task_id, key=REVIEW_KEY, map_indexes=map_index_of(ti))
 
 
+def begin_review(stored: Stored, task: AskingTask, context: Any, rules: ReviewRules, pending: Json) -> Steps[Json]:
+    """Return the review if no person is needed; otherwise, ask one."""
+    question, shown = Question(stored, context, task, rules, begins=True), rules.shown(pending)
+    review = Decision(question, shown).decide_without_person()
+    return review if review is not None else (yield from question.go_on(shown))
+
+
+def end_review(
+    stored: Stored,
+    task: AskingTask,
+    context: Any,
+    rules: ReviewRules,
+    event: Json,
+    until: str | None = None,
+    shown: Json | None = None,
+    *,
+    step: bool = False,
+) -> Steps[Json]:
+    """Return the review, or ask again if the answer is invalid.
+
+    :param step: whether the task resumes at an escalation step
+    """
+    question = Question(stored, context, task, rules)
+    # Release 0.1 did not store what was shown.
+    shown = shown or answer.shown_draft(question.rules.record())
+    question.hold_to(shown)
+    decision = Decision(question, shown, until)
+    # Asking again removes a default answer that Airflow gave before an escalation step or a clear.
+    early = step or question.record.began_after(DraftId.of(shown), event.get("responded_at"))
+    if airflow_form.is_old_default(event, None if early else question_in(shown).at_deadline(question.rules)):
+        if early:
+            yield from question.ask(shown, until)
+        event = {"error_type": "timeout"}
+    if event.get("error_type") == "timeout":
+        if step:
+            yield from question.look_again(shown, until)
+        event = decision.end_at_deadline()
+    if event.get("error_type") == "unknown":
+        task.process_trigger_event_error(event)
+    return (yield from decision.decide(event))
+
+
 class Decision:
     """The decision on a question's draft.
 
@@ -227,6 +308,7 @@ class Decision:
         self._question, self._shown, self._until = question, shown, until
         self._task, self._context = question.task, question.context
         self._rules, self._record = question.rules, question.record
+        self._asked = question_in(shown)
 
     def decide_without_person(self) -> Json | None:
         """Return a review that can be made without a person; None if a person must decide."""
@@ -234,17 +316,16 @@ class Decision:
 
     def _denied_unseen(self) -> Json | None:
         """Return the review that denies a tool call that a person cannot see in full."""
-        ask = asks.ask_in(self._shown)
-        if ask is None or ask["kind"] != asks.TOOL or drafts.is_whole(self._shown):
+        if self._asked.may_be_judged_unseen or self._asked.is_whole:
             return None
-        return self._written_down(answer.denial_unseen(self._shown, ask))
+        return self._written_down(answer.denial_unseen(self._shown))
 
     def _by_rule(self) -> Json | None:
         """Return the review with which ``auto_approve`` approves a draft before a person sees it."""
-        rule, identity = self._rules.auto_approve, identity_of(self._shown)
-        if rule is None or asks.ask_in(self._shown) or flow.is_of_flow(self._shown):
+        rule, identity = self._rules.auto_approve, DraftId.of(self._shown)
+        if rule is None or not self._asked.is_plain:
             return None
-        if self._record.is_open_for(identity) or self._was_rejected():
+        if self._record.is_open_for(identity) or self._question.was_rejected(self._shown):
             return None
         try:
             reason = rule(deepcopy(self._rules.record()))
@@ -257,13 +338,13 @@ class Decision:
 
     def _by_schema(self) -> Json | None:
         """Return the review that sends back a draft because of its violations."""
-        wanted = self._rules.on_schema_mismatch == REVISE and self._shown.get(VIOLATIONS)
+        wanted = self._rules.on_schema_mismatch == people.REVISE and self._shown.get(VIOLATIONS)
         if not wanted or self._sent_back_before():
             return None
-        if self._rules.page(self._shown).is_last or self._record.is_open_for(identity_of(self._shown)):
+        if self._rules.page(self._shown).is_last or self._record.is_open_for(DraftId.of(self._shown)):
             return None
         review = answer.revision_by_schema(self._shown)
-        self._record.mark_sent_back(identity_of(self._shown))
+        self._record.mark_sent_back(DraftId.of(self._shown))
         return self._written_down(review)
 
     def end_at_deadline(self) -> Json:
@@ -271,42 +352,41 @@ class Decision:
 
         :raises CrewTaskFailed: the policy chooses nothing
         """
-        chosen = self._rules.at_deadline(self._shown)
+        chosen, expires = self._asked.at_deadline(self._rules), self._asked.expires
+        if expires and expires <= datetime.now(UTC):
+            chosen = [asks.EXPIRED]
         if chosen is None:
             self._record.close()
             raise CrewTaskFailed(answer.no_answer(self._shown, self._task.response_timeout, self._rules.again))
         return airflow_form.deadline_event(chosen)
 
-    def decide(self, event: Json) -> Json:
+    def decide(self, event: Json) -> Steps[Json]:
         """Return the review, or ask again if the answer is invalid."""
         try:
             answer.refuse_changed(self._rules.pending, self._shown)
         except CrewInvalidInput as error:
             fail_task(error)
-        if late := airflow_form.too_late(event, self._until):
-            # Like any rejection that was not accepted, a late one prevents approval at the deadline.
-            self._task.log.warning("%s.%s The deadline decides", late, self._keep_refused(event))
+        if self._question.came_too_late(self._shown, self._until, event):
             event = self.end_at_deadline()
-        if self._rules.edits(self._shown):
-            event = drafts.read_edit(self._shown, event)
-        policy = self._rules.policy(self._shown)
+        if self._asked.edits(self._rules):
+            event = self._asked.read_edit(event)
+        policy = self._asked.policy(self._rules)
         in_time = policy == "fail" or not airflow_form.timed_out(event)
-        approves_late = not in_time and policy == "approve"
-        if approves_late and self._was_rejected():
-            self._refuse_late_approval()
+        if not in_time:
+            self._question.refuse_late_approval(self._shown, event)
         problem = self._problem(event) if in_time else None
         if problem:
-            self._refuse(event, problem)
+            yield from self._question.refuse(self._shown, self._until, event, problem)
         review = self._review(event, in_time=in_time)
-        if in_time and self._rules.needed(self._shown, review) > 1:
-            review = self._with_others(review)
-        kind = (asks.ask_in(self._shown) or {}).get("kind", "draft")
-        metrics.reviewed(self._rules.crew_conn_id, kind, self._record.asked_at, event["responded_at"])
-        review = self._written_down(review)
+        if in_time and self._asked.needed(review, self._rules) > 1:
+            review = yield from self._with_others(review)
+        metrics.reviewed(self._rules.crew_conn_id, self._asked.name, self._record.asked_at, event["responded_at"])
+        review = self._written_down(answer.with_text_to_send(review, self._shown))
         if in_time:
-            self._keep_rejection(event)
+            self._question.keep_rejection(self._shown, event)
         self._record.close()
-        if review["is_approve"] is False and self._rules.page(self._shown).needs_another_round:
+        # An answer to a Flow or an agent needs no other round.
+        if review["is_approve"] is False and self._asked.is_plain and self._rules.page(self._shown).is_last:
             # Keep the decision on record.
             self._context["ti"].xcom_push(key="return_value", value=review)
             raise CrewTaskFailed(answer.no_round_left(review, self._rules.max_rounds))
@@ -314,45 +394,15 @@ class Decision:
 
     # --- which answers are accepted ---
 
-    def _refuse_late_approval(self) -> None:
-        self._record.close()
-        raise CrewTaskFailed(
-            "Somebody has rejected this draft, so it was not approved at the deadline. Nothing was sent: execution "
-            f"{self._shown['execution_id']} stays paused. {self._rules.again}. You can also "
-            "answer with CrewResumeOperator"
-        )
-
-    def _refuse(self, event: Json, problem: str) -> None:
-        """Ask again, which removes the answer."""
-        who, kept = airflow_form.name_of(event), self._keep_refused(event)
-        self._task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, kept)
-        self._question.ask(self._shown, self._until, notice(who, problem))
-
-    def _keep_refused(self, event: Json) -> str:
-        """Store an answer that is not accepted, and any rejection in it; return a sentence about its content."""
-        self._keep_rejection(event)
-        if not event.get("params_input") or unreadable(event["params_input"]):
-            return ""
-        self._context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
-        return f" Its content is kept in XCom {REFUSED_KEY}."
-
-    def _keep_rejection(self, event: Json) -> None:
-        """Record a rejection: the draft may stay open, and an edited DAG could approve it at the deadline."""
-        approving = self._rules.approving(self._shown)
-        chosen = event.get("chosen_options")
-        is_about_it = not (airflow_form.timed_out(event) or event.get(OTHER_QUESTION))
-        if chosen and approving and chosen != approving and is_about_it:
-            self._record.reject_draft(identity_of(self._shown))
-
     def _problem(self, event: Json) -> str | None:
         """Return why an event is not a valid answer; None if it is valid."""
-        needs_text = self._rules.needs_text(self._shown)
+        needs_text = self._asked.needs_text(self._rules)
         return (
             answer.problem_with(event, self._task.options, list(self._task.params), needs_text)
             or self._too_early(event)
             or self._approved_before(event)
             or airflow_form.problem_with_fields(self._task, self._context, event)
-            or (self._problem_with_edit(event) if self._rules.edits(self._shown) else None)
+            or (self._problem_with_edit(event) if self._asked.edits(self._rules) else None)
         )
 
     def _too_early(self, event: Json) -> str | None:
@@ -362,14 +412,14 @@ class Decision:
             return None
         if user.get("id") not in may:
             return f"{code(airflow_form.name_of(event))} is not among those who may answer this form"
-        at = self._record.since(identity_of(self._shown)) + timedelta(seconds=may[user["id"]])
+        at = self._record.since(DraftId.of(self._shown)) + timedelta(seconds=may[user["id"]])
         if event["responded_at"] >= at or not may[user["id"]]:
             return None
         return f"{code(airflow_form.name_of(event))} may not answer before {at:%Y-%m-%d %H:%M:%S} UTC"
 
     def _approved_before(self, event: Json) -> str | None:
         """Return a problem if the same person approved twice, or if the approver is unknown."""
-        if self._rules.needed(self._shown, self._choice(event)) == 1:
+        if self._asked.needed(self._choice(event), self._rules) == 1:
             return None
         who = (event.get("responded_by_user") or {}).get("id")
         if not who:
@@ -382,17 +432,14 @@ class Decision:
 
     def _problem_with_edit(self, event: Json) -> str | None:
         """Return why an edited text is invalid; text that becomes the output must match the schema."""
-        edited = drafts.edited_text(self._shown, event)
+        edited = self._asked.edited_text(event)
         if edited is None:
             return None
-        if ask := asks.ask_in(self._shown):
-            is_sent = self._choice(event)["outcome"] == asks.APPROVE
-            return asks.problem_with_arguments(asks.arguments_of(ask), json_object_in(edited)) if is_sent else None
-        problem = drafts.edit_problem(drafts.text_of(self._shown["output"]), edited)
-        if problem:
+        problem = self._asked.edit_problem(self._choice(event), edited)
+        if problem or not self._asked.is_plain:
             return problem
         review = {**self._choice(event), "human_feedback": ""}
-        if "edited_output" not in drafts.with_edit(review, self._shown, edited):
+        if "edited_output" not in self._asked.with_edit(review, edited):
             return None
         try:
             draft = {**(record_or_none(self._rules.pending) or {}), **self._shown, "output": edited}
@@ -404,28 +451,33 @@ class Decision:
     # --- the meaning of an answer ---
 
     def _choice(self, event: Json) -> Json:
-        return self._rules.chosen(self._shown, event["chosen_options"][0])
+        return self._asked.meaning(event["chosen_options"][0], self._rules)
 
     def _review(self, event: Json, *, in_time: bool) -> Json:
         feedback = (event.get("params_input") or {}).get(FEEDBACK_FIELD) or ""
-        policy = self._rules.policy(self._shown)
-        if not in_time and isinstance(policy, dict):
-            feedback = policy["revise"]
-        if not in_time and policy == asks.DENY:
-            feedback = NOBODY_APPROVED
-        edited = drafts.edited_text(self._shown, event) if self._rules.edits(self._shown) and in_time else None
+        if not in_time:
+            feedback = self._asked.text_at_deadline(self._rules) or feedback
+        edited = self._asked.edited_text(event) if self._asked.edits(self._rules) and in_time else None
         reviewer = event.get("responded_by_user") if in_time else None
         choice = self._choice(event)
         review = answer.review_of(self._shown, event, choice=choice, feedback=feedback, reviewer=reviewer)
+        if in_time and self._rules.fields:
+            review["params_input"] = self._filled_in(event)
         if edited is None:
             return review
-        review = drafts.with_edit(review, self._shown, edited)
-        self._task.log.info(drafts.said_of(review, edited))
+        review = self._asked.with_edit(review, edited)
+        self._task.log.info(self._asked.said_of_edit(review, edited))
         return review
 
-    def _with_others(self, review: Json) -> Json:
+    def _filled_in(self, event: Json) -> Json:
+        """Return the fields that the DAG's author added; without an answer, as the form shows them."""
+        given = event.get("params_input") or {}
+        return {name: given.get(name, field.get("value")) for name, field in self._rules.fields.items()}
+
+    def _with_others(self, review: Json) -> Steps[Json]:
         """Return the review once enough people have approved; until then, ask the next person."""
-        approval = {name: review[name] for name in ("reviewer", "decided_at", "human_feedback")}
+        of_each = ("reviewer", "decided_at", "human_feedback", "params_input")
+        approval = {name: review[name] for name in of_each if name in review}
         given = self._record.approvals
         approvals = given if len(given) >= self._rules.approvals else self._record.add_approval(approval)
         missing = self._rules.approvals - len(approvals)
@@ -433,22 +485,7 @@ class Decision:
             return answer.of_all_approvals(review, approvals)
         said = f"Approved by {', '.join(code(each) for each in _ids(approvals))}; {missing} more must approve"
         self._task.log.info("%s. Asking again", said)
-        self._question.ask(self._shown, self._until, f"{said}.")
-
-    def _was_rejected(self) -> bool:
-        """Whether a person has rejected this draft, here or in an earlier round, even if the answer was refused."""
-        is_known = self._record.was_rejected(identity_of(self._shown))
-        return is_known or self._shown["output_sha256"] in self._rejected_before()
-
-    def _rejected_before(self) -> list[Any]:
-        """Return the hashes of this execution's drafts that people rejected in earlier rounds."""
-        previous = record_or_none(self._rules.previous) or {}
-        if previous.get("execution_id") != self._shown["execution_id"]:
-            return []
-        draft = previous.get("output_sha256")
-        is_rejection = previous.get("is_approve") is False and previous.get("reviewer") and draft
-        earlier = previous.get(REJECTED_BEFORE)
-        return [*(earlier if isinstance(earlier, list) else []), *([draft] if is_rejection else [])]
+        return (yield from self._question.ask(self._shown, self._until, f"{said}."))
 
     def _sent_back_before(self) -> Json:
         """Return the field for a review if a schema has already sent back a draft of its execution; empty if not.
@@ -458,12 +495,12 @@ class Decision:
         previous, earlier = record_or_none(self._rules.previous) or {}, self._record.draft_sent_back
         execution_id = self._shown["execution_id"]
         used = previous.get(SCHEMA_REVISION) and previous.get("execution_id") == execution_id
-        used = used or (earlier and earlier != identity_of(self._shown) and earlier[0] == execution_id)
+        used = used or (earlier and earlier != DraftId.of(self._shown) and earlier.execution_id == execution_id)
         return {SCHEMA_REVISION: EARLIER} if used else {}
 
     def _written_down(self, review: Json) -> Json:
         """Add the facts about earlier rounds that the next one needs; store the review with its draft, and log it."""
-        rejected = self._rejected_before()
+        rejected = self._rules.rejected_before(self._shown)
         review = {**review, **self._sent_back_before(), **({REJECTED_BEFORE: rejected} if rejected else {})}
         rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}
         draft = answer.whole_draft(record_or_none(self._rules.pending), self._shown)

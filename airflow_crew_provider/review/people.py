@@ -11,6 +11,7 @@ from typing import Any
 from airflow_crew_provider.api.asks import APPROVE, DENY
 from airflow_crew_provider.models import Json
 
+REVISE = "revise"
 LONGEST = timedelta(days=36_500)  # the current date plus this must still be a valid date
 
 
@@ -51,9 +52,14 @@ def response_time(value: Any, name: str = "response_timeout") -> timedelta | Non
     return given
 
 
-def deadline_after(response_timeout: timedelta | None) -> str | None:
-    """Return the time at which a question asked now would expire, in ISO 8601; None for no deadline."""
-    return (datetime.now(UTC) + response_timeout).isoformat() if response_timeout else None
+def deadline_after(response_timeout: timedelta | None, expires: datetime | None = None) -> str | None:
+    """Return the time until which a question asked now waits, in ISO 8601; None for no deadline.
+
+    :param expires: when the service gives nobody's answer by itself
+    """
+    end = datetime.now(UTC) + response_timeout if response_timeout else None
+    ends = [each for each in (end, expires) if each]
+    return min(ends).isoformat() if ends else None
 
 
 def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit: bool) -> int:
@@ -108,11 +114,16 @@ def _reviewer(given: Any) -> Json:
     return texts
 
 
-def refuse_foreign(options: Sequence[str], kwargs: Json) -> None:
-    """Refuse arguments that could cause an accidental approval."""
+def two_words(options: Sequence[str]) -> list[str]:
+    """Check the labels of a draft's two choices."""
     are_words = not isinstance(options, str) and all(isinstance(each, str) and each for each in options)
     if not are_words or len(options) != 2 or options[0] == options[1]:
         raise ValueError("options must be two different words: one to approve, one to revise")
+    return list(options)
+
+
+def refuse_foreign(kwargs: Json) -> None:
+    """Refuse arguments of `HITLOperator` that could cause an accidental approval."""
     for name in ("defaults", "multiple"):
         if kwargs.pop(name, None):
             raise ValueError(f"{name} cannot be given: use on_timeout to set what happens at the deadline")
@@ -184,10 +195,14 @@ class Escalation:
         later = {each: step.after.total_seconds() for step in reversed(self.steps) for each in sorted(_ids(step))}
         return {**later, **{user["id"]: 0.0 for user in self.assigned or ()}}
 
-    def told(self, since: datetime) -> list[str]:
-        """Return the form's sentences about users who may answer later."""
-        at = [(since + step.after, sorted(_ids(step))) for step in self.steps if step.users]
-        return [f"From {when:%Y-%m-%d %H:%M} UTC on, {', '.join(ids)} may also answer." for when, ids in at]
+
+def told(may_answer: Json | None, since: datetime) -> list[str]:
+    """Return the form's sentences about users who may answer later."""
+    later: dict[float, list[str]] = {}
+    for who, seconds in sorted((may_answer or {}).items()):
+        later.setdefault(seconds, []).append(who)
+    at = [(since + timedelta(seconds=each), later[each]) for each in sorted(later) if each]
+    return [f"From {when:%Y-%m-%d %H:%M} UTC on, {', '.join(ids)} may also answer." for when, ids in at]
 
 
 def _ids(step: EscalationStep) -> set[str]:

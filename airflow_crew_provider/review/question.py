@@ -7,23 +7,34 @@ no form shows this draft, or if nobody can answer that form any more; otherwise 
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from airflow_crew_provider.compat.rendered_fields import HidesRecords
-from airflow_crew_provider.compat.retries import mapped_at_least
+from airflow_crew_provider.api.answers import DraftId
+from airflow_crew_provider.compat.answer_trigger import unreadable
 from airflow_crew_provider.models import Json
+from airflow_crew_provider.questions.drafts import as_text
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.airflow_form import HITLOperator
-from airflow_crew_provider.review.answer import identity_of
-from airflow_crew_provider.review.drafts import as_text
+from airflow_crew_provider.review.answer import notice
 from airflow_crew_provider.review.people import Escalation, deadline_after, reviewers
-from airflow_crew_provider.review.record import question_of
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, ends_in_a_sentence
+from airflow_crew_provider.review.record import QuestionRecord
+from airflow_crew_provider.stored_names import OTHER_QUESTION, REFUSED_KEY
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.drive import NOTHING_FOLLOWS, Steps
+from airflow_crew_provider.task.store import Stored
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+
+log = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"  # the result of a lookup that did not finish
 TERMS = "terms"  # the key of the DAG's arguments that determine whether an answer is valid
-OFFERED = ("words", "allow_edit", "approvals", "round_number", "max_rounds")  # the terms that a form shows
+# The terms that a form shows.
+OFFERED = ("words", "allow_edit", "approvals", "round_number", "max_rounds", "fields", "people")
 
 
 class Form(Protocol):
@@ -54,6 +65,10 @@ class Rules(Protocol):
         """The escalation if nobody answers."""
 
     @property
+    def people(self) -> list[Json] | None:
+        """The users whom the form admits; None for everybody."""
+
+    @property
     def holds_another(self) -> str:
         """The message if Airflow cannot show this question."""
 
@@ -69,50 +84,119 @@ class Rules(Protocol):
     def offer(self, task: HITLOperator, shown: Json) -> None:
         """Set the options, fields and defaults of the task's form."""
 
-    def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> Form:
-        """Return the form; ``later`` contains sentences about escalation steps."""
+    def form(self, context: Any, shown: Json, until: str | None, refused: str, since: datetime) -> Form:
+        """Return the form of a question that was first asked at a time."""
+
+    def approving(self, shown: Json) -> list[str] | None:
+        """Return the choice that approves; None if there is no clear one."""
+
+    def expires(self, shown: Json) -> datetime | None:
+        """When the question needs no answer any more; None if it always does."""
+
+    def was_rejected_before(self, shown: Json) -> bool:
+        """Whether somebody rejected this in an earlier question."""
+
+    def not_approved(self, shown: Json) -> str:
+        """Return the message if the deadline would approve what somebody has rejected."""
 
 
 AnyRules = TypeVar("AnyRules", bound=Rules)
 LONGEST_LABEL = 100
 
 
-class Question(Generic[AnyRules]):
-    """A task's question, created each time a worker runs the task.
+@dataclass(frozen=True)
+class Ask:
+    """The form of a question, written in Airflow, which removes any answer; the result is as of `airflow_form.ask`."""
 
+    task: HITLOperator
+    context: Any
+
+    def do(self, worker: Any) -> Any:
+        return airflow_form.ask(self.task, self.context)
+
+
+@dataclass(frozen=True)
+class Notify:
+    """A call of notifiers; a failing one does not affect the question."""
+
+    notifiers: Sequence[Any]
+    context: Any
+
+    def do(self, worker: Any) -> None:
+        for notifier in self.notifiers:
+            try:
+                notifier(self.context)
+            except Exception:
+                log.warning("A notifier failed; the question stays open", exc_info=True)
+
+
+@dataclass(frozen=True)
+class Park:
+    """The end of this worker's part until somebody answers; nothing follows it (`airflow_form.park`)."""
+
+    task: HITLOperator
+    context: Any
+    timeout: timedelta | None
+    kwargs: Json
+
+    def do(self, worker: Any) -> NoReturn:
+        airflow_form.park(self.task, self.context, self.timeout, self.kwargs)
+
+
+@dataclass(frozen=True)
+class FindAnswer:
+    """A look-up of an answer in the triggerer; nothing follows it in this worker (`airflow_form.find_answer`)."""
+
+    task: HITLOperator
+    context: Any
+    until: str | None
+    kwargs: Json
+    attempt: str | None
+
+    def do(self, worker: Any) -> NoReturn:
+        airflow_form.find_answer(self.task, self.context, self.until, self.kwargs, self.attempt)
+
+
+class Question(Generic[AnyRules]):
+    """A task's question, created each time a worker runs the task. What asks or waits is steps.
+
+    :param stored: the record of the task instance, which the loop that takes the steps stores
     :param task: the asking task
     :param rules: the question's rules
     :param begins: whether a try begins here
     """
 
-    def __init__(self, context: Any, task: HITLOperator, rules: AnyRules, *, begins: bool = False) -> None:
+    def __init__(
+        self, stored: Stored, context: Any, task: HITLOperator, rules: AnyRules, *, begins: bool = False
+    ) -> None:
         self.context, self.task, self.rules = context, task, rules
-        self.record = question_of(context, task)
+        self.record = QuestionRecord.of(stored, Attempt.of(context, task))
         if begins:
             self.record.begin_try()
 
-    def go_on(self, shown: Json, found: str = "") -> NoReturn:
+    def go_on(self, shown: Json, found: str = "") -> Steps[NoReturn]:
         """Ask or, if an earlier try has asked, look for an answer given since then; then wait for one.
 
         :param found: the result of the last lookup: no answer, no form, or unknown; empty if none ran
         """
-        identity = identity_of(shown)
+        identity = DraftId.of(shown)
         kept = self._terms_of_kept_form(identity)
         terms = self.record.terms(identity) or shown.get(TERMS) or {**self.rules.terms(), **kept}
         shown = {**shown, TERMS: terms}
         self.hold_to(shown)
-        until = self.record.until(identity) or deadline_after(self.task.response_timeout)
+        until = self.record.until(identity) or deadline_after(self.task.response_timeout, self.rules.expires(shown))
         if not self.record.is_open_for(identity) or self._must_ask_again(found):
             if found == UNKNOWN:
-                self._look_once_more(shown, until)
-            self.ask(shown, until)
+                yield from self._look_once_more(shown, until)
+            yield from self.ask(shown, until)
         self.record.mark_asked(identity, until, shown[TERMS], doubt=self.record.in_doubt and not found)
         if found:
-            self._wait(shown, until)
+            yield from self._wait(shown, until)
         self.task.log.info("An earlier try showed this draft; an answer given since then counts")
-        self.look_again(shown, until)
+        yield from self.look_again(shown, until)
+        raise AssertionError(NOTHING_FOLLOWS)
 
-    def _terms_of_kept_form(self, identity: list[Any]) -> Json:
+    def _terms_of_kept_form(self, identity: DraftId) -> Json:
         """Return the terms that a form still shows after a clear: before Airflow 3.4, a clear keeps the form.
 
         Fail if the DAG now assigns different people, because the form keeps the original ones.
@@ -127,9 +211,9 @@ class Question(Generic[AnyRules]):
             )
         return {name: before[name] for name in OFFERED if name in before}
 
-    def _look_once_more(self, shown: Json, until: str | None) -> None:
+    def _look_once_more(self, shown: Json, until: str | None) -> Steps[None]:
         """Look for an answer once more in this try: as long as it is not known, asking could remove one."""
-        if not self.record.is_open_for(identity_of(shown)):
+        if not self.record.is_open_for(DraftId.of(shown)):
             return
         if self.record.is_looked_for_once_more:
             raise CrewTryFailed(
@@ -137,7 +221,7 @@ class Question(Generic[AnyRules]):
                 "running. Nobody was asked again, and any answer is kept; a retry of this task looks again"
             )
         self.task.log.warning("Airflow could not look for an answer; looking once more")
-        self.look_again(shown, until, once_more=True)
+        yield from self.look_again(shown, until, once_more=True)
 
     def _must_ask_again(self, found: str) -> bool:
         """Whether no form exists, or only one that nobody can answer any more, e.g. an earlier attempt's."""
@@ -151,12 +235,11 @@ class Question(Generic[AnyRules]):
         self.rules = self.rules.by(shown.get(TERMS) or {})
         self.rules.offer(self.task, shown)
 
-    def ask(self, shown: Json, until: str | None, refused: str = "") -> NoReturn:
+    def ask(self, shown: Json, until: str | None, refused: str = "") -> Steps[NoReturn]:
         """Ask and free the worker slot; ``refused`` is the notice about the last answer."""
-        task, identity = self.task, identity_of(shown)
-        task.assigned_users = _rendered(task.assigned_users)
-        later = self.rules.escalation.told(self.record.since(identity))
-        form = self.rules.form(self.context, shown, until, refused, later)
+        task, identity = self.task, DraftId.of(shown)
+        task.assigned_users = self.rules.people  # type: ignore[assignment]
+        form = self.rules.form(self.context, shown, until, refused, self.record.since(identity))
         task.subject = as_text(task.subject) or f"{form.subject} · {_place_of(self.context['ti'])}"
         given = as_text(task.body)
         task.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
@@ -165,41 +248,91 @@ class Question(Generic[AnyRules]):
         attempt = airflow_form.asking_attempt(self.context)
         self.record.mark_asking(identity, until, attempt)
         at = datetime.now(UTC)
-        if airflow_form.shows_another_draft(task, airflow_form.ask(task, self.context), signs):
+        if airflow_form.shows_another_draft(task, (yield Ask(task, self.context)), signs):
             raise CrewTaskFailed(self.rules.holds_another)
         self.record.mark_asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt, at=at)
         task.log.info("Waiting for a person: %s", task.subject)
-        self._wait(shown, until)
+        yield from self._wait(shown, until)
+        raise AssertionError(NOTHING_FOLLOWS)
 
-    def _wait(self, shown: Json, until: str | None) -> NoReturn:
-        self.record.notify(self.task.notifiers, self.context)
-        since = self.record.since(identity_of(shown))
-        now = self._escalate(since)
+    def refuse(self, shown: Json, until: str | None, event: Json, problem: str) -> Steps[NoReturn]:
+        """Ask again, which removes the answer."""
+        who, kept = airflow_form.name_of(event), self._keep_refused(shown, event)
+        self.task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, kept)
+        yield from self.ask(shown, until, notice(who, problem))
+        raise AssertionError(NOTHING_FOLLOWS)
+
+    def came_too_late(self, shown: Json, until: str | None, event: Json) -> bool:
+        """Whether a person's answer came after the deadline; like any other that is not accepted, it is kept."""
+        late = airflow_form.too_late(event, until)
+        if late:
+            self.task.log.warning("%s.%s The deadline decides", late, self._keep_refused(shown, event))
+        return late is not None
+
+    def _keep_refused(self, shown: Json, event: Json) -> str:
+        """Store an answer that is not accepted, and any rejection in it; return a sentence about its content."""
+        self.keep_rejection(shown, event)
+        if not event.get("params_input") or unreadable(event["params_input"]):
+            return ""
+        self.context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
+        return f" Its content is kept in XCom {REFUSED_KEY}."
+
+    def keep_rejection(self, shown: Json, event: Json) -> None:
+        """Record a rejection: the question may stay open, and an edited DAG could approve at the deadline."""
+        approving, chosen = self.rules.approving(shown), event.get("chosen_options")
+        is_about_it = not (airflow_form.timed_out(event) or event.get(OTHER_QUESTION))
+        if chosen and approving and chosen != approving and is_about_it:
+            self.record.reject_draft(DraftId.of(shown))
+
+    def was_rejected(self, shown: Json) -> bool:
+        """Whether a person has rejected this, here or in an earlier round, even in an answer that was refused."""
+        return self.record.was_rejected(DraftId.of(shown)) or self.rules.was_rejected_before(shown)
+
+    def refuse_late_approval(self, shown: Json, event: Json) -> None:
+        """Fail if the deadline would approve what somebody has rejected."""
+        approves = airflow_form.timed_out(event) and event["chosen_options"] == self.rules.approving(shown)
+        if approves and self.was_rejected(shown):
+            self.record.close()
+            raise CrewTaskFailed(self.rules.not_approved(shown))
+
+    def _wait(self, shown: Json, until: str | None) -> Steps[NoReturn]:
+        if self.record.begin_to_notify():
+            if self.task.notifiers:
+                yield Notify(self.task.notifiers, self.context)
+            self.record.mark_notified()
+        since = self.record.since(DraftId.of(shown))
+        now = yield from self._escalate(since)
         end = datetime.fromisoformat(until) if until else None
         step = self.rules.escalation.next_after(since, now)
         wakes = {"step": True} if step and (end is None or step < end) else {}
         next_end = step if wakes else end
         left = max(next_end - now, timedelta(seconds=1)) if next_end else None
-        airflow_form.park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
+        yield Park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
+        raise AssertionError(NOTHING_FOLLOWS)
 
-    def _escalate(self, since: datetime) -> datetime:
+    def _escalate(self, since: datetime) -> Steps[datetime]:
         """Notify the people in each due step; return the current time, after which later steps are due."""
         now = datetime.now(UTC)
         for number, step in self.rules.escalation.due(since, now):
-            if self.record.notify_step(step.name, step.notifiers or self.task.notifiers, self.context):
-                who = ", ".join(user["id"] for user in step.users)
-                said = f"; {who} may now answer too" if who else ""
-                self.task.log.info("Nobody has answered for %s: step %d of the escalation%s", step.after, number, said)
+            if not self.record.begin_step(step.name):
+                continue
+            if notifiers := step.notifiers or self.task.notifiers:
+                yield Notify(notifiers, self.context)
+            self.record.mark_step(step.name)
+            who = ", ".join(user["id"] for user in step.users)
+            said = f"; {who} may now answer too" if who else ""
+            self.task.log.info("Nobody has answered for %s: step %d of the escalation%s", step.after, number, said)
         return now
 
-    def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> NoReturn:
+    def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> Steps[NoReturn]:
         """Look for an answer already given, e.g. just as an escalation step began; if there is none, escalate."""
         self.record.mark_looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
-        airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)
+        yield FindAnswer(self.task, self.context, until, kept, self.record.asked_by)
+        raise AssertionError(NOTHING_FOLLOWS)
 
 
-def _rendered(users: Any) -> Any:
+def people_of(users: Any) -> Any:
     """Read the assigned users from the rendered task: a subclass may have templated them."""
     try:
         return reviewers(users)
@@ -214,37 +347,44 @@ def _place_of(ti: Any) -> str:
     return " · ".join(each for each in (" ".join(label.split())[:LONGEST_LABEL], ti.dag_id) if each)
 
 
-class AskingTask(HidesRecords, HITLOperator):
-    """The base class of operators that ask a person a question."""
+class AskingTask(HITLOperator):
+    """The base class of operators that ask a person; ``execution_timeout`` limits only the task's own work."""
 
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """Return a mapped task, with the same default retries."""
-        return mapped_at_least(super().partial(**kwargs), kwargs)
-
-    def rules(self) -> Any:
-        """Return the rules for the question, from the task's rendered arguments."""
-        raise NotImplementedError
-
-    def _keep_timeouts_apart(self, given: timedelta | None) -> None:
-        """Undo `HITLOperator`'s use of ``execution_timeout`` as the person's deadline."""
-        if given is None and self.response_timeout is not None:
+    def __init__(self, *, response_timeout: timedelta | None = None, **form: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # HITLOperator warns that execution_timeout limits the person; see below
+            super().__init__(response_timeout=response_timeout, **form)
+        if response_timeout is None and self.response_timeout is not None:
             self.execution_timeout, self.response_timeout = self.response_timeout, None
 
-    @ends_in_a_sentence
-    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Continue if a trigger found no answer or no form, or if Airflow could not deliver the answer."""
-        found = airflow_form.found_nothing(next_kwargs)
-        if found:
-            question = Question(context, self, self.rules())
-            return question.go_on(question.record.shown or question.rules.shown_now(), found)
-        try:
-            return super().resume_execution(next_method, next_kwargs, context)
-        except (airflow_form.TaskDeferralError, airflow_form.TaskDeferralTimeout) as error:
-            question = Question(context, self, self.rules())
-            if not question.record.in_doubt and isinstance(error, airflow_form.TaskDeferralError):
-                if question.record.shown:
-                    raise  # the lookup itself failed; the next try repeats it
-                self.log.warning("Airflow could not resume this task: %s. Looking for the answer", error)
-                return question.go_on(question.rules.shown_now())
-        return question.go_on(question.record.shown or question.rules.shown_now(), UNKNOWN)
+    @property
+    def hitl_summary(self) -> Json:
+        """What listeners such as OpenLineage's report: nothing that a crew or a person has written, as outcomes are."""
+        return {"timeout_datetime": self.hitl_summary_extra.get("timeout_datetime")}
+
+
+def resume_question(
+    stored: Stored,
+    task: AskingTask,
+    context: Any,
+    rules: Callable[[], Rules],
+    resumed_with: Any,
+    resume: Callable[[], Any] | None,
+) -> Steps[Any]:
+    """Continue with an answer, or if a trigger found no answer or no form, or if Airflow could not deliver the answer.
+
+    :param resume: Airflow's own way to continue; None if a trigger found nothing
+    """
+    found, failure = airflow_form.found_nothing(resumed_with), None
+    try:
+        if resume and not found:
+            return resume()
+    except (airflow_form.TaskDeferralError, airflow_form.TaskDeferralTimeout) as error:
+        failure = error
+    question = Question(stored, context, task, rules())
+    if isinstance(failure, airflow_form.TaskDeferralError) and not question.record.in_doubt:
+        if question.record.shown:
+            raise failure  # the lookup itself failed; the next try repeats it
+        task.log.warning("Airflow could not resume this task: %s. Looking for the answer", failure)
+        return (yield from question.go_on(question.rules.shown_now()))
+    return (yield from question.go_on(question.record.shown or question.rules.shown_now(), found or UNKNOWN))

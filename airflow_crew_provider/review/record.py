@@ -5,138 +5,31 @@ meantime counts. Up to Airflow 3.3, the question survives retries and clears; fr
 that asked it, whose id is stored. Nobody can answer it after that attempt ends, so a later attempt that finds no answer
 asks again.
 
-The record is read once each time a worker runs the task, and written at each step. Its moves (`MOVES`)::
-
-    nothing ──ask──> in doubt ──asked──> open ──close──> over
-                        │  ^              │ ^              │
-                        └──┴──────ask─────┘ └────asked─────┘
-
-* If a try is lost after its question has ended, the next one looks for the answer again, with ``asked``. While it is
-  uncertain whether Airflow ever had the question, a try looks for an answer with ``look``.
-* An approval or a rejection is stored before its answer is removed to ask again, and does not change the state. After
-  the question has ended, it comes from an answer that Airflow delivers again.
-* ``send_back`` is a schema's answer; nobody is asked.
-* If Airflow stores no state, there is no record when an answer arrives; the answer is accepted anyway.
+The record is read once each time a worker runs the task, and written before the task does anything else; `task.record`
+has its moves. If Airflow stores no state, there is no record when an answer arrives; the answer is accepted anyway.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
+from functools import partial
 from typing import Any
 
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import REVIEW_STATE
 from airflow_crew_provider.task.attempt import Attempt, Relation
-from airflow_crew_provider.task.store import Store, check_move, store_of
+from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, QuestionState, StoredQuestion, without_task
+from airflow_crew_provider.task.store import UNOPENED, Store, Stored, TaskStateUnavailable
 from airflow_crew_provider.wait.outcomes import fail_task
 
 log = logging.getLogger(__name__)
 
 BEGUN, DONE = "begun", "done"
-Draft = list[Any]  # execution, task and hash, as `identity_of` returns them
-
-
-class State(StrEnum):
-    """The state of a question."""
-
-    NOTHING = "nothing"  # nobody has been asked
-    IN_DOUBT = "in doubt"  # a try began to ask, so Airflow may or may not have the question
-    OPEN = "open"
-    OVER = "over"  # an answer or the deadline ended it
-
-
-_ALL = tuple(State)
-MOVES: dict[str, dict[State, State]] = {
-    "ask": dict.fromkeys(_ALL, State.IN_DOUBT),
-    "look": {State.IN_DOUBT: State.IN_DOUBT},
-    "asked": dict.fromkeys(_ALL, State.OPEN),
-    "send_back": dict.fromkeys(_ALL, State.NOTHING),
-    "forget": dict.fromkeys(_ALL, State.NOTHING),
-    "close": dict.fromkeys(_ALL, State.OVER),
-}
-
-
-@dataclass(frozen=True)
-class StoredQuestion:
-    """The stored record of a question. Empty fields are omitted.
-
-    :param attempt: the try that asked, from `Attempt.as_dict`; its keys are stored alongside the others
-    :param draft: the draft that was shown
-    :param terms: the form's arguments, which determine whether an answer is valid
-    :param since: when the question about this draft was first asked, ISO 8601
-    :param until: its deadline, ISO 8601
-    :param asked_at: when it was last asked
-    :param doubt: whether it is unknown if Airflow has the question
-    :param asked_by: the id of the attempt that owns the form, from Airflow 3.4 on
-    :param notified: whether people were notified: `BEGUN` or `DONE`
-    :param told: for each escalation step, whether its people were notified
-    :param approvals: the approvals so far
-    :param rejected: the rejected drafts, each as execution and hash
-    :param sent_back: the draft that a schema sent back
-    :param shown: the content shown, stored during a lookup
-    :param once_more: whether this is the second lookup
-    :param over: whether an answer or the deadline ended it
-    """
-
-    attempt: Json = field(default_factory=dict)
-    draft: Draft | None = None
-    terms: Json | None = None
-    since: str | None = None
-    until: str | None = None
-    asked_at: str | None = None
-    doubt: bool = False
-    asked_by: str | None = None
-    notified: str | None = None
-    told: Json = field(default_factory=dict)
-    approvals: list[Json] = field(default_factory=list)
-    rejected: list[Draft] = field(default_factory=list)
-    sent_back: Draft | None = None
-    shown: Json | None = None
-    once_more: bool = False
-    over: bool = False
-
-    @classmethod
-    def from_json(cls, kept: Json) -> StoredQuestion:
-        """Read a record from this release or an earlier one; unknown fields are ignored."""
-        known = {name: kept[name] for name in _FIELDS if kept.get(name)}
-        if known.get("rejected") is True:  # development versions of 0.2.0: the draft shown was rejected
-            known["rejected"] = [_without_task(kept["draft"])]
-        return cls(attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept}, **known)
-
-    def to_json(self) -> Json:
-        """Return the JSON to store; empty if nothing is known."""
-        known = asdict(self)
-        return {**known.pop("attempt"), **{name: value for name, value in known.items() if value}}
-
-    @property
-    def state(self) -> State:
-        """The state of the question."""
-        if self.over:
-            return State.OVER
-        if self.doubt:
-            return State.IN_DOUBT
-        return State.NOTHING if self.draft is None else State.OPEN
-
-    def moved(self, move: str, new: StoredQuestion) -> StoredQuestion:
-        """Return the record after a move.
-
-        :raises RuntimeError: `MOVES` does not allow it in this state
-        """
-        check_move("question", self.state, move, new.state, [MOVES[move].get(self.state)])
-        return new
-
-    def anew(self, attempt: Attempt, **known: Any) -> StoredQuestion:
-        """Return a fresh record that keeps the facts about drafts, which stay valid until a new DAG run."""
-        return StoredQuestion(attempt.as_dict(), sent_back=self.sent_back, rejected=self.rejected, **known)
-
-
-_FIELDS = tuple(each.name for each in fields(StoredQuestion) if each.name != "attempt")
-_OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
+ASKS_LATER = "Nobody was asked; a retry of this task will ask"
 
 
 class QuestionRecord:
@@ -144,8 +37,20 @@ class QuestionRecord:
 
     def __init__(self, memory: Store, attempt: Attempt) -> None:
         self._memory, self._attempt = memory, attempt
-        self._record = StoredQuestion.from_json(memory.recall())
-        self.cleared = attempt.relation_to(self._record.attempt) is Relation.CLEAR
+        found = memory.recall()
+        self._record = StoredQuestion.from_json(found)
+        relation = attempt.relation_to(self._record.attempt)
+        self.cleared = relation is Relation.CLEAR
+        if UNOPENED in found and relation not in (Relation.CLEAR, Relation.OTHER_RUN):
+            raise TaskStateUnavailable(found[UNOPENED])
+
+    @classmethod
+    def of(cls, stored: Stored, attempt: Attempt) -> QuestionRecord:
+        """Return the record of the running task's question; fail if it cannot be read."""
+        try:
+            return cls(stored.part(REVIEW_STATE, PLAIN_OF_QUESTION), attempt)
+        except CrewError as error:
+            fail_task(error, "Nobody was asked; any answer is kept")
 
     def begin_try(self) -> None:
         """Forget the question of a deleted DAG run with the same id; call this first in a try."""
@@ -153,30 +58,30 @@ class QuestionRecord:
         self._attempt.tell_doubt(kept)
         if kept and self._attempt.relation_to(kept) is Relation.OTHER_RUN:
             self._record, self.cleared = StoredQuestion(), False
-            self._memory.forget()
+            self._must_keep(ASKS_LATER)
 
-    def is_open_for(self, draft: Draft) -> bool:
+    def is_open_for(self, draft: DraftId) -> bool:
         """Whether the question about this draft still counts; once it has ended, only clearing the task asks again."""
-        return self.is_about(draft) and not (self.cleared and self._record.state is State.OVER)
+        return self.is_about(draft) and not (self.cleared and self._record.state is QuestionState.OVER)
 
-    def is_about(self, draft: Draft) -> bool:
+    def is_about(self, draft: DraftId) -> bool:
         """Whether the last question was about this draft, even if it was asked before a clear."""
         return self._record.draft == draft
 
     @property
     def in_doubt(self) -> bool:
         """Whether an earlier try was lost while it asked, so that the question may or may not exist."""
-        return self._record.state is State.IN_DOUBT
+        return self._record.state is QuestionState.IN_DOUBT
 
-    def until(self, draft: Draft) -> str | None:
+    def until(self, draft: DraftId) -> str | None:
         """Return the deadline that an earlier try set for this draft; clearing the task resets it."""
         return self._about(draft).until
 
-    def terms(self, draft: Draft) -> Json | None:
+    def terms(self, draft: DraftId) -> Json | None:
         """Return the terms under which an earlier try asked about this draft."""
         return self._about(draft).terms
 
-    def terms_before_clear(self, draft: Draft) -> Json:
+    def terms_before_clear(self, draft: DraftId) -> Json:
         """Return the terms of a form that has survived a clear; empty if there was no clear."""
         return self._record.terms or {} if self.cleared and self.is_about(draft) else {}
 
@@ -185,7 +90,7 @@ class QuestionRecord:
         """The attempt that owns the form; None if the task owns it, or if the record is from an older Airflow."""
         return self._record.asked_by
 
-    def mark_asking(self, draft: Draft, until: str | None, by: str | None = None) -> None:
+    def mark_asking(self, draft: DraftId, until: str | None, by: str | None = None) -> None:
         """Record that the question is about to be asked.
 
         If the task owns the form, only the first try does this: later, Airflow may hold an answer about an older draft
@@ -202,11 +107,11 @@ class QuestionRecord:
         asking = replace(self._known_of(draft), until=until, doubt=True, asked_by=by)
         self._record = self._record.moved("ask", asking)
         self.cleared = False
-        self._must_keep("Nobody was asked; a retry of this task will ask")
+        self._must_keep(ASKS_LATER)
 
     def mark_asked(
         self,
-        draft: Draft,
+        draft: DraftId,
         until: str | None,
         terms: Json | None = None,
         *,
@@ -234,7 +139,7 @@ class QuestionRecord:
         self.cleared = False
         self._keep()
 
-    def _known_of(self, draft: Draft) -> StoredQuestion:
+    def _known_of(self, draft: DraftId) -> StoredQuestion:
         """Return a fresh record that keeps some fields if the last one is about the same draft."""
         before = self._about(draft)
         carried = {name: getattr(before, name) for name in ("since", "notified", "told", "approvals", "terms")}
@@ -254,12 +159,12 @@ class QuestionRecord:
         """The content that was shown when the lookup began."""
         return self._record.shown
 
-    def since(self, draft: Draft) -> datetime:
+    def since(self, draft: DraftId) -> datetime:
         """Return when the question about this draft was opened; the current time if it is not open."""
         since = self._about(draft).since
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
 
-    def began_after(self, draft: Draft, at: Any) -> bool:
+    def began_after(self, draft: DraftId, at: Any) -> bool:
         """Whether the question was opened after this time, e.g. after a clear; False if unknown."""
         since = self._about(draft).since
         return since is not None and at is not None and at < datetime.fromisoformat(since)
@@ -270,32 +175,34 @@ class QuestionRecord:
         at = self._record.asked_at
         return datetime.fromisoformat(at) if at else None
 
-    def _about(self, draft: Draft) -> StoredQuestion:
+    def _about(self, draft: DraftId) -> StoredQuestion:
         """Return the record if it is about this draft and no clear has followed, else an empty one."""
         return StoredQuestion() if self.cleared or not self.is_about(draft) else self._record
 
-    def notify(self, notifiers: Sequence[Any], context: Any) -> None:
-        """Call the notifiers, unless an earlier try has called them; a failing notifier does not affect the question.
+    def begin_to_notify(self) -> bool:
+        """Record that people are about to be notified; return False if an earlier try has notified them.
 
-        If a try dies in a notifier, only one more try calls them, so that a notifier cannot kill every try.
+        If a try dies in a notifier, only one more try calls it, so that a notifier cannot kill every try.
         """
         before = self._record.notified
-        if before == DONE:
-            return
-        self._keep(notified=DONE if before == BEGUN else BEGUN)
-        _call(notifiers, context)
+        if before != DONE:
+            self._keep(notified=DONE if before == BEGUN else BEGUN)
+        return before != DONE
+
+    def mark_notified(self) -> None:
+        """Record that people were notified."""
         self._keep(notified=DONE)
 
-    def notify_step(self, step: str, notifiers: Sequence[Any], context: Any) -> bool:
-        """Call an escalation step's notifiers in the same way; return whether the step was still due."""
+    def begin_step(self, step: str) -> bool:
+        """Record in the same way that the people of an escalation step are about to be notified."""
         before = self._record.told.get(step)
-        if before == DONE:
-            return False
-        told = self._record.told
-        self._keep(told={**told, step: DONE if before == BEGUN else BEGUN})
-        _call(notifiers, context)
-        self._keep(told={**told, step: DONE})
-        return True
+        if before != DONE:
+            self._keep(told={**self._record.told, step: DONE if before == BEGUN else BEGUN})
+        return before != DONE
+
+    def mark_step(self, step: str) -> None:
+        """Record that the people of an escalation step were notified."""
+        self._keep(told={**self._record.told, step: DONE})
 
     @property
     def approvals(self) -> list[Json]:
@@ -309,23 +216,23 @@ class QuestionRecord:
         self._must_keep("The approval is kept; a retry of this task uses it")
         return approvals
 
-    def was_rejected(self, draft: Draft) -> bool:
+    def was_rejected(self, draft: DraftId) -> bool:
         """Whether a person has rejected this draft, even in an answer that was not accepted or before a clear."""
-        return _without_task(draft) in self._record.rejected
+        return without_task(draft) in self._record.rejected
 
-    def reject_draft(self, draft: Draft) -> None:
+    def reject_draft(self, draft: DraftId) -> None:
         """Record that a person has rejected the draft, before the answer is removed to ask again."""
         if not self.was_rejected(draft):
-            rejected = [*self._record.rejected, _without_task(draft)]
+            rejected = [*self._record.rejected, without_task(draft)]
             self._record = replace(self._record, rejected=rejected)
             self._must_keep("The rejection is kept; a retry of this task uses it")
 
     @property
-    def draft_sent_back(self) -> Draft | None:
+    def draft_sent_back(self) -> DraftId | None:
         """The draft that a schema sent back, even if the task has been cleared since."""
         return self._record.sent_back
 
-    def mark_sent_back(self, draft: Draft) -> None:
+    def mark_sent_back(self, draft: DraftId) -> None:
         """Record that a schema sends this draft back, which happens at most once per execution."""
         sent = replace(self._record.anew(self._attempt), sent_back=draft)
         self._record = self._record.moved("send_back", sent)
@@ -335,7 +242,7 @@ class QuestionRecord:
         """Forget the question and its answer, because the task's next question may be about an identical draft."""
         # Drop the attempt too, or a later question in the same try would look like one from a deleted run.
         self._record = self._record.moved("forget", replace(self._record.anew(self._attempt), attempt={}))
-        self._must_keep("Nobody was asked; a retry of this task will ask")
+        self._must_keep(ASKS_LATER)
 
     def close(self) -> None:
         """Record that the question was answered or timed out.
@@ -347,35 +254,12 @@ class QuestionRecord:
         self._must_keep("The answer is kept; a retry of this task uses it")
 
     def _must_keep(self, otherwise: str) -> None:
-        try:
-            self._memory.keep(self._record.to_json())
-        except CrewError as error:
-            fail_task(error, otherwise)
+        self._memory.change(self._record.to_json(), partial(fail_task, what_now=otherwise))
 
     def _keep(self, **more: Any) -> None:
         self._record = replace(self._record, **more)
-        try:
-            self._memory.keep(self._record.to_json())
-        except CrewError as error:
-            log.warning("%s. The question is open; if this try is lost, the next one may ask again", error)
+        self._memory.change(self._record.to_json(), _warn)
 
 
-def _without_task(draft: Draft) -> Draft:
-    """Return a draft's execution and hash, without its task's id, which may change with each question."""
-    return [draft[0], draft[2]]
-
-
-def _call(notifiers: Sequence[Any], context: Any) -> None:
-    for notifier in notifiers:
-        try:
-            notifier(context)
-        except Exception:
-            log.warning("A notifier failed; the question stays open", exc_info=True)
-
-
-def question_of(context: Any, operator: object) -> QuestionRecord:
-    """Return the running task's record of its question; fail if it cannot be read."""
-    try:
-        return QuestionRecord(store_of(context, REVIEW_STATE), Attempt.of(context, operator))
-    except CrewError as error:
-        fail_task(error, "Nobody was asked; any answer is kept")
+def _warn(problem: CrewError) -> None:
+    log.warning("%s. The question is open; if this try is lost, the next one may ask again", problem)

@@ -12,16 +12,16 @@ import re
 import sys
 from typing import Any
 
-from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.status import json_object_in
 from airflow_crew_provider.compat import version
-from airflow_crew_provider.review.answer import IN_THE_MIDDLE, QUESTION, notice, problem_with
-from airflow_crew_provider.review.drafts import draft_in, edit_problem, is_edit, with_text_of_edit
+from airflow_crew_provider.questions import Draft, Terms, kinds
+from airflow_crew_provider.questions.drafts import draft_in, is_edit, with_text_of_edit
+from airflow_crew_provider.review.answer import notice, problem_with
 from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 
 MODELS = "airflow.models.hitl"
 _NOTICE = re.compile(r"\A\*\*The last answer by [^\n]*\*\*\n\n")
-_IN_THE_MIDDLE = re.compile(rf"^(\*\*Round [^\n*]*\*\* )?{re.escape(IN_THE_MIDDLE)}", re.MULTILINE)
+_IN_THE_MIDDLE = re.compile(rf"^(\*\*Round [^\n*]*\*\* )?{re.escape(kinds.IN_THE_MIDDLE)}", re.MULTILINE)
 
 log = logging.getLogger(__name__)
 
@@ -79,16 +79,20 @@ def why_refused(answer: dict[str, Any], text: str, options: list[str], params: d
     :param text: the form's text
     :param params: the form's fields
     """
-    # The marker is only recognized at the beginning of a line, where a quoted draft cannot contain it.
-    draft, is_asked = draft_in(params), bool(_IN_THE_MIDDLE.search(text))
-    answer = with_text_of_edit(answer, draft)
-    # None of a Flow's outcomes needs feedback; of the replies to an agent, only the answer to its question does.
-    needs_text = asks.ANSWER if is_asked else None if f"\n{QUESTION}" in f"\n{text}" else options[1]
-    problem = problem_with(answer, options, list(params), needs_text)
+    draft = draft_in(params)
+    answer, question = with_text_of_edit(answer, draft), _question_on(text, options, draft)
+    problem = problem_with(answer, options, list(params), question.needs_text(Terms(words=options)))
     given = (answer["params_input"] or {}).get(EDIT_FIELD)
     if problem or not isinstance(draft, str) or not isinstance(given, str) or not is_edit(draft, given):
         return problem
-    if not is_asked:
-        return edit_problem(draft, given)
-    is_sent = answer["chosen_options"] == [asks.APPROVE]
-    return asks.problem_with_arguments(json_object_in(draft), json_object_in(given)) if is_sent else None
+    return question.edit_problem({"outcome": answer["chosen_options"][0]}, given)
+
+
+def _question_on(text: str, options: list[str], draft: Any) -> Draft:
+    """Return the question, recognized at the beginning of a line, where a quoted draft cannot contain the marker."""
+    if _IN_THE_MIDDLE.search(text):
+        known = (each for each in kinds.KINDS_IN_THE_MIDDLE.values() if set(options) <= set(each.words))
+        arguments = json_object_in(draft) if isinstance(draft, str) else None
+        return next(known, kinds.Unreadable)({"output": draft}, {"arguments": arguments})
+    is_of_flow = f"\n{kinds.QUESTION}" in f"\n{text}"
+    return kinds.FlowQuestion({"outcomes": options}) if is_of_flow else Draft({"output": draft})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_crew_provider.api.budget import Budget, amounts, figures, judged, used_in
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256
-from airflow_crew_provider.review.drafts import code
+from airflow_crew_provider.questions.drafts import code
 from airflow_crew_provider.review.people import Escalation
 from airflow_crew_provider.wait.outcomes import fail_task
 from airflow_crew_provider.wait.watch import COMPLETED
@@ -92,6 +93,8 @@ class UsageRules:
     completed: Any
     budget: Budget
     escalation: Escalation
+    people: list[Json] | None
+    defaults: list[str] | None
 
     holds_another: ClassVar[str] = (
         "Airflow still holds the question from an earlier run of this task, about another execution, and cannot show "
@@ -113,19 +116,38 @@ class UsageRules:
         return facts_of(self.record())
 
     def terms(self) -> Json:
-        """Return the users who may answer; no other argument affects whether an answer is valid."""
-        return {"users": self.escalation.ids}
+        """Return the users who may answer, and what the deadline does; nothing else of the form depends on the DAG."""
+        return {"users": self.escalation.ids, "people": self.people, "defaults": self.defaults}
 
     def by(self, terms: Json) -> UsageRules:
-        """Return these rules."""
-        return self
+        """Return the rules with the terms of a form that was shown."""
+        return replace(self, **{name: terms[name] for name in ("people", "defaults") if name in terms})
 
     def offer(self, task: HITLOperator, shown: Json) -> None:
-        """Leave the task's choices unchanged."""
+        """Set the form's default; its choices are the same in every DAG."""
+        task.defaults = self.defaults
 
-    def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> UsageForm:
+    def form(self, context: Any, shown: Json, until: str | None, refused: str, since: datetime) -> UsageForm:
         """Return the form."""
         return UsageForm(shown, self.budget, refused)
+
+    def expires(self, shown: Json) -> None:
+        """A question about usage always needs an answer."""
+
+    def approving(self, shown: Json) -> list[str]:
+        """Return the choice that approves."""
+        return [APPROVE]
+
+    def was_rejected_before(self, shown: Json) -> bool:
+        """Nobody is asked twice about one execution's output."""
+        return False
+
+    def not_approved(self, shown: Json) -> str:
+        """Return the message if the deadline would approve an output that somebody has rejected."""
+        return (
+            f"Somebody has rejected this output, of execution {shown['execution_id']}, so it was not approved at the "
+            "deadline. It is not passed on; the service still has it"
+        )
 
 
 def facts_of(record: Json) -> Json:

@@ -1,7 +1,8 @@
 """One task that starts a crew, waits for it, asks people and sends their answers, until the execution completes.
 
-Each step has its own package, which does not import this one: `kickoff` starts, `wait` waits, `review` asks, `resume`
-sends. This package stores the task's state between the steps, so that any worker and any try can continue (`record`).
+Each step has its own package, which does not import this one: `kickoff` starts, `task.waiting` waits, `review` asks,
+`resume` sends. This package puts them in order (`steps`), and stores the task's state between them, so that any worker
+and any try can continue (`record`).
 
 * The task numbers its questions. Airflow has one form for each attempt and replaces it with each question, so the form
   contains the number, and the task accepts only an answer with that number.

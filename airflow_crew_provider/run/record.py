@@ -1,128 +1,69 @@
-"""The state that one task stores between deferrals and tries. Its moves (`MOVES`)::
+"""The state that one task stores between deferrals and tries; `task.record` has its moves.
 
-    nothing ──begin──> working ──ask──> asking ──answer──> answered
-                        │ ^  ^            │                    │
-                        │ │  └───again────┘                    │
-                        │ └───────────────send─────────────────┘
-                        └──finish──> over
+A move changes the task's record, which is stored before anything else is done. The next question is one change of three
+parts: its number, and the last question and answer, which are forgotten, since the next question may be identical.
 
-* ``begin`` switches from any state to another execution. ``again`` continues with the same execution in a later try,
-  which polls to find out whether the question is still open. An unsent answer is sent first.
-* A decision is stored before its answer is sent.
+A decision is stored before its answer is sent, with its execution, and no move drops it: what people decided about an
+execution that failed afterwards is history, not state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from enum import StrEnum
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.stored_names import NUMBER_FIELD, OTHER_QUESTION, REJECTED_BEFORE, VALIDATION
-from airflow_crew_provider.task.store import Store, check_move
+from airflow_crew_provider.review.record import ASKS_LATER, QuestionRecord
+from airflow_crew_provider.stored_names import (
+    NUMBER_FIELD,
+    OTHER_QUESTION,
+    REJECTED_BEFORE,
+    RESUME_STATE,
+    RUN_STATE,
+    VALIDATION,
+)
+from airflow_crew_provider.task.attempt import Attempt, Relation
+from airflow_crew_provider.task.record import PLAIN_OF_RUN, RunState, StoredRun
+from airflow_crew_provider.task.store import UNOPENED, Stored, TaskStateUnavailable
+from airflow_crew_provider.wait.outcomes import fail_task
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
-
-class State(StrEnum):
-    """The state of the task."""
-
-    NOTHING = "nothing"
-    WORKING = "working"  # the crew is working
-    ASKING = "asking"  # a person is being asked
-    ANSWERED = "answered"  # the answer has not been sent yet, according to the record
-    OVER = "over"
-
-
-_ALL = tuple(State)
-MOVES: dict[str, dict[State, State]] = {
-    "begin": dict.fromkeys(_ALL, State.WORKING),
-    "again": {
-        **dict.fromkeys((State.WORKING, State.ASKING, State.OVER), State.WORKING),
-        State.ANSWERED: State.ANSWERED,
-    },
-    "ask": {State.WORKING: State.ASKING},
-    "answer": {State.ASKING: State.ANSWERED},
-    "send": {State.ANSWERED: State.WORKING},
-    "finish": {State.WORKING: State.OVER},
-}
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """The stored record. Empty fields are omitted.
-
-    :param execution_id: the execution's first id
-    :param kickoff_id: the id to poll
-    :param inbox: the address at which its webhooks are stored
-    :param since: the time at which the crew started working, in epoch seconds; None while it is not working
-    :param worked: the number of seconds it worked before that, in this try
-    :param number: the last question's number
-    :param draft: the draft that the last question is about, until the question is answered
-    :param review: the answer to send
-    :param decisions: all reviews, without drafts
-    :param answered: the draft that was answered last, which a status may still show
-    :param over: whether the execution has completed
-    :param earlier: the number of questions that this task's earlier executions asked
-    """
-
-    execution_id: str = ""
-    kickoff_id: str = ""
-    inbox: Json | None = None
-    since: float | None = None
-    worked: float = 0.0
-    number: int = 0
-    draft: list[Any] | None = None
-    review: Json | None = None
-    decisions: list[Json] = field(default_factory=list)
-    answered: Json | None = None
-    over: bool = False
-    earlier: int = 0
-
-    @classmethod
-    def from_json(cls, kept: Json) -> StoredRun:
-        """Read a record; unknown fields are ignored."""
-        return cls(**{each.name: kept[each.name] for each in fields(cls) if kept.get(each.name) is not None})
-
-    def to_json(self) -> Json:
-        """Return the JSON to store."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "", [], False)}
-
-    @property
-    def form(self) -> int:
-        """The number of the last form; unique within the task, because a page may stay open after a clear."""
-        return self.earlier + self.number
-
-    @property
-    def state(self) -> State:
-        """The state of the task."""
-        if not self.execution_id:
-            return State.NOTHING
-        if self.over:
-            return State.OVER
-        if self.review is not None:
-            return State.ANSWERED
-        return State.ASKING if self.since is None else State.WORKING
+REATTACHES = "A retry of this task reattaches to it"
 
 
 class RunRecord:
     """The record of one task, read once each time a worker runs the task.
 
-    :raises TaskStateUnavailable: from every read or write
+    :param stored: the record of the task instance
+    :raises TaskStateUnavailable: it cannot be read
     """
 
-    def __init__(self, memory: Store) -> None:
-        self._memory = memory
-        self.kept = StoredRun.from_json(memory.recall())
+    def __init__(self, stored: Stored, attempt: Attempt) -> None:
+        self._stored, self._attempt = stored, attempt
+        self._memory = stored.part(RUN_STATE, PLAIN_OF_RUN)
+        found = self._memory.recall()
+        self.kept, self._unopened = StoredRun.from_json(found), found.get(UNOPENED)
 
     def begin(self, execution_id: str, inbox: Json | None, *, now: float) -> None:
         """Begin a try with an execution that this try or an earlier one started."""
-        if self.kept.execution_id != execution_id:
-            self._move("begin", StoredRun(execution_id, execution_id, inbox, since=now, earlier=self.kept.form))
+        before, attempt = self.kept, self._attempt.as_dict()
+        if before.execution_id == execution_id:
+            works = None if before.state is RunState.ANSWERED else now
+            new = replace(before, attempt=attempt, since=works, worked=0.0, over=False)
+            self._move("again", new, REATTACHES)
             return
-        works = None if self.kept.state is State.ANSWERED else now
-        self._move("again", replace(self.kept, since=works, worked=0.0, over=False))
+        self._forget_last_question()
+        new = StoredRun(execution_id, execution_id, attempt, inbox, now, decisions=self.decisions, earlier=before.form)
+        self._move("begin", new, REATTACHES)
+
+    @property
+    def decisions(self) -> list[Json]:
+        """All reviews of this DAG run's executions; none from a deleted run with the same id."""
+        is_of_another = self._attempt.relation_to(self.kept.attempt) is Relation.OTHER_RUN
+        return [] if is_of_another else self.kept.decisions
 
     def number_of(self, draft: list[Any]) -> int:
         """Return a question's number: the last question's if it is unanswered and about this draft, else the next."""
@@ -133,13 +74,22 @@ class RunRecord:
         assert self.kept.since is not None
         worked = self.kept.worked + now - self.kept.since
         number = self.number_of(draft)
-        self._move("ask", replace(self.kept, number=number, draft=draft, since=None, worked=worked))
+        if number != self.kept.number:
+            self._forget_last_question()
+        new = replace(self.kept, number=number, draft=draft, since=None, worked=worked)
+        self._move("ask", new, ASKS_LATER)
+
+    def _forget_last_question(self) -> None:
+        """Forget the last question and its answer."""
+        QuestionRecord.of(self._stored, self._attempt).forget()
+        self._stored.part(RESUME_STATE, None).change({}, partial(fail_task, what_now=ASKS_LATER))
 
     def answer(self, review: Json) -> None:
         """Record an answer before it is sent."""
         decision = {**_without_draft(review), "round": self.kept.number}
         decisions = [*self.kept.decisions, decision]
-        self._move("answer", replace(self.kept, review=review, draft=None, decisions=decisions))
+        new = replace(self.kept, review=review, draft=None, decisions=decisions)
+        self._move("answer", new, "The answer is kept; a retry of this task uses it")
 
     def send(
         self,
@@ -158,20 +108,20 @@ class RunRecord:
         told = {**decision, "taken": said is not None, "service": said}
         sent = replace(self.kept, review=None, since=now, decisions=[*before, told])
         if said is not None:
-            last = {"draft": list(vars(answered.draft).values()), "until": answered.until} if answered else None
+            last = {"draft": list(answered.draft), "until": answered.until} if answered else None
             polled = kickoff_id or sent.kickoff_id
             sent = replace(sent, kickoff_id=polled, inbox=inbox or sent.inbox, answered=last)
-        self._move("send", sent)
+        self._move("send", sent, "The answer was sent exactly once" if said else "A retry of this task compares again")
 
     def finish(self) -> None:
         """Record that the execution has completed."""
-        self._move("finish", replace(self.kept, over=True))
+        self._move("finish", replace(self.kept, over=True), "A retry of this task finds the execution completed")
 
     @property
     def answered(self) -> AnsweredDraft | None:
         """The draft that was answered last."""
         last = self.kept.answered
-        return AnsweredDraft(Draft(*last["draft"]), last["until"]) if last else None
+        return AnsweredDraft(DraftId(*last["draft"]), last["until"]) if last else None
 
     def deadline(self, limit: float | None) -> float | None:
         """Return the time at which the current wait must end, in epoch seconds.
@@ -182,10 +132,16 @@ class RunRecord:
             return None
         return self.kept.since + limit - self.kept.worked
 
-    def _move(self, move: str, new: StoredRun) -> None:
-        check_move("task", self.kept.state, move, new.state, [MOVES[move].get(self.kept.state)])
-        self._memory.keep(new.to_json())
-        self.kept = new
+    def _move(self, move: str, new: StoredRun, otherwise: str) -> None:
+        """Change the state.
+
+        :param otherwise: what follows if that cannot be stored
+        """
+        self.kept.moved(move, new)
+        if self._unopened and move != "begin":
+            fail_task(TaskStateUnavailable(self._unopened), otherwise)
+        self._memory.change(new.to_json(), partial(fail_task, what_now=otherwise))
+        self.kept, self._unopened = new, None
 
 
 def _without_draft(review: Json) -> Json:

@@ -5,36 +5,39 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn, Unpack
+from typing import Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, BaseSensorOperator, PokeReturnValue, XComArg, conf
 
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.arguments import SensorArguments
-from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
+from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewTimeout
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox.registering import note_run, registered_address
 from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.resume.record import State, answered_before, lost_edit, resume_before
+from airflow_crew_provider.resume.record import answered_before, lost_edit, resume_before
 from airflow_crew_provider.stored_names import WATCH_STATE
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.store import store_of
-from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.task.drive import Steps, Worker
+from airflow_crew_provider.task.record import AnswerState
+from airflow_crew_provider.task.store import Store, record_of
+from airflow_crew_provider.task.waiting import CrewOverBudget, Wait, WaitingTask
+from airflow_crew_provider.wait.narrator import waits_for_a_person
 from airflow_crew_provider.wait.outcomes import (
     NET,
     WAITS_AGAIN,
     CrewTaskFailed,
     deadline_of,
     ends_in_a_sentence,
+    fail_over_budget,
     fail_task,
     seconds,
 )
-from airflow_crew_provider.wait.poller import Poller
-from airflow_crew_provider.wait.task import WaitingTask, push_execution
-from airflow_crew_provider.wait.watch import Watch, fate_of_stop, waits_for_a_person
+from airflow_crew_provider.wait.task import push_execution
+from airflow_crew_provider.wait.watch import LEARNED, Watch, fate_of_stop
 
 
 class CrewStatusSensor(WaitingTask, BaseSensorOperator):
@@ -56,10 +59,10 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     """
 
     hook_class = CrewHook
-    template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id", "output_to")
+    template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id", "output_to", "files_to")
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#e8e4f8"
-    _watch: Watch | None = None
+    _wait: Wait | None = None  # of the polls in this process
 
     def __init__(
         self,
@@ -88,23 +91,22 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Wait in the configured way."""
-        self._ti = context["ti"]
         self._check_ids()
         self.report(context, ExecutionState.RUNNING, self.kickoff_id)
         try:
             self.output_rules.refuse_unusable()
         except CrewError as error:
             fail_task(error, f"Execution {self.kickoff_id} is not affected; correct the rule and clear this task")
-        self.open_sources(context, self.kickoff_id)
+        self._wait = self._new_wait(context)
         try:
             push_execution(context, self.hook, self.kickoff_id, self.execution_id)
         except CrewError as error:
             fail_task(error)
-        self.note_run(context, self.kickoff_id)
+        note_run(context, self.hook, self.kickoff_id)
         if self.deferrable:
             # Use Airflow's own entry point, so that soft_fail and never_fail apply from the first poll.
             return self.resume_execution("begin", None, context)
-        self._watch = self._recalled(context)
+        self._recall(context, self._wait.watch)
         # The watch enforces the deadline, so that the error reports the execution's fate; Airflow's is a fallback.
         own, self.timeout = self.timeout, self.timeout + NET
         try:
@@ -114,40 +116,50 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def begin(self, context: Any) -> Any:
         """Poll once, then wait in the triggerer unless that poll ends the wait."""
-        return self.begin_in_triggerer(context, self.watch_again(context))
+        wait = self._wait or self._new_wait(context)
+        return self._end(context, wait, wait.begin())
+
+    def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
+        """Continue in a worker with the trigger's event."""
+        wait = self._new_wait(context)
+        return self._end(context, wait, wait.resumed(event, waiting))
+
+    def end_without_trigger(self, context: Any, error: str) -> Any:
+        """End the wait after Airflow's own timeout."""
+        wait = self._new_wait(context)
+        return self._end(context, wait, wait.without_trigger(error))
 
     def poke(self, context: Any) -> bool | PokeReturnValue:
         """Poll once."""
-        if self._watch is None:
-            self._watch = self._recalled(context)
-        outcome = self.poller.poll_once(self._watch)
-        self.push_view(context, self._watch)
+        if self._wait is None:
+            self._wait = self._new_wait(context)
+            self._recall(context, self._wait.watch)
+        outcome = self._worker.drive(self._wait.poll_once())
         if outcome is None:
-            self._remember(context)
+            self._remember(context, self._wait.watch)
             return False
-        return PokeReturnValue(True, self.end(context, self._watch, outcome))
-
-    def open_sources(self, context: Any, kickoff_id: str) -> None:
-        """Make all polls also read webhooks if the execution was started with the inbox."""
-        if not self.wait_past_pending:
-            self.inbox = registered_address(context, self, kickoff_id)
-            self.__dict__["_poller"] = Poller(self.hook, InboxSource(self.hook, self.inbox))
-
-    def trigger_of(self, watch: Watch) -> CrewStatusTrigger:
-        """Return the trigger that continues a watch."""
-        return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill, self.inbox)
-
-    def note_run(self, context: Any, execution_id: str) -> None:
-        """Record that this DAG run is waiting for an execution, if it may be a Flow's execution."""
-        note_run(context, self.hook, execution_id)
+        return PokeReturnValue(True, self._end(context, self._wait, self._wait.ended(outcome)))
 
     def on_kill(self) -> None:
         """Stop the execution when the task is killed in a worker; a cleared task waits for it again."""
-        self.stop_if_asked(self.kickoff_id, WAITS_AGAIN)
+        self._worker.stop_if_ended(
+            self.kickoff_id, WAITS_AGAIN, cancel_on_kill=self.cancel_on_kill, has_ended=self.has_ended
+        )
 
-    def watch_again(self, context: Any) -> Watch:
-        """Return a watch whose deadline is counted from now."""
-        return Watch(
+    @property
+    def _worker(self) -> Worker:
+        if self.worker is None:
+            self.worker = Worker(self.hook, self.log)
+        return self.worker
+
+    def _new_wait(self, context: Any) -> Wait:
+        """Return a wait whose deadline is counted from now."""
+        source = inbox = None
+        if not self.wait_past_pending:
+            inbox = registered_address(context, self, self.kickoff_id)
+            source = InboxSource(self.hook, inbox)
+        self.worker = Worker(self.hook, self.log, context, source)
+        watch = Watch(
             kickoff_id=self.kickoff_id,
             started=time.time(),
             deadline=deadline_of(context, self.timeout, self._limit_of_all_polls()),
@@ -158,48 +170,50 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             max_wait=seconds(self.max_wait),
             budget=self.watched_budget,
         )
+        return Wait(self, self.worker, watch, inbox=inbox, execution_id=self.execution_id)
 
     def _limit_of_all_polls(self) -> timedelta | None:
         """Return `execution_timeout`, or None in reschedule mode, where it applies to each poll separately."""
         return None if self.reschedule and not self.deferrable else self.execution_timeout
 
-    def check(self, context: Any, execution: Execution) -> None:
-        """Fail if the previous resume left an edited draft for a round that never came."""
-        said = lost_edit(context, self, execution)
-        if said:
+    def _end(self, context: Any, wait: Wait, steps: Steps[Execution]) -> Json:
+        """Take the last steps of the wait; return the record."""
+        try:
+            execution = self._worker.drive(steps)
+        except CrewExecutionFailed as failure:
+            what_now = "Waiting again would not help; clear the kickoff to start a new one"
+            resumed = self._resumed(context, failure.kickoff_id)
+            raise CrewTaskFailed(f"{failure}. {resumed}{what_now}") from failure
+        except CrewTimeout as timeout:
+            stopped = self._worker.stop(wait.watch.kickoff_id, is_last=True) if self.cancel_on_timeout else None
+            now = "" if self.cancel_on_timeout else ". Clear this task to wait again"
+            message = f"{timeout}. {fate_of_stop(wait.watch.kickoff_id, stopped)}{now}"
+            raise AirflowSensorTimeout(message) from None
+        except CrewOverBudget as over:
+            fail_over_budget(self._worker.poller, over.kickoff_id, over.passed, self.log)
+        if said := lost_edit(context, self, execution):
             raise CrewTaskFailed(said)
-
-    def make_result(self, context: Any, execution: Execution) -> Json:
-        """Return the record."""
+        changed: Json = {}
         if execution.state is ExecutionState.PENDING:
             self.log.info("%s", self.hook.mask_for_log(waits_for_a_person(execution)))
+        else:
+            changed = wait.result(execution)
         if self.reschedule:
-            store_of(context, WATCH_STATE).close({})
-        return execution.record(self.execution_id)
+            self._store(context).close({})
+        return {**execution.record(self.execution_id), **changed}
 
-    def raise_failure(self, watch: Watch, error: str) -> NoReturn:
-        """Fail for good; after a resume, report that it was accepted but the execution then failed."""
-        failure = CrewExecutionFailed(watch.kickoff_id, error)
-        continuation = f"{self._resumed(watch)}Waiting again would not help; clear the kickoff to start a new one"
-        raise CrewTaskFailed(f"{failure}. {continuation}") from failure
-
-    def _resumed(self, watch: Watch) -> str:
+    def _resumed(self, context: Any, kickoff_id: str) -> str:
+        """Return a sentence about the resume that this wait follows, if any: it was accepted."""
         root = self.execution_id or self.kickoff_id
-        resume = resume_before({"ti": self._ti}, self, watch.kickoff_id)
-        if root == watch.kickoff_id and (resume is None or resume.state is State.LEFT):
+        resume = resume_before(context, self, kickoff_id)
+        if root == kickoff_id and (resume is None or resume.state is AnswerState.LEFT):
             return ""
         return f"The resume of execution {root} was accepted; its continuation failed. "
 
-    def raise_timeout(self, context: Any, watch: Watch, message: str) -> NoReturn:
-        """Fail as sensors do at their timeout; stop the execution if `cancel_on_timeout` is set."""
-        stopped = self.stop_execution(watch.kickoff_id) if self.cancel_on_timeout else None
-        now = "" if self.cancel_on_timeout else ". Clear this task to wait again"
-        raise AirflowSensorTimeout(f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}{now}")
-
     def _get_next_poke_interval(self, started_at: Any, run_duration: Any, poke_count: int) -> float:
-        if self._watch is None:
+        if self._wait is None:
             return super()._get_next_poke_interval(started_at, run_duration, poke_count)
-        pause = self._watch.pause(now=time.time())
+        pause = self._wait.watch.pause(now=time.time())
         return max(pause, deferral.NOTICED_AFTER) if self.reschedule else pause
 
     def _check_ids(self) -> None:
@@ -211,18 +225,18 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     # In reschedule mode, each poll runs in a separate process, so the state of the watch is stored between polls.
 
-    def _recalled(self, context: Any) -> Watch:
-        watch = self.watch_again(context)
-        kept = store_of(context, WATCH_STATE).recall() if self.reschedule else {}
+    def _recall(self, context: Any, watch: Watch) -> None:
+        kept = self._store(context).recall() if self.reschedule else {}
         about = self._about(context)
         if "kickoff_id" in kept and all(kept.get(name, value) == value for name, value in about.items()):
             watch.recall(kept)
-        return watch
 
-    def _remember(self, context: Any) -> None:
-        if not self.reschedule or self._watch is None:
-            return
-        store_of(context, WATCH_STATE).keep({**self._watch.learned(), **self._about(context)})
+    def _store(self, context: Any) -> Store:
+        return record_of(context).part(WATCH_STATE, (*LEARNED, *self._about(context)))
+
+    def _remember(self, context: Any, watch: Watch) -> None:
+        if self.reschedule:
+            self._store(context).keep({**watch.learned(), **self._about(context)})
 
     def _about(self, context: Any) -> Json:
         """Return the values that identify this try; the record of a deleted run may have the same try number."""

@@ -178,6 +178,11 @@ class Attempt:
             attempt_id=str(ti.id) if getattr(ti, "id", None) else None,
         )
 
+    @property
+    def is_last(self) -> bool:
+        """Whether no retry follows this try."""
+        return self.try_number > self.max_tries
+
     def as_dict(self) -> Json:
         """Return the fields of this try to store in a record; omit unknown ones."""
         return {name: value for name, value in asdict(self).items() if value is not None}

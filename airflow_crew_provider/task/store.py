@@ -1,17 +1,21 @@
-"""Where a task instance's records are kept: in Airflow's Variables, on every version.
+"""Where a task instance's record is kept: in one Variable, on every version of Airflow.
 
-Variables outlive retries, clears, the task's success and upgrades of Airflow. Airflow 3.3's task state store does not:
-a setting empties it, a backend that a worker does not have hides it, an upgrade does not fill it, and from 3.4 on a
-clear empties it. It is only read, for runs that began there; on 3.3, the record of a POST is written there too, so that
-a worker of the last release finds it. XCom is cleared at the start of each try.
+The record has a part for each POST, for the progress of a run, and for a question. Variables outlive retries, clears,
+the task's success and upgrades of Airflow. Airflow 3.3's task state store does not: a setting empties it, a backend
+that a worker does not have hides it, an upgrade does not fill it, and from 3.4 on a clear empties it. It is only read,
+for runs that began there. XCom is cleared at the start of each try.
 
-* **A record has a version**; what cannot be read as one is an error, never an empty record.
-* **Nothing found means that nothing was sent**, unless a loss is shown: the look ended in an error or in a reference to
-  a backend, or the task's witness names an execution (`WITNESSED`). The witness is a Variable of its own, which remains
-  until the DAG run is deleted.
-* **Texts are sealed** (all but `PLAIN`): drafts, feedback and reviewers are not for everybody who may read Variables.
-  Airflow redacts the key's Variable in its API and pages, because of its name; workers read it without a Fernet key of
-  their own. Ids, states and digests stay readable, so that the sweeper and a try without the key can act.
+* **A task's loop stores the record before it does anything** (`task.drive`): all changes since then in one write, so
+  that no crash can come between them. What a POST did is stored at once.
+* **The record has a version**; what cannot be read as one is an error, never an empty record.
+* **Nothing found means that nothing was sent**: a POST is also stored under its own name, as earlier releases did. That
+  copy replaces a lost record, and workers of the last release find it (on 3.3 in the state store, too) and start
+  nothing. If one of them has changed it, which its digest shows, it is newer than the record.
+* **Texts are sealed**: all fields but those that a part declares as plain, since drafts, feedback and reviewers are not
+  for everybody who may read Variables. Airflow redacts the key's Variable in its API and pages, because of its name;
+  workers read it without a Fernet key of their own. Ids, states and digests stay readable, so that the sweeper and a
+  try without the key can act.
+* Earlier releases kept each part in a Variable of its own; it is read until this one has the part.
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ import json
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import fields
 from functools import partial
-from typing import Any, Protocol, cast
+from threading import RLock
+from typing import Any, NoReturn, Protocol, cast
 from uuid import uuid4
 
 from cryptography.fernet import Fernet, InvalidToken
@@ -33,37 +37,17 @@ from airflow_crew_provider.compat.task_instance import NEVER_EXPIRE, task_identi
 from airflow_crew_provider.compat.version import clears_discard_task_state, has_inbox
 from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.stored_names import (
-    AGENT_STATE,
-    EXECUTION_RECORD_KEY,
-    KICKOFF_STATE,
-    RESUME_STATE,
-    REVIEW_STATE,
-    RUN_STATE,
-    SEAL_KEY,
-)
-from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.stored_names import SEAL_KEY, TASK_RECORD
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
-_OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
-# The fields of the records with texts that stay readable; all others are sealed.
-PLAIN: dict[str, tuple[str, ...]] = {
-    RUN_STATE: (
-        *("execution_id", "kickoff_id", "inbox", "since", "worked", "number", "draft", "answered", "over", "earlier"),
-    ),
-    REVIEW_STATE: (
-        *(*_OF_ATTEMPT, "draft", "since", "until", "asked_at", "doubt", "asked_by", "notified", "rejected"),
-        *("sent_back", "once_more", "over"),
-    ),
-}
-POSTS = (KICKOFF_STATE, RESUME_STATE, AGENT_STATE)
-WITNESSED = KICKOFF_STATE  # the POST that costs money
+PARTS = "parts"
 NOT_DECRYPTED = (
     "exists but cannot be decrypted: [core] fernet_key has changed. Nothing is sent without this record. Add the old "
     "key after the new one, separated by a comma; then a retry continues"
 )
+UNOPENED = "unopened"  # in a record whose texts cannot be opened: the reason, which is an error for what needs them
 _EXTERNAL = "__airflow_state_ref__"  # marks a reference to a backend, in the state store
 
 
@@ -71,158 +55,125 @@ class TaskStateUnavailable(CrewConnectionError):
     """Airflow currently cannot read or write the state of a task."""
 
 
-class RecordLost(TaskStateUnavailable):
-    """A record is missing although it was written: the task's witness names what it started.
-
-    :param witness: the fields of `VariableStore.testify`
-    """
-
-    def __init__(self, message: str, witness: Json) -> None:
-        super().__init__(message)
-        self.witness = witness
+Failed = Callable[[TaskStateUnavailable], object]  # called if a change was not stored: raises or logs an error
 
 
 class Store(Protocol):
-    """A small durable record of one task instance, shared by all its tries.
+    """A part of the durable record of one task instance, shared by all its tries.
 
     :raises TaskStateUnavailable: from every method that reads or writes
     """
 
     def recall(self) -> Json:
-        """Return the record; empty if there is none.
+        """Return the part; empty if there is none."""
 
-        :raises RecordLost: there was one
-        """
+    def change(self, part: Json, failed: Failed) -> None:
+        """Let the record's next write store the part, which happens before the task does anything else."""
 
-    def keep(self, record: Json) -> None:
-        """Store the record durably before returning."""
+    def keep(self, part: Json) -> None:
+        """Store the part durably before returning, with all other changes of the record."""
 
     def forget(self) -> None:
         """Store that there is nothing on record."""
 
-    def close(self, record: Json) -> None:
-        """Store the last record of a task that is about to succeed, or leave nothing behind."""
-
-    def testify(self, witness: Json) -> None:
-        """Store what the record is about in a place of its own; if that fails, only log it."""
+    def close(self, part: Json) -> None:
+        """Store the last part of a task that is about to succeed, or leave nothing behind."""
 
 
-def check_move(thing: str, before: str, move: str, after: str, allowed: Collection[str | None]) -> None:
-    """Check a move of a stored record.
-
-    :param allowed: the states to which the record's `MOVES` lead
-    :raises RuntimeError: `after` is not one of them
-    """
-    if after not in allowed:
-        raise RuntimeError(f"A {thing} that is {before} cannot become {after} by {move}")
-
-
-def store_of(context: Any, name: str) -> Store:
-    """Return the store of the running task instance's record with this name."""
+def record_of(context: Any) -> Stored:
+    """Return the record of the running task instance."""
     if NEVER_EXPIRE is None:
-        return VariableStore(task_identity(context), name)
+        return TaskRecord(task_identity(context))
     state_store = context.get("task_state_store")
-    if state_store is None:
-        return NoStore()
-    return VariableStore(task_identity(context), name, StateStore(state_store, name))
+    return NoRecord() if state_store is None else TaskRecord(task_identity(context), state_store)
 
 
-class NoStore:
-    """A task called directly, outside any DAG run: it has no next try."""
+class NoRecord:
+    """The record, and each part of it, of a task called directly, outside any DAG run: it has no next try."""
+
+    def part(self, name: str, plain: Collection[str] | None) -> NoRecord:
+        return self
 
     def recall(self) -> Json:
         return {}
 
-    def keep(self, record: Json) -> None:
+    def keep(self, part: Json) -> None:
         log.debug("Airflow keeps no state for this call; nothing is stored")
 
-    close = testify = keep
+    close = keep
+
+    def change(self, part: Json, failed: Failed) -> None:
+        """Nothing is kept."""
 
     def forget(self) -> None:
         """Nothing is kept."""
 
-
-class StateStore:
-    """The task state store of Airflow 3.3 and newer, in which earlier releases kept records on 3.3."""
-
-    def __init__(self, store: Any, name: str) -> None:
-        self._store, self._name = store, name
-        self.is_shared = name.startswith(POSTS) and not clears_discard_task_state()
-
-    def recall(self) -> Any:
-        """Return what Airflow has under the record's name; None if there is nothing."""
-        return _checked("read", lambda: self._store.get(self._name))
-
-    def share(self, record: Json) -> None:
-        """Store a POST's record for workers of the last release, which look nowhere else."""
-        if self.is_shared:
-            copy = {**record, "version": VERSION, "digest": _digest(record)}
-            _checked("stored", lambda: self._store.set(self._name, copy, retention=NEVER_EXPIRE))
-
-    def forget(self) -> None:
-        with suppress(Exception):  # the record itself shows that nothing is on record
-            self._store.delete(self._name)
+    save = forget
 
 
-class VariableStore:
-    """A Variable, removed by `close` on Airflow 2.11, and with its DAG run on newer versions (`inbox.store.sweep`).
+_CHANGING = RLock()  # a task's threads may change different parts
+
+
+class TaskRecord:
+    """The record of a task instance, in one Variable. What has changed in its parts is stored in one write.
 
     Airflow also reports "not found" when it fails to read or decrypt a Variable, and only logs a failure to store one.
     So a Variable counts as missing only if none has its name or, if Airflow cannot report that, if another one can be
     read at the same time; and every stored value is read back.
 
-    :param earlier: the possible location of a record that an earlier release wrote on Airflow 3.3
+    :param state_store: Airflow's task state store, in which earlier releases kept records on 3.3
     """
 
-    def __init__(self, identity: Json, name: str, earlier: StateStore | None = None) -> None:
+    def __init__(self, identity: Json, state_store: Any = None) -> None:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
-        self.key = f"{name}__{identity['task_id'][:100]}__{digest}"
-        self._witness_key = f"{EXECUTION_RECORD_KEY}of_task_{digest}"
-        self._secret = Secret(f"{SEAL_KEY}{name}__{digest}")
-        self._is_post = name.startswith(POSTS)
-        self._run = {"dag_id": identity["dag_id"], "run_id": identity["run_id"]}
-        self._name, self._earlier = name, earlier
+        self.suffix, self.digest = f"__{identity['task_id'][:100]}__{digest}", digest
+        self.key = f"{TASK_RECORD}{self.suffix}"
+        self.run = {"dag_id": identity["dag_id"], "run_id": identity["run_id"]}
+        self.state_store = state_store
+        self.changed: dict[str, Json] = {}  # the parts that the next write stores
+        self.failed: list[Failed] = []  # what is called if that write fails
+        self._parts: dict[str, Part] = {}
+        self._is_new = False  # whether the task certainly had no record at the last look
 
-    def recall(self) -> Json:
-        found = self._find(self.key)
-        if self._earlier and (found is None or self._earlier.is_shared):
-            found = _newer(found, self._earlier.recall())
-        if found is None:
-            self._refuse_loss()
-            return {}
-        record = self._read(found)
-        for name in (*self._run, "version", "digest"):
-            record.pop(name, None)
-        return self._secret.opened(record)
+    def part(self, name: str, plain: Collection[str] | None) -> Part:
+        """Return a part.
 
-    def keep(self, record: Json) -> None:
-        if self._earlier:
-            self._earlier.share(record)
-        row = {**self._secret.sealed(record, PLAIN.get(self._name)), **self._run, "version": VERSION}
-        self._set(self.key, row)
+        :param plain: the fields that stay readable; all others are sealed. None for a POST, which contains no texts
+            and has a copy
+        """
+        return self._parts.setdefault(name, Part(self, name, plain))
 
-    def forget(self) -> None:
-        if has_inbox():  # an empty record is not a lost one
-            self.keep({})
-        else:
-            self._remove()
-
-    def close(self, record: Json) -> None:
-        """Keep the record for a cleared task if something will eventually remove it; otherwise, remove it now."""
-        if record and has_inbox():
-            self.keep(record)
-        else:
-            self._remove()
-
-    def testify(self, witness: Json) -> None:
-        if not has_inbox():  # Airflow 2.11, where nothing would remove it
+    def save(self) -> None:
+        """Store all changes in one write, if there are any."""
+        if not self.changed:
             return
+        changed, failed = self.changed, self.failed
+        self.changed, self.failed = {}, []
         try:
-            self._set(self._witness_key, {**witness, **self._run})
+            with _CHANGING:
+                new = {name: self._parts[name].secret.sealed(part) for name, part in changed.items()}
+                self.store({**self.rows(), **new})
         except TaskStateUnavailable as problem:
-            log.warning("%s. The task's own record is stored", problem)
+            for each in failed:
+                each(problem)
+            return
+        for name, part in changed.items():
+            self._parts[name].copy(part)
 
-    def _read(self, value: Any) -> Json:
+    def rows(self) -> Json:
+        """Return all parts as they are stored."""
+        found = self._get(self.key) if self._is_new else self.find(self.key)
+        self._is_new = found is None
+        parts = {} if found is None else self.read(found).get(PARTS)
+        if isinstance(parts, dict) and all(isinstance(each, dict) for each in parts.values()):
+            return parts
+        raise self.unreadable("it is no record")
+
+    def store(self, rows: Json) -> None:
+        """Store all parts."""
+        self._set(self.key, {**self.run, "version": VERSION, PARTS: rows})
+
+    def read(self, value: Any, *, of_post: bool = False) -> Json:
         """Return a value as a record; every release has named the run in a Variable, and the request of a POST."""
         if isinstance(value, dict) and _EXTERNAL in value:
             why = "it is in a backend, see [workers] state_store_backend, which this worker does not have"
@@ -230,32 +181,19 @@ class VariableStore:
             why = "it is no record"
         elif version > VERSION:
             why = f"it has version {version}, of a newer release"
-        elif self._run.items() <= value.items() or value.get("fingerprint") or (value and not self._is_post):
+        elif self.run.items() <= value.items() or value.get("fingerprint") or (value and not of_post):
             return dict(value)
         else:
             why = "it is no record of this task"
-        raise TaskStateUnavailable(
-            f"The record of this task, {self.key}, cannot be read: {why}. Nothing is sent without this record"
+        raise self.unreadable(why)
+
+    def unreadable(self, why: str, key: str = "") -> TaskStateUnavailable:
+        """Return the error about a record that cannot be read."""
+        return TaskStateUnavailable(
+            f"The record of this task, {key or self.key}, cannot be read: {why}. Nothing is sent without this record"
         )
 
-    def _refuse_loss(self) -> None:
-        witness = self._find(self._witness_key) if self._name == WITNESSED and has_inbox() else None
-        if witness is not None:
-            for name in self._run:
-                witness.pop(name, None)
-            raise RecordLost(
-                f"The record of this task, Variable {self.key}, is lost: Variable {self._witness_key} shows that the "
-                f"task started execution {witness.get('kickoff_id')}",
-                witness,
-            )
-
-    def _remove(self) -> None:
-        for key in filter(None, (self.key, self._secret.key)):
-            _checked("removed", partial(variables.remove, key))
-        if self._earlier:
-            self._earlier.forget()
-
-    def _find(self, key: str) -> Any:
+    def find(self, key: str) -> Any:
         """Return a Variable's value; None only if there certainly is no such Variable."""
         found = self._get(key)
         if found is not None:
@@ -269,6 +207,11 @@ class VariableStore:
             raise TaskStateUnavailable(f"The record of this task, Variable {key}, {NOT_DECRYPTED}")
         return found
 
+    def write(self, key: str, value: Json) -> None:
+        """Store a Variable, without reading it back."""
+        description = "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self.run)
+        variables.Variable.set(key, value, description=description, serialize_json=True)
+
     def _prove_readable(self) -> None:
         proof = f"{self.key}__readable"
         try:
@@ -278,17 +221,102 @@ class VariableStore:
                 variables.Variable.delete(proof)
 
     def _get(self, key: str) -> Any:
-        return _checked("read", lambda: variables.read(key, deserialize_json=True))
+        """Return a Variable's value, or None if Airflow finds no such Variable; JSON ``null`` is an error."""
+        text = _checked("read", lambda: variables.read(key))
+        if text is None:
+            return None
+        with suppress(ValueError):
+            if (value := json.loads(text)) is not None:
+                return value
+        raise self.unreadable("it is no record", key)
 
     def _set(self, key: str, value: Json) -> None:
-        description = "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self._run)
-        _checked("stored", lambda: variables.Variable.set(key, value, description=description, serialize_json=True))
+        _checked("stored", lambda: self.write(key, value))
         if self._get(key) != json.loads(json.dumps(value)):
             raise TaskStateUnavailable(f"Airflow Variable {key} does not read back as it was stored")
 
 
+class Part:
+    """A part of a record, removed by `close` on Airflow 2.11, and with its DAG run on newer versions."""
+
+    def __init__(self, record: TaskRecord, name: str, plain: Collection[str] | None) -> None:
+        self.name, self.earlier_key = name, f"{name}{record.suffix}"
+        self._record, self._is_post = record, plain is None
+        self.secret = Secret(f"{SEAL_KEY}{name}__{record.digest}", plain)
+
+    def recall(self) -> Json:
+        record, store = self._record, self._record.state_store
+        if self.name in record.changed:
+            return dict(record.changed[self.name])
+        found, earlier = record.rows().get(self.name), None
+        if found is None or self._is_post:
+            earlier = record.find(self.earlier_key)
+            if store is not None:
+                earlier = _newer(earlier, _checked("read", lambda: store.get(self.name)))
+            found = _newer(found, earlier)
+        if found is None:
+            return {}
+        part = record.read(found, of_post=self._is_post) if found is earlier else dict(found)
+        for name in (*record.run, "version", "digest"):
+            part.pop(name, None)
+        return self.secret.opened(part)
+
+    def change(self, part: Json, failed: Failed) -> None:
+        self._record.changed[self.name] = part
+        self._record.failed.append(failed)
+
+    def keep(self, part: Json) -> None:
+        self.change(part, _raised)
+        self._record.save()
+
+    def forget(self) -> None:
+        if has_inbox():  # an empty record is not a lost one
+            self.keep({})
+        else:
+            self._remove()
+
+    def close(self, part: Json) -> None:
+        """Keep the part for a cleared task if something will eventually remove it; otherwise, remove it now."""
+        if part and has_inbox():
+            self.keep(part)
+        else:
+            self._remove()
+
+    def copy(self, part: Json) -> None:
+        """Store a POST under its own name; if that fails, only log it, because the record itself is stored."""
+        if not self._is_post:
+            return
+        copy, store = {**part, "version": VERSION, "digest": _digest(part)}, self._record.state_store
+        try:
+            _checked("copied", lambda: self._record.write(self.earlier_key, {**copy, **self._record.run}))
+            if store is not None and not clears_discard_task_state():
+                _checked("copied", lambda: store.set(self.name, copy, retention=NEVER_EXPIRE))
+        except TaskStateUnavailable as problem:
+            log.warning("%s. The task's own record is stored", problem)
+
+    def _remove(self) -> None:
+        record = self._record
+        record.changed.pop(self.name, None)
+        with _CHANGING:
+            rows = {name: row for name, row in record.rows().items() if name != self.name}
+            if rows:
+                record.store(rows)
+        for key in filter(None, (None if rows else record.key, self.earlier_key, self.secret.key)):
+            _checked("removed", partial(variables.remove, key))
+        if record.state_store is not None:
+            with suppress(Exception):  # the record itself shows that nothing is on record
+                record.state_store.delete(self.name)
+
+
+Stored = TaskRecord | NoRecord
+
+
+def _raised(problem: TaskStateUnavailable) -> NoReturn:
+    raise problem
+
+
 def _newer(found: Any, before: Any) -> Any:
-    """Return what is newer: a Variable's value, or one that an earlier release has written to the state store."""
+    """Return what is newer: what is on record, or what an earlier release has written in its own place."""
     if found is None:
         return before
     is_record = isinstance(before, dict) and _EXTERNAL not in before
@@ -298,7 +326,7 @@ def _newer(found: Any, before: Any) -> Any:
 
 
 def _digest(record: Json) -> str:
-    known = {name: value for name, value in record.items() if name not in ("version", "digest")}
+    known = {name: value for name, value in record.items() if name not in ("version", "digest", "dag_id", "run_id")}
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -311,14 +339,16 @@ class Secret:
     A key is never replaced: a worker that dies between a new key and the record would leave texts that nobody can open.
 
     :param prefix: the beginning of the Variable's name, with ``secret`` in it
+    :param plain: the fields that are not sealed; None for all of them
     """
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self, prefix: str, plain: Collection[str] | None) -> None:
+        self._prefix, self._plain = prefix, plain
         self.key: str | None = None  # the name of the record's key, once it has one
 
-    def sealed(self, record: Json, plain: Collection[str] | None) -> Json:
-        """Return the record with all but the plain fields sealed in one; None leaves all of them plain."""
+    def sealed(self, record: Json) -> Json:
+        """Return the record with all but the plain fields sealed in one."""
+        plain = self._plain
         texts = {name: value for name, value in record.items() if plain is not None and name not in plain}
         row = {name: value for name, value in record.items() if name not in texts}
         if texts:
@@ -326,19 +356,15 @@ class Secret:
         return {**row, **({"sealed_with": self.key} if self.key else {})}
 
     def opened(self, record: Json) -> Json:
-        """Return the record with its sealed fields.
-
-        :raises TaskStateUnavailable: they cannot be opened now
-        """
+        """Return the record with its sealed fields, or with `UNOPENED` instead."""
         token, self.key = record.pop("sealed", None), record.pop("sealed_with", None)
         if token is None:
             return record
         with suppress(InvalidToken, ValueError):
             return {**record, **json.loads(Fernet(self._kept() or "").decrypt(token.encode()))}
-        raise TaskStateUnavailable(
-            f"The texts in the record of this task cannot be opened: Variable {self.key} is missing, or is another "
-            "record's. Nothing is sent or asked without them"
-        )
+        missing, self.key = self.key, None
+        said = f"The texts in the record of this task cannot be opened: Variable {missing} is missing, or is another"
+        return {**record, UNOPENED: f"{said} record's. Nothing is sent or asked without them"}
 
     def _made(self) -> str:
         key, name = Fernet.generate_key().decode(), f"{self._prefix}__{uuid4().hex[:8]}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, TaskGroup, XComArg
 
+from airflow_crew_provider.api.answers import FIELDS
 from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.api.budget import FAIL
 from airflow_crew_provider.api.values import record_or_none
@@ -30,12 +31,13 @@ from airflow_crew_provider.wait.watch import COMPLETED
 AGAIN = timedelta(seconds=5)
 # What makes tasks a group, whatever a DAG's `default_args` say: a round that is not needed is skipped, each task passes
 # its result on, and a wait ends when a person is needed.
-OWN: Json = {"trigger_rule": "all_success", "do_xcom_push": True}
-OWN_OF_WAITS: Json = {"wait_past_pending": False, "multiple_outputs": False}
+OWN: Json = {"trigger_rule": "all_success", "do_xcom_push": True, "multiple_outputs": False}
+OWN_OF_WAITS: Json = {"wait_past_pending": False}
 OWN_OF_KICKOFF: Json = {
-    **{"wait_for_completion": False, "multiple_outputs": False},
-    **dict.fromkeys(("output_schema", "max_total_tokens", "max_cost", "output_to")),
+    "wait_for_completion": False,
+    **dict.fromkeys(("output_schema", "max_total_tokens", "max_cost", "output_to", "files_to")),
 }
+OWN_OF_RESUMES: Json = dict.fromkeys(FIELDS)  # they answer with their review
 # The reason for a loop's iteration is visible to everybody who may see the task, even without permission for XComs.
 DECISIONS = {"True": "approve", "False": "revise"}
 
@@ -92,6 +94,7 @@ class CrewResultOperator(HidesRecords, CrewTask):
         record: Json = dict(completed[-1])
         ids = {"kickoff_id": record["kickoff_id"], "execution_id": record["execution_id"]}
         self.report(context, ExecutionState.COMPLETED, **ids, usage=record.get("usage"))
+        self.report_files(context, record.get("files") or [])
         return record
 
     def _something_ran(self, ti: Any) -> bool:
@@ -138,6 +141,7 @@ def crew_with_review(
     *,
     group_id: str = "crew",
     inputs: Json | XComArg,
+    files: Mapping[str, Any] | XComArg | None = None,
     max_rounds: int = 3,
     webhooks: Webhooks | Json | str | None = None,
     meta: Json | XComArg | None = None,
@@ -155,6 +159,7 @@ def crew_with_review(
     on_unknown_usage: str = FAIL,
     stop_over_budget: bool = True,
     output_to: str | None = None,
+    files_to: str | None = None,
     on_schema_mismatch: str = "fail",
     outlets: Sequence[Any] | None = None,
     loop: bool = False,
@@ -165,6 +170,7 @@ def crew_with_review(
     needed are skipped.
 
     :param inputs: the crew's inputs (templated)
+    :param files: files to send, as in `CrewKickoffOperator` (templated)
     :param max_rounds: how many times a person may answer, across all of the crew's tasks that ask
     :param webhooks: sent with the kickoff and with each resume, because the service does not keep them
     :param meta: echoed by the service in webhooks (templated)
@@ -182,6 +188,7 @@ def crew_with_review(
         ``ignore`` the limit
     :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person
     :param output_to: where to write the completed output instead of XCom (templated)
+    :param files_to: an object storage folder to copy the crew's files to (templated)
     :param on_schema_mismatch: for a draft that does not match: ``fail`` only shows its violations; ``revise`` sends it
         back with them once, before anybody is asked, which uses one of the rounds
     :param outlets: assets updated by the completed output; their events contain the ids and the usage
@@ -196,25 +203,30 @@ def crew_with_review(
     owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
     budget: Json = {"max_total_tokens": max_total_tokens, "max_cost": max_cost, "on_unknown_usage": on_unknown_usage}
     budget["stop_over_budget"] = stop_over_budget
-    rules: Json = {"output_schema": output_schema, **budget, "output_to": output_to}
+    rules: Json = {"output_schema": output_schema, **budget, "output_to": output_to, "files_to": files_to}
     wait: Json = {**owned, **rules, "deferrable": deferrable, "poke_interval": poll_interval}
     if timeout is not None:
         wait["timeout"] = timeout
     with CrewReviewGroup(group_id=group_id) as group:
+        if getattr(group.dag, "fail_fast", False):
+            raise ValueError(
+                f"crew_with_review(group_id={group_id!r}) does not work in a DAG with fail_fast=True: Airflow refuses "
+                "its trigger rules. Remove fail_fast, or use CrewRunOperator (Airflow 3.4)"
+            )
         defaults = {**(group.dag.default_args if group.dag else {}), **group.default_args}
         again = at_least(defaults, delay=AGAIN)
         again |= OWN
         wait |= {**again, **OWN_OF_WAITS}
-        given: Json = {"inputs": inputs, "webhooks": webhooks, "meta": meta}
+        given: Json = {"inputs": inputs, "files": files, "webhooks": webhooks, "meta": meta}
         first_task: Json = {**again, "trigger_rule": rule} if (rule := defaults.get("trigger_rule")) else again
         kickoff = CrewKickoffOperator(task_id="kickoff", **given, **owned, **first_task, **OWN_OF_KICKOFF)
         kickoff.schema_of_waits = output_schema
-        first = CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)
+        first = CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, execution_id=None, **wait)
         schema: Json = {"output_schema": output_schema, "on_schema_mismatch": on_schema_mismatch}
         policies: Json = {"on_tool_timeout": on_tool_timeout, "auto_approve": auto_approve}
         asked: Json = {**shared, **OWN, "skip_completed": True, **schema, **policies, **(review or {})}
         asked["max_rounds"] = max_rounds
-        rounds = Rounds(first, max_rounds, asked, {"webhooks": webhooks, **shared, **again}, wait)
+        rounds = Rounds(first, max_rounds, asked, {"webhooks": webhooks, **shared, **again, **OWN_OF_RESUMES}, wait)
         waits = rounds.in_a_loop(again) if loop else rounds.one_after_another()
         CrewResultOperator(
             task_id="result",
@@ -276,7 +288,7 @@ class Rounds:
         tooltip = "Repeats until the crew completes or no rounds remain"
         gate = make_loop("round", body, until=until_completed, most=self.most, tooltip=tooltip)
         gate.retries, gate.retry_delay = again["retries"], again["retry_delay"]
-        gate.trigger_rule, gate.do_xcom_push = self.first.trigger_rule, True
+        gate.trigger_rule, gate.do_xcom_push, gate.multiple_outputs = self.first.trigger_rule, True, False
         return waits
 
     def _wait_after(self, resume: CrewResumeOperator) -> CrewStatusSensor:

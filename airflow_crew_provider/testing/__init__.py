@@ -21,7 +21,8 @@ def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: b
     :param outputs: the tasks' outputs; ``{name}`` is replaced by the input of that name
     :param inputs: names of the crew's inputs
     :param review_last: whether a person reviews the last task's output
-    :param last: further fields of the last task, e.g. ``error="out of credit"`` or ``revised="After {feedback}"``
+    :param last: further fields of the last task, e.g. ``error="out of credit"``, ``revised="After {feedback}"`` or
+        ``files={"report.md": "All on {topic}"}``
     """
     tasks: list[Json] = [
         {"id": f"task_{n}", "agent": f"Agent {n}", "output": text} for n, text in enumerate(outputs, 1)

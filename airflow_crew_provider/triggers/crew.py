@@ -23,6 +23,7 @@ from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import TRIGGER_CLASS_PATH
 from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.narrator import Narrator, Progress
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch, fate_of_stop
 
@@ -100,6 +101,8 @@ class CrewStatusTrigger(BaseTrigger):
         """Return a trigger that continues a worker's watch."""
         return cls(
             **{name: getattr(watch, name) for name in WATCHED if name != "report_seen"},
+            known=watch.progress.known,
+            ended=watch.narrator.ended,
             **watch.budget.limits,
             crew_conn_id=crew_conn_id,
             cancel_on_kill=cancel_on_kill,
@@ -111,8 +114,12 @@ class CrewStatusTrigger(BaseTrigger):
 
     def watch(self) -> Watch:
         """Return the watch that the arguments describe."""
-        budget = Budget(self.max_total_tokens, self.max_cost)
-        return Watch(**{name: getattr(self, name) for name in WATCHED}, budget=budget)
+        return Watch(
+            **{name: getattr(self, name) for name in WATCHED},
+            budget=Budget(self.max_total_tokens, self.max_cost),
+            progress=Progress(known=self.known),
+            narrator=Narrator(self.ended),
+        )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments; omit those that 0.2.0 did not store if they have their defaults."""

@@ -22,15 +22,19 @@ from airflow_crew_provider.compat import task_records
 from airflow_crew_provider.compat.access import MAY_SEE
 from airflow_crew_provider.compat.task_records import Place, TaskRecord
 from airflow_crew_provider.models import REGION_FIELDS, Json, region
-from airflow_crew_provider.view import deployment, page
-from airflow_crew_provider.view.execution import Seen, Target, of_dag, progress
+from airflow_crew_provider.view import deployment, page, pictures
+from airflow_crew_provider.view.execution import Seen, Target, of_dag, picture_in, progress
 from airflow_crew_provider.view.lookups import Made, Shared
 from airflow_crew_provider.view.page import Facts, Page, address
+from airflow_crew_provider.view.pictures import Picture, Source
 
 # A connection can use only some of the threads, so that a deployment that hangs leaves others free.
 MOST_LOOK_UPS, LOOK_UPS_OF_A_CONNECTION = 32, 2
+# A browser asks again each time, so that nobody sees a picture without permission.
+OF_PICTURES = {"Cache-Control": "private, no-cache", "Content-Security-Policy": "default-src 'none'; sandbox"}
 LONGEST_INDEX = 9  # digits
 PAUSE = 2.0  # seconds between two lookups of the same execution, however many people watch
+MOST_PICTURES = 16  # kept, of at most 1 MiB each
 MOST_SHOWN = 500  # executions in the overview of a run
 SAID = {
     401: ("Not signed in", "Sign in to Airflow and open this page again."),
@@ -104,6 +108,9 @@ class Knowledge:
         self.executions: Shared[Target, Seen] = Shared(
             look_up, pause=pause, threads=MOST_LOOK_UPS, most=32, owner=_connection, each=LOOK_UPS_OF_A_CONNECTION
         )
+        self.pictures: Shared[Source, Picture] = Shared(
+            pictures.fetched, pause=pause, threads=4, most=MOST_PICTURES, owner=_owner, each=LOOK_UPS_OF_A_CONNECTION
+        )
         self.overviews: Shared[tuple[str, str, str], Page] = Shared(self._overview, pause=pause, threads=1, most=16)
         self.fragments: Made[tuple[str, ...], Page] = Made(threads=2, most=64)
 
@@ -123,7 +130,7 @@ class Knowledge:
             execution_id=target.execution_id,
             crew_conn_id=target.crew_conn_id,
             seen=seen,
-            decisions=decided.decisions if decided else (),
+            decisions=_of_execution(decided.decisions, target.execution_id) if decided else (),
             form=_form(dag_id, run_id, asked) if asked else "",
         )
 
@@ -144,12 +151,21 @@ def _connection(target: Target) -> str:
     return target.crew_conn_id
 
 
+def _owner(source: Source) -> str:
+    return source.crew_conn_id
+
+
 def _run(key: tuple[str, str], before: Run | None) -> Run:
     return Run(task_records.of_run(*key))
 
 
 def _decided(key: tuple[str, str, frozenset[Place]], before: Decided | None) -> Decided:
     return Decided(task_records.decisions(*key))
+
+
+def _of_execution(decisions: Sequence[Json], execution_id: str) -> Sequence[Json]:
+    """Leave out decisions about an execution of an earlier try of the same task."""
+    return [each for each in decisions if each.get("execution_id", execution_id) == execution_id]
 
 
 def _form(dag_id: str, run_id: str, task: TaskRecord) -> str:
@@ -194,19 +210,41 @@ async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_in
     iteration = _iteration(request)
     task = run.of(task_id, index, iteration)
     overview = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id)}"
+    place = f"{overview}/{address('tasks', task_id, index)}"
     if task is None:
         await _refuse_unknown(dag_id, run_id, task_id, index)
         shown, is_live = Page.of(page.nothing_yet(overview)), True
     else:
         facts = await known.facts(run, task, dag_id, run_id, now)
         form = f"{_airflow(request)}/{facts.form}" if facts.form else ""
-        key = (overview, form, facts.crew_conn_id, facts.execution_id)
-        shown = await known.fragments.of(key, facts, lambda: Page.of(page.fragment(facts, form=form, run=overview)))
+        own = {"form": form, "run": overview, "pictures": f"{place}/pictures", "query": _query(iteration)}
+        key = (*own.values(), facts.crew_conn_id, facts.execution_id)
+        shown = await known.fragments.of(key, facts, lambda: Page.of(page.fragment(facts, **own)))
         is_live = facts.is_live
     if not whole:
         return _fragment(request, shown, is_live=is_live)
-    place = f"{overview}/{address('tasks', task_id, index)}/fragment{_query(iteration)}"
-    return _html(page.task_page(task_id, shown.body, address=place, is_live=is_live, run=overview))
+    updates = f"{place}/fragment{_query(iteration)}"
+    return _html(page.task_page(task_id, shown.body, address=updates, is_live=is_live, run=overview))
+
+
+@router.get("/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}/pictures/{sha256}")
+async def picture(request: Request, dag_id: str, run_id: str, task_id: str, map_index: Index, sha256: str) -> Response:
+    """Return a picture that the task's page shows."""
+    known, now = knowledge(request), time.monotonic()
+    run = await known.run(dag_id, run_id, now)
+    task = run.of(task_id, _index(map_index), _iteration(request))
+    seen = (await known.facts(run, task, dag_id, run_id, now)).seen if task else None
+    shown = picture_in(seen.found, sha256) if seen and seen.found else None
+    if task is None or shown is None:
+        raise HTTPException(404)
+    headers = {**_headers(), **OF_PICTURES, "ETag": f'"{sha256}"'}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(None, 304, headers)
+    target = run.target(task)
+    found = await known.pictures.latest(Source(target.crew_conn_id, target.execution_id, *shown), now)
+    if found is None or found.content is None:
+        raise HTTPException(502)
+    return Response(found.content, media_type=found.content_type, headers=headers)
 
 
 def _iteration(request: Request) -> Json:

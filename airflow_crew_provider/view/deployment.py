@@ -15,7 +15,7 @@ from functools import partial
 from airflow.providers.common.compat.sdk import redact
 
 from airflow_crew_provider.api import endpoints
-from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewNotFound, CrewProtocolError
+from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.view.execution import Seen, Target, of_details, of_status, origin
 
@@ -30,10 +30,7 @@ def look_up(target: Target, before: Seen | None) -> Seen:
     """Return the deployment's current answer; after a failure, the previous one and the reason."""
     known = before or Seen(has_details=bool(target.view))
     try:
-        hook = CrewHook(target.crew_conn_id)
-        if hook.look_up(target.crew_conn_id).conn_type != CrewHook.conn_type:
-            # Its password belongs to another service.
-            return known.failed(f"Connection {target.crew_conn_id!r} is not of type {CrewHook.conn_type}.")
+        hook = hook_of(target.crew_conn_id)
         link = hook.connection.link(target.kickoff_id, target.execution_id, target.view)
         link = link if link.startswith(("http://", "https://")) else ""
         asked = _details if known.has_details and not known.is_refused else _status
@@ -47,6 +44,17 @@ def look_up(target: Target, before: Seen | None) -> Seen:
         return known.failed("Unexpected error; see the API server's log.")
 
 
+def hook_of(crew_conn_id: str) -> CrewHook:
+    """Return the hook of a connection to a crew.
+
+    :raises CrewInvalidInput: it leads elsewhere, and its password belongs to another service
+    """
+    hook = CrewHook(crew_conn_id)
+    if hook.look_up(crew_conn_id).conn_type != CrewHook.conn_type:
+        raise CrewInvalidInput(f"Connection {crew_conn_id!r} is not of type {CrewHook.conn_type}.")
+    return hook
+
+
 def _details(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:
     call = endpoints.details(target.execution_id, known.etag if known.found else None)
     try:
@@ -57,7 +65,7 @@ def _details(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:
         return replace(now, found=known.found, has_details=True, is_refused=True, started_by=known.started_by)
     if answer.found is None:
         return replace(now, found=known.found, etag=known.etag, has_details=True, started_by=known.started_by)
-    found = of_details(answer.found, hook.mask, partial(redact, name="inputs"))
+    found = of_details(answer.found, hook.mask, partial(redact, name="inputs"), hook.connection.page)
     return replace(now, found=found, etag=answer.etag, has_details=True, started_by=origin(answer.found, target))
 
 

@@ -14,10 +14,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_crew_provider.api import asks
+from airflow_crew_provider.api.endpoints import read_file
 from airflow_crew_provider.api.responses import Mask, unmasked
 from airflow_crew_provider.api.status import is_count, is_number, text_or_none
-from airflow_crew_provider.models import CHAIN, OVER, Execution, ExecutionState, Json, output_sha256, reported
-from airflow_crew_provider.review.drafts import text_of
+from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.models import (
+    CHAIN,
+    OVER,
+    Execution,
+    ExecutionState,
+    Json,
+    WrittenFile,
+    output_sha256,
+    reported,
+)
+from airflow_crew_provider.questions import question_in
+from airflow_crew_provider.questions.drafts import text_of
 from airflow_crew_provider.stored_names import AUTO_APPROVED, NOT_SHOWN, SCHEMA_REVISION
 
 LONGEST = 60_000  # characters kept from each text
@@ -26,6 +38,10 @@ LONGEST_OF_TASK = 10_000
 LONGEST_OF_STEP = 2_048
 MOST_STEPS = 50  # across all tasks
 MOST_TASKS, MOST_ROUNDS, MOST_INPUTS, MOST_APPROVALS, MOST_LEFT_OUT = 200, 30, 100, 20, 20
+MOST_FILES, MOST_PICTURES = 50, 12
+PICTURES = ("image/png", "image/jpeg", "image/webp")
+LARGEST_PICTURE = 1024 * 1024  # bytes
+LONGEST_ADDRESS = 1_000
 LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object from users or crews
 HIGHEST_NUMBER = 1e15
 OF_ANOTHER_DAG = (
@@ -137,11 +153,17 @@ def origin(details: Json, target: Target) -> str | None:
     return NO_DAG if named is None else text_or_none(dag_id) or None
 
 
-def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] = lambda inputs: inputs) -> Json:
+def of_details(
+    given: Json,
+    mask: Mask = unmasked,
+    hide: Callable[[Json], Any] = lambda inputs: inputs,
+    page: Callable[[str | None], str] = lambda path: "",
+) -> Json:
     """Return details in the shape that pages use.
 
     :param mask: hides secrets in text
     :param hide: returns the inputs without values whose names suggest secrets
+    :param page: returns the URL of a page that the service has named
     """
     inputs = _object(given, "inputs") or {}
     kept = {name: inputs[name] for name in list(inputs)[:MOST_INPUTS]}
@@ -158,6 +180,7 @@ def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] =
         "more_inputs": len(inputs) - len(kept),
         "tasks": _with_few_steps([_task(task, mask) for task in _listed(given, "tasks", dict)[-MOST_TASKS:]]),
         "rounds": [_round(each, mask) for each in _listed(given, "rounds", dict)[-MOST_ROUNDS:]],
+        "files": _files(_listed(given, "files", dict)[:MOST_FILES], mask, page),
         "left_out": [_cut(mask(each), LONGEST_NAME) for each in _listed(given, "left_out", str)[:MOST_LEFT_OUT]],
         "unknown": [],
     }
@@ -311,8 +334,8 @@ def _asked(execution: Execution) -> Json:
 
 def _ask(given: Json, mask: Mask) -> Json:
     """Describe in a few words what an agent asks; empty for a draft and for a Flow."""
-    ask = asks.read(given.get("ask"), mask)
-    said = ". ".join(filter(None, (asks.in_words(ask), asks.about_earlier_calls(ask)))) if ask else ""
+    question = question_in({"ask": asks.read(given.get("ask"), mask)})
+    said = ". ".join(filter(None, (question.summary, question.about_earlier_calls)))
     return {"asks": said[:1].upper() + said[1:]}
 
 
@@ -364,6 +387,36 @@ def _with_few_steps(tasks: list[Json]) -> list[Json]:
 def _finished(task: Any) -> Json:
     said = {"task_id": task.task_id, "agent": task.agent, "output": task.output, "seconds": task.execution_time}
     return {**said, "name": task.task_id, "state": "completed"}
+
+
+def _files(given: list[Json], mask: Mask, page: Callable[[str | None], str]) -> list[Json]:
+    files: list[Json] = []
+    left = MOST_PICTURES
+    for each in given:
+        try:
+            file = read_file(each)
+        except CrewProtocolError:
+            continue
+        is_picture = left > 0 and file.content_type in PICTURES and 0 < file.size <= LARGEST_PICTURE
+        left -= is_picture
+        link = page(file.view)
+        files.append(
+            {
+                "name": mask(file.name)[:LONGEST_NAME],
+                "task_id": mask(file.task_id or "")[:LONGEST_NAME],
+                **{name: getattr(file, name) for name in ("version", "size", "round", "is_draft")},
+                "direction": "in" if each.get("direction") == "in" else "out",
+                "link": link if link.startswith(("http://", "https://")) and len(link) <= LONGEST_ADDRESS else "",
+                "picture": file.sha256 if is_picture else "",
+                "file": file,
+            }
+        )
+    return files
+
+
+def picture_in(found: Json, sha256: str) -> tuple[WrittenFile, str] | None:
+    """Return the file of a picture that is shown, and its direction."""
+    return next(((each["file"], each["direction"]) for each in found["files"] if each["picture"] == sha256), None)
 
 
 def _usage(given: Json, name: str = "usage") -> Json:

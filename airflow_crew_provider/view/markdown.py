@@ -17,7 +17,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from airflow_crew_provider.api.responses import Mask, unmasked
-from airflow_crew_provider.review import drafts
+from airflow_crew_provider.questions import drafts
 
 FOLLOWED = ("http://", "https://", "mailto:")
 LONGEST_MARKDOWN = 20_000  # characters

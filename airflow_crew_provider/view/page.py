@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from airflow_crew_provider.models import Json
+from airflow_crew_provider.questions.drafts import readable_size
 from airflow_crew_provider.view import execution, markdown
 from airflow_crew_provider.view.execution import Seen
 
@@ -91,16 +92,18 @@ class Facts:
         return self.seen is None or not self.seen.is_final
 
 
-def fragment(facts: Facts, *, form: str = "", run: str = "") -> str:
+def fragment(facts: Facts, *, form: str = "", run: str = "", pictures: str = "", query: str = "") -> str:
     """Return the part of the page that is updated while the execution runs.
 
     :param form: the URL of the open question
     :param run: the URL of the DAG run's overview
+    :param pictures: the URL of the folder of the execution's pictures, and ``query`` what follows a picture's name
     """
     seen = facts.seen
     found = execution.with_decisions(seen.found, facts.decisions, seen.mask) if seen and seen.found else None
     progress = execution.progress(found) if found else None
-    return _rendered("fragment.html", facts=facts, seen=seen, found=found, progress=progress, form=form, run=run)
+    own = {"form": form, "run": run, "pictures": pictures, "query": query}
+    return _rendered("fragment.html", facts=facts, seen=seen, found=found, progress=progress, **own)
 
 
 def task_page(title: str, body: str, *, address: str, is_live: bool, run: str) -> str:
@@ -133,9 +136,9 @@ def etag_of(text: str) -> str:
 
 
 def policy() -> str:
-    """Return the content security policy for all pages: a page loads nothing and runs only its own script."""
+    """Return the policy for all pages: a page loads only this server's pictures and runs only its own script."""
     script, style = (f"'sha256-{_digest(_file(name))}'" for name in ("page.js", "page.css"))
-    own = f"script-src {script}; style-src {style}; connect-src 'self'"
+    own = f"script-src {script}; style-src {style}; connect-src 'self'; img-src 'self'"
     return f"default-src 'none'; {own}; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
 
 
@@ -177,6 +180,13 @@ def _cost(usage: Json) -> str:
     return "" if not cost else f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
 
 
+def _is_conversation(value: Any) -> bool:
+    """Whether a value is what an agent is told, turn by turn."""
+    turns = value if isinstance(value, list) else []
+    texts = (list(turn.values()) for turn in turns if isinstance(turn, dict) and set(turn) == {"role", "content"})
+    return 0 < len(turns) == sum(all(isinstance(text, str) for text in both) for both in texts)
+
+
 def _moment(text: Any) -> Markup | str:
     """Return a time, which the page's script converts to the reader's time zone."""
     try:
@@ -194,10 +204,11 @@ def _rendered(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     made = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     filters = {"duration": _duration, "brief": _brief, "tokens": _tokens, "cost": _cost, "moment": _moment}
-    texts = {"markdown": markdown.rendered, "json": markdown.json_text}
+    texts = {"markdown": markdown.rendered, "json": markdown.json_text, "size": readable_size}
     made.filters |= {**filters, **texts, "fitted": markdown.fitted, "fits": markdown.fits}
     own = {"script": Markup(_file("page.js")), "style": Markup(_file("page.css"))}  # noqa: S704 - our own files
     made.globals |= {"states": STATES, "difference": markdown.difference, "share": SHARE, **own}
+    made.tests["conversation"] = _is_conversation
     made.globals["most_differences"] = MOST_DIFFERENCES
     return made
 

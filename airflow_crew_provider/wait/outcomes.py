@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import wraps
 from threading import Thread
 from typing import Any, NoReturn, TypeVar
@@ -31,6 +32,7 @@ from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.budget import used_in
 from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
 from airflow_crew_provider.models import OVER, Execution
+from airflow_crew_provider.wait.narrator import Narrator, in_few_words
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
@@ -40,7 +42,6 @@ from airflow_crew_provider.wait.watch import (
     Outcome,
     Watch,
     fate_of_stop,
-    in_few_words,
     is_transient,
 )
 
@@ -98,16 +99,18 @@ def ends_in_a_sentence(entry: Entry) -> Entry:
     """Make a method that Airflow calls report expected errors in one sentence, without causes or our stack frames.
 
     By default, Airflow prints both with every error. Unexpected errors, which are bugs, keep them. The original error
-    is kept as ``reason``, for callbacks. The task has then ended (`has_ended`), as it has after a result.
+    is kept as ``reason``, for callbacks. The task has then ended (``has_ended``, ``end_of_try``), as it has after a
+    result; Airflow may still kill its process if a callback is slow.
     """
 
     @wraps(entry)
-    def call(task: object, *args: Any, **kwargs: Any) -> Any:
-        task.__dict__["_has_ended"] = False
+    def call(task: Any, *args: Any, **kwargs: Any) -> Any:
+        task.has_ended = False
         try:
             result = entry(task, *args, **kwargs)
         except Exception as error:  # not a deferral or a kill
-            task.__dict__["_has_ended"] = True
+            task.has_ended = True
+            _end_try(task, error)
             if not isinstance(error, EXPECTED):
                 raise
             reason = error.reason = error.__cause__ or getattr(error, "reason", None)  # type: ignore[union-attr]
@@ -116,20 +119,22 @@ def ends_in_a_sentence(entry: Entry) -> Entry:
             if isinstance(error, CrewTryFailed) and isinstance(reason, exceptions.CrewError):
                 error.become(reason)
             raise  # without an argument, so that it adds no frame
-        task.__dict__["_has_ended"] = True
+        task.has_ended = True
+        _end_try(task, None)
         return result
 
     return call  # type: ignore[return-value]
 
 
-def has_ended(task: object) -> bool:
-    """Return whether a task has returned or failed; Airflow may then still kill its process if a callback is slow."""
-    return bool(task.__dict__.get("_has_ended"))
+def _end_try(task: object, error: Exception | None) -> None:
+    """Let a task do what remains once its try has ended by itself, with this error."""
+    if (end := getattr(task, "end_of_try", None)) is not None:
+        end(error)
 
 
 def _name_place(error: Exception, task: object) -> None:
     """Add the connection and its base URL to the end of the sentence, if the task has used the connection."""
-    hook = task.__dict__.get("_hook")
+    hook = getattr(task, "_hook", None)
     if hook is not None and not isinstance(error, exceptions.CrewError) and hook.place not in str(error):
         error.args = (f"{str(error).removesuffix('.')}. {hook.place}",)
 
@@ -202,8 +207,9 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
     After a trigger event, the execution is polled again here, where results may be large. The first terminal state
     is final: if the service no longer reports `completed`, the execution is polled until it does so again.
     """
-    if watch.last is not None and str(watch.last.state) == outcome.kind:
-        return watch.last
+    last = watch.progress.last
+    if last is not None and str(last.state) == outcome.kind:
+        return last
     again = Watch(
         kickoff_id=watch.kickoff_id,
         started=time.time(),
@@ -212,13 +218,13 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
         wait_past_pending=outcome.kind == COMPLETED,
         report_seen=outcome.kind == PENDING,
         answered=watch.answered,
-        ended=None,
+        narrator=Narrator(None),
     )
     second = poller.wait(again)
     if second.kind == SEEN:
         return None
     if second.kind in (COMPLETED, PENDING):
-        return again.last
+        return again.progress.last
     raise exceptions.CrewProtocolError(
         f"Execution {watch.kickoff_id} was seen as {outcome.kind}, but its result could not be fetched: "
         f"{second.message}"
@@ -266,18 +272,27 @@ def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> 
 
 
 def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
-    """Stop an execution, retrying for as long as a wait would, since no later try will; return its fate."""
+    """Stop an execution; return its fate."""
+    try:
+        stopped = stop_patiently(poller, kickoff_id, log)
+    except exceptions.CrewError as problem:
+        return fate_of_stop(kickoff_id, problem)
+    return fate_of_stop(kickoff_id, True) if stopped else _not_stopped(poller.poll(kickoff_id), kickoff_id)
+
+
+def stop_patiently(poller: Poller, kickoff_id: str, log: Any) -> bool:
+    """Stop an execution, retrying for as long as a wait would, since no later try will; return whether it was stopped.
+
+    :raises CrewError: it is still unknown whether it was stopped
+    """
     watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
     while True:
         try:
-            if poller.hook.stop(kickoff_id):
-                return fate_of_stop(kickoff_id, True)
-            return _not_stopped(poller.poll(kickoff_id), kickoff_id)
+            return poller.hook.stop(kickoff_id)
         except exceptions.CrewError as error:
-            problem = error
-        if watch.failed(problem, now=time.time()) is not None:
-            return fate_of_stop(kickoff_id, problem)
-        log.warning("Execution %s could not be stopped yet: %s", kickoff_id, problem)
+            if watch.failed(error, now=time.time()) is not None:
+                raise
+            log.warning("Execution %s could not be stopped yet: %s", kickoff_id, error)
         with suppress(exceptions.CrewError):
             poller.hook.refresh(at_once=False)
         time.sleep(watch.pause(now=time.time()))
@@ -313,7 +328,7 @@ GOES_ON: States = (
 )
 WAITS_AGAIN: States = (*GOES_ON, "restarting")
 STOPPING = 40.0  # seconds; a stop may take 30, and its result is only then logged
-LOOKUP_SECONDS = 3.0
+LOOKUP_SECONDS = 2.0  # of the five that Airflow gives a process between asking and forcing it to end
 
 
 def cancels_without_reason() -> bool:
@@ -351,35 +366,49 @@ async def is_by_user(
     return state not in GOES_ON
 
 
-def is_for_good(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False) -> bool:
-    """Return whether a user or a timeout ended a task in a worker, i.e. it is in no state in which it continues.
+class Ending(StrEnum):
+    """Why a task has ended for good in a worker, so that its execution may be stopped."""
+
+    TIMEOUT = "timeout"  # its execution timeout
+    CLEARED = "cleared"  # a user cleared it while it was running
+    ENDED = "ended"  # a user ended it, or it runs outside a worker and has no next try
+    UNKNOWN = "unknown"  # Airflow has not answered yet
+
+
+def ending_of(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False, in_handler: bool = True) -> Ending | None:
+    """Return why a task ended in a worker; None if it is in a state in which it continues.
 
     A worker that shuts down, or whose task could not reach Airflow for a while, kills the task in the same way, but
     the next try then reattaches to the execution. A task that runs outside a worker has no next try.
 
     :param has_ended: whether the task ended by itself, so that a worker kills it only because its callbacks are slow
+    :param in_handler: whether this may run in a signal handler, which must return
     """
     with suppress(Exception):  # a task may be killed before its `execute` is called
         ti = ti or get_current_context()["ti"]
-    if is_by_timeout() or ti is None or not runs_in_worker(ti):
-        return True
+    if is_by_timeout():
+        return Ending.TIMEOUT
+    if ti is None or not runs_in_worker(ti):
+        return Ending.ENDED
     if has_ended:
-        return False
+        return None
     seen: list[str | None] = []
 
     def look_up() -> None:
-        with suppress(Exception):
+        try:
             seen.append(task_state(ti))
+        except Exception:
+            seen.append(None)  # a task that cannot reach Airflow is killed, too
 
-    in_signal_handler(look_up, LOOKUP_SECONDS)
-    return bool(seen) and seen[0] not in goes_on
-
-
-def in_signal_handler(work: Callable[[], None], seconds: float) -> None:
-    """Do something with Airflow in a thread, for a limited time: the interrupted code may hold the connection to it."""
-    thread = Thread(target=work, daemon=True)
+    # In a thread, for a limited time: a signal handler may have interrupted code that holds the connection to Airflow.
+    thread = Thread(target=look_up, daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(LOOKUP_SECONDS if in_handler else None)
+    if not seen:
+        return Ending.UNKNOWN
+    if seen[0] in goes_on:
+        return None
+    return Ending.CLEARED if seen[0] == "restarting" else Ending.ENDED
 
 
 def is_by_timeout() -> bool:

@@ -16,6 +16,7 @@ from airflow_crew_provider.api.values import handed_on
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json
+from airflow_crew_provider.wait.files import FILES_TO, LOCAL, opened, refuse_unusable_folder
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import (
     NAME,
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 OUTPUT_TO = "output_to"
 
 
-def given_path(path: Any) -> Any:
+def given_path(path: Any, name: str = OUTPUT_TO) -> Any:
     """Return a path from a DAG as a string; templates and XComs are rendered later.
 
     :raises CrewInvalidInput: it cannot be a path
@@ -42,7 +43,7 @@ def given_path(path: Any) -> Any:
     is_path = isinstance(path, str) or hasattr(path, "__fspath__") or hasattr(path, "protocol")
     if is_path and str(path).strip():
         return str(path)
-    raise CrewInvalidInput(f"{OUTPUT_TO} must be the path of a file or an object, not {path!r}")
+    raise CrewInvalidInput(f"{name} must be the path of a file or an object, not {path!r}")
 
 
 def refuse_unusable_path(path: Any) -> None:
@@ -53,7 +54,7 @@ def refuse_unusable_path(path: Any) -> None:
     if not isinstance(path, str) or not path.strip() or path.endswith("/"):
         raise CrewInvalidInput(f"{OUTPUT_TO} was rendered as {path!r}, which is not the path of a file or an object")
     try:
-        _opened(path)
+        opened(path)
     except Exception as error:
         raise AirflowException(f"{OUTPUT_TO} {path!r} cannot be opened: {type(error).__name__}: {error}") from error
 
@@ -64,7 +65,7 @@ def stored(path: str, execution: Execution, output: Any) -> Json:
     The outputs of the crew's tasks are removed from the record too, because the last one is usually the same text.
     """
     try:
-        _write(_opened(path), output if isinstance(output, str) else json.dumps(output, ensure_ascii=False))
+        _write(opened(path), output if isinstance(output, str) else json.dumps(output, ensure_ascii=False))
     except Exception as error:  # each storage raises its own errors
         raise AirflowException(
             f"The output of execution {execution.kickoff_id} could not be written to {path}: {type(error).__name__}: "
@@ -75,16 +76,8 @@ def stored(path: str, execution: Execution, output: Any) -> Json:
     return {"output": None, "output_path": path, "tasks": tasks}
 
 
-def _opened(path: str) -> Any:
-    from airflow.providers.common.compat.sdk import ObjectStoragePath
-
-    found = ObjectStoragePath(path)
-    found.fs  # noqa: B018  looks up the storage's connection and provider
-    return found
-
-
 def _write(path: Any, text: str) -> None:
-    if path.protocol in ("file", "local", ""):
+    if path.protocol in LOCAL:
         path.parent.mkdir(parents=True, exist_ok=True)  # for object stores, this would create the bucket
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
 
@@ -108,6 +101,7 @@ class OutputRules:
         ``ignore`` the limit
     :param output_to: the path to write the output to; None leaves it in the record
     :param multiple_outputs: whether each key of the output also becomes an XCom
+    :param files_to: the folder to copy the crew's files to; None copies none
     """
 
     schema: Any = None
@@ -115,6 +109,7 @@ class OutputRules:
     on_unknown_usage: str = FAIL
     output_to: str | None = None
     multiple_outputs: bool = False
+    files_to: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid rules when the DAG file is parsed."""
@@ -130,21 +125,23 @@ class OutputRules:
     @property
     def names(self) -> list[str]:
         """The names of the parameters that are set."""
-        given = {NAME: self.schema, **self.budget.limits, OUTPUT_TO: self.output_to}
+        given = {NAME: self.schema, **self.budget.limits, OUTPUT_TO: self.output_to, FILES_TO: self.files_to}
         several = ["multiple_outputs"] if self.multiple_outputs else []
         return [name for name, value in given.items() if value is not None] + several
 
     def refuse_unusable(self) -> None:
         """Fail, before a crew is started or waited for, if a rule could not be applied to its output.
 
-        :raises CrewInvalidInput: the model cannot be imported, a key that it names cannot be an XCom, or `output_to`
-            did not render to the path of a file
+        :raises CrewInvalidInput: the model cannot be imported, a key that it names cannot be an XCom, or `output_to` or
+            `files_to` did not render to a path
         """
         if self.schema is not None:
             validator_of(self.schema)
             self._refuse_named_keys(model_of(self.schema))
         if self.output_to is not None:
             refuse_unusable_path(self.output_to)
+        if self.files_to is not None:
+            refuse_unusable_folder(self.files_to)
 
     def _refuse_named_keys(self, schema: Any) -> None:
         if self.multiple_outputs and (problems := _problems_with(named_keys(schema))):

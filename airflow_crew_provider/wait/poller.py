@@ -213,6 +213,6 @@ class Poller:
             return reply
         found = await self._source.read(kickoff_id, reply, blocking=transport.blocking)
         if found is not reply and isinstance(found, Execution) and isinstance(reply, Execution):
-            # Only the status contains these: a webhook reports neither usage nor the page.
-            return replace(found, usage=reply.usage, view=reply.view, has_details=reply.has_details)
+            # Only the status contains these: a webhook reports neither usage, nor the page, nor the dialect.
+            return replace(found, usage=reply.usage, view=reply.view, has_details=reply.has_details, raw=reply.raw)
         return found

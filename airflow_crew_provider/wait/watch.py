@@ -27,20 +27,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow_crew_provider import exceptions
-from airflow_crew_provider.api import asks
-from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.budget import NO_BUDGET, Budget, figures
 from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult
+from airflow_crew_provider.questions import question_of
+from airflow_crew_provider.wait.narrator import Narrator, Progress, duration
 
 COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
 OVER_BUDGET = "over_budget"
 # The longest message in an outcome, which Airflow stores with the event; errors may be megabytes long.
 LONGEST_MESSAGE = 2000
-NOBODY_IS_ASKED = "This task keeps waiting and asks nobody; to ask a person, use CrewReviewOperator or crew_with_review"
 KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 
 
@@ -120,6 +119,10 @@ def is_transient(error: exceptions.CrewError) -> bool:
     )
 
 
+# For this many seconds after an answer, a status with the answered draft shows the old pause, not a new question.
+OLD_PAUSE_SHOWS = 60.0
+
+
 @dataclass(frozen=True)
 class AnsweredDraft:
     """An answered draft, which the service may still show as waiting for a while.
@@ -127,7 +130,7 @@ class AnsweredDraft:
     :param until: the end of this period, in epoch seconds
     """
 
-    draft: Draft
+    draft: DraftId
     until: float
 
     def is_shown_by(self, seen: Execution, *, now: float) -> bool:
@@ -140,23 +143,20 @@ LEAST_FAILURES = 5
 GRACE_FOR_UNKNOWN_ID = 300.0
 LONGEST_RETRY_AFTER = 300.0
 NOW_AND_THEN = 600.0  # seconds between lookups of the connection during a wait
-HEARTBEAT = 300.0
 SHORTEST = 0.05
 SHORTEST_POLL = 5.0
 SHARE_OF_TIME_WAITED = 0.02
-SLOWEST = 6
+SLOWEST = 6  # the longest pause, in poll intervals
 JITTER = 0.2
-AT_WORK = (ExecutionState.RUNNING, ExecutionState.PENDING, ExecutionState.COMPLETED)
 RESULTS_WITHIN = 5.0  # seconds; the next poll waits for the results
-MOST_TOLD = 20  # finished tasks logged per poll
-LEARNED = ("started", "deadline", "known", "failing_since", "failures", "polls")
-LEARNED_SINCE = ("ended",)  # stored only if it has a value
+SEEN_BEFORE = ("known", "failing_since", "failures", "polls")  # the progress that another process needs
+LEARNED = ("started", "deadline", *SEEN_BEFORE, "ended")
 EARLIER_NAMES = {"looks": "polls"}  # names that release 0.1 stored
 
 
 @dataclass(kw_only=True)
 class Watch:
-    """A wait for one execution, and its state so far.
+    """The policy of a wait for one execution: when to poll, and what ends it. It has a progress and a narrator.
 
     :param started: when the wait began, in epoch seconds; kept across restarts
     :param deadline: when the wait ends, in epoch seconds; None for no deadline
@@ -164,14 +164,11 @@ class Watch:
     :param wait_past_pending: whether to treat an execution that is waiting for a person as in progress
     :param ends_at_unknown: with `wait_past_pending`, whether a question about a tool call's unknown outcome still ends
         the wait
-    :param known: whether the service has shown this id in a state other than not found
     :param report_seen: whether to also end the wait when the id becomes known, which a continued wait must remember
     :param answered: the draft that a resume has just answered, which is not a new question
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the maximum pause with `exponential_backoff`, in seconds
     :param budget: the limits at which the wait ends
-    :param ended: the number of finished tasks already logged; None to log none
-    :param looked_up: when the connection was last looked up, in epoch seconds
     """
 
     kickoff_id: str
@@ -180,25 +177,13 @@ class Watch:
     poll_interval: float = 10.0
     wait_past_pending: bool = False
     ends_at_unknown: bool = False
-    known: bool = False
     report_seen: bool = False
     answered: AnsweredDraft | None = None
     exponential_backoff: bool = False
     max_wait: float | None = None
     budget: Budget = NO_BUDGET
-    ended: int | None = 0
-    last: Execution | None = field(default=None, repr=False)
-    failing_since: float | None = None
-    failures: int = 0
-    polls: int = 0
-    looked_up: float = float("-inf")
-    _retry_after: float | None = None
-    _ca_forgiven: bool = False
-    _told: str = ""
-    _told_at: float = float("-inf")
-    _told_of: Execution | None = None
-    _task: str | None = None
-    _task_since: float = 0.0
+    progress: Progress = field(default_factory=Progress)
+    narrator: Narrator = field(default_factory=Narrator)
 
     def __post_init__(self) -> None:
         # Not max(), which could return NaN.
@@ -206,23 +191,27 @@ class Watch:
 
     def learned(self) -> Json:
         """Return the state that a wait needs to continue in another process, as plain JSON."""
-        since = {name: value for name in LEARNED_SINCE if (value := getattr(self, name))}
-        return {**{name: getattr(self, name) for name in LEARNED}, **since}
+        seen = {name: getattr(self.progress, name) for name in SEEN_BEFORE}
+        ended = {"ended": self.narrator.ended} if self.narrator.ended else {}
+        return {"started": self.started, "deadline": self.deadline, **seen, **ended}
 
     def recall(self, kept: Json) -> None:
         """Restore the state that `learned` returned, in this release or an earlier one."""
         for name, value in kept.items():
             name = EARLIER_NAMES.get(name, name)
-            if name in (*LEARNED, *LEARNED_SINCE):
+            if name in SEEN_BEFORE:
+                setattr(self.progress, name, value)
+            elif name in ("started", "deadline"):
                 setattr(self, name, value)
+        self.narrator.ended = kept.get("ended", self.narrator.ended)
 
     def saw(self, execution: Execution, *, now: float) -> Outcome | None:
         """Record a successful poll."""
-        self._forgive()
-        self.polls += 1
+        self.progress.forgive()
+        self.progress.polls += 1
         if execution.state is ExecutionState.NOT_FOUND:  # on live deployments, also while waiting for a person
             return self._over_budget(execution) or self._unknown(now)
-        self.known, self.last = True, execution
+        self.progress.known, self.progress.last = True, execution
         if execution.state is ExecutionState.COMPLETED:
             return self._outcome(COMPLETED)
         if execution.has_failed:
@@ -236,16 +225,15 @@ class Watch:
     def repeats(self, execution: Execution | exceptions.CrewError, *, now: float) -> bool:
         """Return whether a poll shows the same as the last logged one, and nothing else is due."""
         return (
-            execution is self._told_of
+            self.narrator.has_told(execution, now=now)
             and self.answered is None
-            and now - self._told_at < HEARTBEAT
             and (self.deadline is None or now < self.deadline)
             and not self.is_look_up_due(now=now)
         )
 
     def goes_on_after(self, execution: Execution, *, now: float) -> bool:
         """Return whether a poll shows nothing that could end the wait."""
-        if execution is self.last and self.answered is None:
+        if execution is self.progress.last and self.answered is None:
             return True
         state = execution.state
         is_open = state is ExecutionState.RUNNING or (
@@ -259,7 +247,7 @@ class Watch:
 
     def is_look_up_due(self, *, now: float) -> bool:
         """Return whether to look up the connection of a continuing wait."""
-        return now - max(self.looked_up, self.started) >= NOW_AND_THEN
+        return now - max(self.progress.looked_up, self.started) >= NOW_AND_THEN
 
     def _over_budget(self, execution: Execution) -> Outcome | None:
         passed = self.budget.passed_by(execution.usage)
@@ -269,142 +257,72 @@ class Watch:
         """Return whether an execution has a question that ends the wait and has not been answered yet."""
         if execution.state is not ExecutionState.PENDING:
             return False
-        if self.wait_past_pending and not (self.ends_at_unknown and asks.is_unknown_outcome(execution.ask)):
+        if self.wait_past_pending and not (self.ends_at_unknown and question_of(execution).unattended):
             return False
         return self.answered is None or not self.answered.is_shown_by(execution, now=now)
 
     def failed(self, error: exceptions.CrewError, *, now: float) -> Outcome | None:
         """Record a failed poll."""
-        self.polls += 1
+        progress = self.progress
+        progress.polls += 1
         if isinstance(error, exceptions.CrewNotFound):
-            self._forgive()
+            progress.forgive()
             return self._unknown(now, error)
-        if not is_transient(error) and not self._may_be_renewed(error):
-            return self._gave_up(f"{error}. {self.fate}", error)
+        if not is_transient(error) and not progress.may_be_renewed(error):
+            return self._gave_up(f"{error}. {progress.fate(self.kickoff_id)}", error)
         is_forgiven = self.forgives_one_more(now=now)
-        self.failures += 1
-        self.failing_since = now if self.failing_since is None else self.failing_since
-        self._retry_after = getattr(error, "retry_after", None)
+        progress.fail(error, now)
         if not is_forgiven:
-            return self._gave_up(f"{self._failing(now)}, the last time: {error}. {self.fate}", error)
+            return self._gave_up(
+                f"{progress.failing(now)}, the last time: {error}. {progress.fate(self.kickoff_id)}", error
+            )
         return self._past_deadline(now, error)
 
     def forgives_one_more(self, *, now: float) -> bool:
         """Return whether the wait tolerates one more transient failure."""
-        since = now if self.failing_since is None else self.failing_since
-        return now - since <= FORGIVEN or self.failures + 1 < LEAST_FAILURES
+        since = now if self.progress.failing_since is None else self.progress.failing_since
+        return now - since <= FORGIVEN or self.progress.failures + 1 < LEAST_FAILURES
 
     def pause(self, *, now: float, draw: float | None = None) -> float:
         """Return the seconds until the next poll, never past the deadline; ``draw`` is a random number in [0, 1)."""
         draw = random.random() if draw is None else draw  # noqa: S311 - jitter, not a secret
-        slowest = SLOWEST * self.poll_interval
-        if self._retry_after is not None:
-            wanted = min(self._retry_after, LONGEST_RETRY_AFTER)
+        progress, slowest = self.progress, self.longest_pause
+        if progress.retry_after is not None:
+            wanted = min(progress.retry_after, LONGEST_RETRY_AFTER)
             slowest = max(slowest, LONGEST_RETRY_AFTER)
-        elif self.failures:
-            wanted = self.poll_interval * 2 ** min(self.failures - 1, 10)
+        elif progress.failures:
+            wanted = self.poll_interval * 2 ** min(progress.failures - 1, 10)
         elif self.exponential_backoff:
-            wanted = self.poll_interval * 2 ** min(max(self.polls - 1, 0), 20)
+            wanted = self.poll_interval * 2 ** min(max(progress.polls - 1, 0), 20)
             slowest = self.max_wait if self.max_wait is not None else float(2**20)
         else:
             wanted = SHARE_OF_TIME_WAITED * (now - self.started)
         slowest = max(slowest, self.poll_interval)
         wanted = min(max(wanted, self.poll_interval), slowest)
-        if self._retry_after is None:
+        if progress.retry_after is None:
             # Drawn from between the limits instead of clipped to them, so that waits that began together drift apart.
             least, most = max(wanted * (1 - JITTER), self.poll_interval), min(wanted * (1 + JITTER), slowest)
             wanted = least + (most - least) * draw
         return wanted if self.deadline is None else max(0.0, min(wanted, self.deadline - now))
 
     @property
+    def longest_pause(self) -> float:
+        """The longest pause between polls of a wait without trouble, in seconds."""
+        return SLOWEST * self.poll_interval
+
+    @property
     def passes_question(self) -> bool:
         """Whether the execution is waiting for a person and this wait continues anyway."""
-        return self.wait_past_pending and self.last is not None and self.last.state is ExecutionState.PENDING
+        last = self.progress.last
+        return self.wait_past_pending and last is not None and last.state is ExecutionState.PENDING
 
     def left(self, *, now: float) -> float | None:
         """Return the timeout of a poll in seconds: the time until the deadline, with a minimum for the last poll."""
         return None if self.deadline is None else max(SHORTEST_POLL, self.deadline - now)
 
-    def news(self, *, now: float) -> str | None:
-        """Return a log line if something has changed, and occasionally if nothing has."""
-        quiet = now - self._told_at < HEARTBEAT
-        troubled = self.failures or self._not_found_now
-        if quiet and not troubled and self.last is not None and self.last is self._told_of:
-            return None
-        line = self._line(now)
-        self._told_of = None if troubled else self.last
-        if line == self._told and quiet:
-            return None
-        if self.failures > 1 and now - self._told_at < self.poll_interval * SLOWEST:
-            return None
-        self._told, self._told_at = line, now
-        if self.failures:
-            return line
-        is_open = self.passes_question and self.last is not None and self.last.state is ExecutionState.PENDING
-        advice = f". {NOBODY_IS_ASKED}" if is_open and not self._not_found_now else ""
-        return f"{line}, {_duration(now - self.started)} so far{advice}"
-
-    def has_ended_tasks(self, execution: Execution) -> bool:
-        """Return whether the crew has finished tasks that have not been logged yet."""
-        return self.ended is not None and _ended(execution) > self.ended
-
-    def ended_tasks(self, execution: Execution, results: Sequence[TaskResult], *, now: float) -> list[str]:
-        """Return the log lines for tasks that have finished since the last poll.
-
-        :param results: all finished tasks in order, if the service reports them; otherwise, the previous current task
-            is logged, with the time since it was first seen
-        """
-        if self.ended is None or execution.state not in AT_WORK:
-            return []
-        before, since = self._task, self._task_since
-        if execution.current_task != before:
-            self._task, self._task_since = execution.current_task, now
-        has_changed = before is not None and before != execution.current_task
-        has_ended = self.has_ended_tasks(execution)
-        told, self.ended = self.ended, max(self.ended, _ended(execution))
-        new = results[told : self.ended]
-        if not new and has_changed and (has_ended or execution.completed_tasks is None):
-            took = f"after about {_duration(now - since)}"
-            return [f"Execution {self.kickoff_id}: task {in_few_words(before or '')} has ended {took}"]
-        lines = [f"Execution {self.kickoff_id}: {_told_of_task(each)}" for each in new[:MOST_TOLD]]
-        return [*lines, f"... and {len(new) - MOST_TOLD} more tasks"] if len(new) > MOST_TOLD else lines
-
-    @property
-    def fate(self) -> str:
-        """A sentence about the execution's current state."""
-        if self.last is None and self.known:
-            return f"Execution {self.kickoff_id} is not affected and may still be active"
-        if self.last is None:
-            return f"Execution {self.kickoff_id} was never seen; if it exists, it may still be active"
-        return f"{self._last_seen} and may still be active"
-
-    @property
-    def _last_seen(self) -> str:
-        if self.last is None:
-            return ""
-        progress = f" ({self.last.progress})" if self.last.progress else ""
-        return f"Execution {self.kickoff_id} was last seen {self.last.state}{progress}"
-
-    def _line(self, now: float) -> str:
-        if self.failures:
-            return f"{self._failing(now)}; execution {self.kickoff_id} is not affected, and polling continues"
-        last = self.last
-        if self._not_found_now and self.known:
-            return (
-                f"The service no longer shows execution {self.kickoff_id}: it may be waiting for a person, but only "
-                "the human-input webhook contains its task id. The wait continues"
-            )
-        if last is None:
-            return f"The service does not know execution {self.kickoff_id} yet"
-        if last.state is ExecutionState.PENDING:
-            return waits_for_a_person(last)
-        return f"Execution {self.kickoff_id} is {last.state}" + (f": {last.progress}" if last.progress else "")
-
-    _not_found_now: bool = False
-
     def _unknown(self, now: float, error: exceptions.CrewNotFound | None = None) -> Outcome | None:
-        self._not_found_now = True
-        if not self.known and now - self.started > GRACE_FOR_UNKNOWN_ID:
+        self.progress.is_not_found = True
+        if not self.progress.known and now - self.started > GRACE_FOR_UNKNOWN_ID:
             message = (
                 f"The service does not know this id: {self.kickoff_id}, {GRACE_FOR_UNKNOWN_ID:.0f} s after the wait "
                 "began. Check the id, and whether the crew was started through the same connection"
@@ -412,62 +330,19 @@ class Watch:
             return self._gave_up(message, error)
         return self._past_deadline(now)
 
-    def _may_be_renewed(self, error: exceptions.CrewError) -> bool:
-        """Tolerate one failure due to a CA file, which may be replaced just before or after the server certificate."""
-        forgiven = isinstance(error, exceptions.CrewConnectionError) and error.renewable and not self._ca_forgiven
-        self._ca_forgiven = self._ca_forgiven or forgiven
-        return forgiven
-
-    def _forgive(self) -> None:
-        self.failures, self.failing_since, self._retry_after, self._not_found_now = 0, None, None, False
-        self._ca_forgiven = False
-
-    def _failing(self, now: float) -> str:
-        since = datetime.fromtimestamp(self.failing_since or now, UTC).isoformat(timespec="seconds")
-        return f"The status request has failed {self.failures} times since {since}"
-
     def _past_deadline(self, now: float, error: exceptions.CrewError | None = None) -> Outcome | None:
         if self.deadline is None or now < self.deadline:
             return None
         unseen = f"; the last status request failed: {error}" if error else ""
-        seen = f". {self._last_seen}" if self.last else ""  # without its fate, because the caller may stop it
-        return self._outcome(TIMEOUT, f"The wait timed out after {_duration(now - self.started)}{unseen}{seen}")
+        last_seen = self.progress.last_seen(self.kickoff_id)
+        seen = f". {last_seen}" if last_seen else ""  # without its fate, because the caller may stop it
+        return self._outcome(TIMEOUT, f"The wait timed out after {duration(now - self.started)}{unseen}{seen}")
 
     def _gave_up(self, message: str, error: exceptions.CrewError | None) -> Outcome:
         return Outcome(GAVE_UP, self.kickoff_id, message, error=exceptions.to_json(error) if error else None)
 
     def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
         return Outcome(kind, self.kickoff_id, message, usage=usage)
-
-
-def waits_for_a_person(execution: Execution) -> str:
-    """Return a log line about a pending execution."""
-    where = f" at task {in_few_words(task)}" if (task := execution.shown_task or execution.current_task) else ""
-    why = f": {asks.in_words(execution.ask)}" if execution.ask else ""
-    return f"Execution {execution.kickoff_id} is waiting for a person{where}{why}"
-
-
-def in_few_words(text: str) -> str:
-    """Return the beginning of a name that was chosen elsewhere, on one line."""
-    return " ".join(text.split())[:60]
-
-
-def _ended(execution: Execution) -> int:
-    return max(execution.completed_tasks or 0, len(execution.tasks))
-
-
-def _told_of_task(task: TaskResult) -> str:
-    name = f"task {in_few_words(task.task_id)}" if task.task_id else "a task"
-    by = f" by {in_few_words(task.agent)}" if task.agent else ""
-    took = f" after {task.execution_time:,.1f} s" if task.execution_time is not None else ""
-    return f"{name}{by} has ended{took}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
-    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
 
 
 # --- the loop ---
@@ -510,16 +385,16 @@ Step = Poll | Pause | Refresh | Results
 def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) -> Generator[Step, Any, Outcome]:
     """Yield each step of a wait, receive its result, and return how the wait ended."""
     while True:
-        was_known = watch.known
+        was_known = watch.progress.known
         reply = yield Poll(watch.left(now=clock()))
         now = clock()
         if watch.repeats(reply, now=now):
-            watch.polls += 1
+            watch.progress.polls += 1
             yield Pause(watch.pause(now=now))
             continue
         refresh = _refresh_after(reply, watch, now)
         if refresh is not None:
-            watch.looked_up = clock()
+            watch.progress.looked_up = clock()
             fresh = yield refresh
             if fresh is True:
                 reply = yield Poll(watch.left(now=clock()))
@@ -530,17 +405,17 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
         if isinstance(reply, Execution):
             results: Sequence[TaskResult] = reply.tasks
             goes_on = outcome is None or outcome.kind == PENDING
-            if goes_on and reply.has_details and watch.has_ended_tasks(reply):
+            if goes_on and reply.has_details and watch.narrator.has_ended_tasks(reply):
                 found = yield Results(RESULTS_WITHIN)
                 results = [] if isinstance(found, exceptions.CrewError) else found
-            for told in watch.ended_tasks(reply, results, now=now):
+            for told in watch.narrator.ended_tasks(watch.kickoff_id, reply, results, now=now):
                 say(told)
         if outcome is not None:
             return outcome
-        line = watch.news(now=now)
+        line = watch.narrator.news(watch, now=now)
         if line:
             say(line)
-        if watch.report_seen and watch.known and not was_known:
+        if watch.report_seen and watch.progress.known and not was_known:
             return Outcome(SEEN, watch.kickoff_id)
         yield Pause(watch.pause(now=now))
 

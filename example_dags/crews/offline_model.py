@@ -6,6 +6,7 @@ context, and a person's feedback on earlier answers) and writes what a crew with
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 from uuid import uuid4
@@ -16,13 +17,19 @@ from crewai.events.types.llm_events import LLMCallType
 
 FEEDBACK = re.compile(r"User feedback: (.*?)\nInstructions: ", re.DOTALL)
 TOPIC = re.compile(r"^Topic: (.+)$", re.MULTILINE)
+FILE = re.compile(r"^File: (.+)$", re.MULTILINE)
+OBSERVED = re.compile(r"^Action Input: \{[^\n]*\}\nObservation: (.*?)(?=\nThought: |\Z)", re.MULTILINE | re.DOTALL)
+FIGURE = re.compile(r"^([A-Z]\w*) (\d+)$", re.MULTILINE)
 CONTEXT = re.compile(
     r"This is the context you're working with:\n(.*?)(?:\n\nProvide your complete response:|\Z)", re.DOTALL
 )
 
 
 class OfflineModel(BaseLLM):
-    """Writes notes for a task that begins with "Collect", a final version for "Polish", and an article otherwise."""
+    """Writes notes for a task that begins with "Collect", a final version for "Polish", and an article otherwise.
+
+    For a task that begins with "Chart", it calls the tools `read_file` and `draw_chart` and reports on the figures.
+    """
 
     def call(
         self,
@@ -52,6 +59,8 @@ def _answer(conversation: str) -> str:
     topic = found.group(1).strip() if found else "this topic"
     if "Current Task: Collect" in conversation:
         return _notes(topic)
+    if "Current Task: Chart" in conversation:
+        return _report(conversation, FILE.findall(conversation)[-1])
     if "Current Task: Polish" in conversation:
         return _polished(topic, CONTEXT.findall(conversation))
     return _article(topic, FEEDBACK.findall(conversation))
@@ -63,6 +72,25 @@ def _notes(topic: str) -> str:
         f"- What they ask too late about {topic}: who looks after it in two years.\n"
         "- A number that readers remember: four out of five projects start smaller than planned."
     )
+
+
+def _report(conversation: str, file: str) -> str:
+    observed = OBSERVED.findall(conversation)
+    if not observed:
+        return _call("read_file", {"file_name": file})
+    title, figures = observed[0].partition("\n")[0], {name: int(each) for name, each in FIGURE.findall(observed[0])}
+    if len(observed) == 1:
+        return _call("draw_chart", {"title": title, "figures": figures})
+    best, total = max(figures, key=lambda name: figures[name]), sum(figures.values())
+    rows = [f"| {name} | {figure} | {figure / total:.0%} |" for name, figure in figures.items()]
+    wishes = [f"Revised, as the reviewer asked: {wish}" for wish in FEEDBACK.findall(conversation)]
+    told = f"{best} leads with {figures[best]} of {total}; see chart.png."
+    table = "\n".join(["| region | sales | share |", "|---|---|---|", *rows])
+    return "Thought: done\nFinal Answer: " + "\n\n".join([f"# {title}", told, table, *wishes])
+
+
+def _call(tool: str, arguments: dict[str, Any]) -> str:
+    return f"Thought: a tool helps\nAction: {tool}\nAction Input: {json.dumps(arguments)}"
 
 
 def _article(topic: str, wishes: list[str]) -> str:

@@ -40,7 +40,7 @@ DIFFERS = {
 }
 COLUMNS = ("tests", "dag", "processes", "service", "tried")
 HEAD = (
-    "| Airflow | tests | one DAG in real processes | inbox and reviews in real processes "
+    "| Airflow | tests | one DAG in real processes | inbox, reviews, and who reads texts, in real processes "
     "| packages with the `service` extra | tested on | what differs |\n|---|---|---|---|---|---|---|"
 )
 

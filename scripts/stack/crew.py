@@ -31,7 +31,7 @@ class CrewService:
     :param options: more arguments of ``airflow-crew-service serve``
     :param database: a SQLAlchemy URL; None means a separate SQLite file
     :param token: the organization's token; by default, a random one
-    :param env: more environment variables
+    :param env: more environment variables; ``env`` may change before the next start
     :param group: the group whose watchdog stops the service; by default, a new one
     """
 
@@ -48,7 +48,7 @@ class CrewService:
         group: ProcessGroup | None = None,
     ) -> None:
         self.name = name
-        self._env = env or {}
+        self.env = dict(env or {})
         self.group = group or ProcessGroup()
         self.folder = self.group.temporary_folder("crew-service-")
         self.port = free_port()
@@ -76,7 +76,7 @@ class CrewService:
 
     def start(self) -> Self:
         """Start the service, for the first time or after a kill, with the same database; return once it responds."""
-        env = {**os.environ, **self._env, "CREW_SERVICE_TOKEN": self.token}
+        env = {**os.environ, **self.env, "CREW_SERVICE_TOKEN": self.token}
         component = self.group.start(self.name, self._command, env, self.folder / "service.log")
         wait_until(lambda: self._ready(component), "the crew service")
         return self

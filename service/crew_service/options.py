@@ -6,26 +6,31 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from crew_service import addresses, logs
+from crew_service.budgets import ALLOW, ORGANIZATION, REFUSE, USD, BadBudget, Budget, is_reserved
+from crew_service.crewai import price_catalogue
 from crew_service.crewai.process_pool import PROCESSES
 from crew_service.crewai.world import places_of
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.paths import ROOT
-from crew_service.engine.principals import BadToken
-from crew_service.engine.tool_rules import BadRule, JournalOptions, ToolRule
+from crew_service.engine.principals import BadToken, usable
+from crew_service.engine.tool_rules import PREPARE, RUN_ONCE, BadRule, JournalOptions, ToolRule
 from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
-from crew_service.settings import Settings
-from crew_service.storage.schema import WITH_ASKS, WITH_RULES
+from crew_service.settings import FileLimits, Settings
+from crew_service.storage.schema import WITH_ASKS, WITH_PREPARE, WITH_RULES
 from crew_service.targets import EXPECTED, load, title
 
 NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})=(?P<target>.+)", re.DOTALL)
+SIZE = re.compile(r"(?P<number>[0-9]{1,15}) ?(?P<unit>[KMG]iB)?")
+UNITS = ("", "KiB", "MiB", "GiB")
 TOKEN_VARIABLE = "CREW_SERVICE_TOKEN"  # noqa: S105 the name of a variable
+NO_PRICES = "none"
 PRICES_VARIABLE = "CREW_SERVICE_PRICES"
 SECRET_VARIABLE = "CREW_SERVICE_FLOW_WEBHOOK_SECRET"  # noqa: S105
 USER_TOKENS = "CREW_SERVICE_USER_TOKENS"
@@ -62,7 +67,23 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
     option(
         "--prices",
         metavar="FILE",
-        help=f"TOML or JSON file with USD per million tokens for each model; also {PRICES_VARIABLE}",
+        help=f"TOML or JSON file with USD per million tokens for each model, or {NO_PRICES}; also {PRICES_VARIABLE} "
+        "(the catalogue of the newest CrewAI of all machines)",
+    )
+    option(
+        "--budget",
+        action="append",
+        default=[],
+        metavar="WHO=AMOUNT/WINDOW",
+        help="what may be used: WHO is * (this service), crew:NAME, organization or the name of a user token; AMOUNT "
+        "20USD or 500000tokens; WINDOW hour, day or month (UTC); may be repeated",
+    )
+    option("--budget-stops", action="store_true", help="a budget that is used up also ends what is running")
+    option(
+        "--on-unknown-price",
+        choices=(REFUSE, ALLOW),
+        default=REFUSE,
+        help="what budgets in USD do about models without a price (%(default)s)",
     )
     option(
         "--tool",
@@ -96,6 +117,7 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
     option("--shared-memory", action="store_true", help="let users share the organization's memory")
     option("--log-format", choices=sorted(logs.FORMATS), default="json", help="(%(default)s)")
     option("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
+    option("-v", "--verbose", action="store_true", help="print the traceback of a crew that cannot be loaded")
 
 
 def add_http(parser: argparse.ArgumentParser) -> None:
@@ -126,11 +148,29 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="maximum size of a request (%(default)d)",
     )
+    for name, default, what in (
+        ("--max-file-size", FileLimits.of_file, "an uploaded file"),
+        ("--max-files-size", FileLimits.of_execution, "the files of one execution"),
+        ("--max-stored-files", None, "all files in the database"),
+    ):
+        most = f"{default >> 20}MiB" if default else "no limit"
+        option(name, type=size, default=default, metavar="SIZE", help=f"maximum size of {what} ({most})")
+    option(
+        "--allow-file-urls",
+        action="store_true",
+        help="fetch files of a kickoff from public web addresses; without it, callers can only upload them",
+    )
     option(
         "--max-connections",
         type=positive(int),
         metavar="N",
         help="maximum number of open connections (as many as the limit on open files allows)",
+    )
+    option("--no-work", dest="works", action="store_false", help="answer requests only; `work` processes run the crews")
+    option(
+        "--unbounded-connections",
+        action="store_true",
+        help="serve without limits on slow and silent clients if the installed uvicorn is an untested version",
     )
     option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="user token; may be repeated")
     option("--user-tokens-file", metavar="FILE", help=f"file with one NAME=TOKEN per line; also {USER_TOKENS}")
@@ -145,7 +185,7 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
         name, target = (named["name"], named["target"]) if named else (ROOT, text)
         if name in targets:
             raise BadTarget(f"{text!r}: several crews need distinct names, as NAME=TARGET.")
-        targets[name] = target
+        targets[name] = os.path.expanduser(target)  # the shell does so only at the beginning of a word
     if ROOT in targets and len(targets) > 1:
         raise BadTarget(f"{targets[ROOT]!r} has no name: several crews need names, as NAME=TARGET.")
     for crew, _, _ in getattr(arguments, "crew_token", ()):
@@ -182,10 +222,14 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
     return crews
 
 
-def _oldest_release(crews: Iterable[Crew]) -> str | None:
+def oldest_release(crews: Iterable[Crew]) -> str | None:
     """Return the last migration of the oldest release that may run these crews; None if any release may."""
-    known = [WITH_ASKS for crew in crews if crew.asks] or [WITH_RULES for crew in crews if crew.has_once]
-    return known[0] if known else None
+    rules = {rule.rule for crew in crews for rule in crew.rules}
+    if PREPARE in rules:
+        return WITH_PREPARE
+    if any(crew.asks for crew in crews):
+        return WITH_ASKS
+    return WITH_RULES if rules.intersection(RUN_ONCE) else None
 
 
 def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolRule, ...]]:
@@ -227,6 +271,8 @@ def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew
     """Return the settings from the options; a process that serves no requests has only some of them."""
     given = vars(arguments)
     serves = "user_token" in given
+    prices = prices_of(arguments)
+    owners = _owners(arguments) if serves else None
     webhook_secret = serves and (arguments.webhook_secret or os.environ.get(WEBHOOK_SECRET))
     return Settings(
         token=token,
@@ -240,10 +286,19 @@ def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew
         max_tokens=arguments.max_tokens,
         max_body=given.get("max_body", Settings.max_body),
         max_connections=given.get("max_connections"),
-        prices=prices_of(arguments),
+        works=given.get("works", True),
+        unbounded_connections=given.get("unbounded_connections", False),
+        file_limits=FileLimits(arguments.max_file_size, arguments.max_files_size, arguments.max_stored_files)
+        if serves
+        else FileLimits(),
+        allow_file_urls=given.get("allow_file_urls", False),
+        prices=prices,
+        budgets=budgets_of(arguments.budget, crews if serves else None, owners, prices),
+        budget_stops=arguments.budget_stops,
+        on_unknown_price=arguments.on_unknown_price,
         keep_days=arguments.keep_days,
         keep_memory_days=arguments.keep_memory_days,
-        oldest_release=_oldest_release(crews.values()),
+        oldest_release=oldest_release(crews.values()),
         flow_webhook=given.get("flow_webhook"),
         flow_webhook_secret=given.get("flow_webhook_secret") or os.environ.get(SECRET_VARIABLE, ""),
         webhook_secret=webhook_secret or None,
@@ -251,13 +306,57 @@ def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew
     )
 
 
+def budgets_of(
+    given: list[str], crews: Collection[str] | None, owners: Collection[str] | None, prices: Prices
+) -> tuple[Budget, ...]:
+    """Return the budgets.
+
+    :param crews: what a budget may name; None for a process that knows only some of them
+    :param owners: likewise
+    :raises BadBudget: one cannot be parsed, concerns nobody, or needs prices
+    """
+    budgets: dict[tuple[str, str, str], Budget] = {}
+    for text in given:
+        budget = Budget.read(text)
+        if crews is not None and budget.crew is not None and budget.crew not in crews:
+            raise BadBudget(f"--budget {text}: there is no crew {budget.crew!r}.")
+        if owners is not None and budget.is_of_owner and budget.who not in owners:
+            raise BadBudget(f"--budget {text}: there is no user token named {budget.who!r}.")
+        if budget.unit == USD and not prices:
+            raise BadBudget(f"--budget {text}: a budget in USD needs --prices.")
+        key = (budget.who, budget.unit, budget.window)
+        if key in budgets:
+            raise BadBudget(
+                f"--budget {text}: there is already a budget of {budget.who} in {budget.unit} for this window."
+            )
+        budgets[key] = budget
+    return tuple(budgets.values())
+
+
+def _owners(arguments: argparse.Namespace) -> set[str]:
+    """Return the owners of executions, by name; a name must not be another WHO of a budget."""
+    names = {name for name, _ in user_tokens(arguments)} | {user for _, user, _ in arguments.crew_token if user}
+    if reserved := sorted(name for name in names if is_reserved(name)):
+        raise BadToken(
+            f"A user token must not be named {reserved[0]!r}: in a budget, that is somebody else. Choose another name."
+        )
+    return {*names, ORGANIZATION}
+
+
 def prices_of(arguments: argparse.Namespace) -> Prices:
     file = arguments.prices or os.environ.get(PRICES_VARIABLE)
-    return Prices.read(file) if file else Prices()
+    if file == NO_PRICES:
+        return Prices()
+    return Prices.read(file) if file else Prices(default=price_catalogue.installed())
 
 
 def token_of(arguments: argparse.Namespace) -> str | None:
-    return arguments.token or os.environ.get(TOKEN_VARIABLE)
+    """Return the organization's token; None if none is given, so that one must be generated."""
+    given = [
+        ("the token of --token", arguments.token),
+        (f"the token in {TOKEN_VARIABLE}", os.environ.get(TOKEN_VARIABLE)),
+    ]
+    return next((usable(token, name) for name, token in given if token and token.strip()), None)
 
 
 def user_tokens(arguments: argparse.Namespace) -> list[tuple[str, str]]:
@@ -282,7 +381,16 @@ def _pair(source: str, line: str) -> tuple[str, str]:
     name, _, token = line.partition("=")
     if not (name.strip() and token.strip()):
         raise BadToken(f"A user token in {source} does not have the form NAME=TOKEN.")
-    return name.strip(), token.strip()
+    return name.strip(), usable(token, f"the token of {name.strip()!r} in {source}")
+
+
+def size(text: str) -> int:
+    """Return bytes."""
+    found = SIZE.fullmatch(text)
+    if not found or not int(found["number"]):
+        raise argparse.ArgumentTypeError("must be a number of bytes greater than 0, or one with KiB, MiB or GiB")
+    factor: int = 1024 ** UNITS.index(found["unit"] or "")
+    return int(found["number"]) * factor
 
 
 def at_least_0(text: str) -> int:
@@ -328,4 +436,7 @@ def crew_token(text: str) -> tuple[str, str | None, str]:
     crew, slash, user = place.partition("/")
     if not (crew and token and bool(user) == bool(slash)):
         raise argparse.ArgumentTypeError("expected CREW=TOKEN or CREW/NAME=TOKEN")
-    return crew, user or None, token
+    try:
+        return crew, user or None, usable(token, f"the token of --crew-token {place}")
+    except BadToken as problem:  # argparse would quote the value of any other ValueError
+        raise argparse.ArgumentTypeError(str(problem)) from None

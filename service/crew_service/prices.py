@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ else:
 log = logging.getLogger(__name__)
 
 CACHED = "cached_prompt_tokens"  # the cached part of the prompt tokens, if any
+WRITTEN = "cache_creation_tokens"  # the part of the prompt tokens that the provider has stored in its cache, if any
+LONG = "long_calls"  # calls with more prompt tokens than `LONG_PROMPT`, if any
+LONG_PROMPT = 200_000  # beyond which some providers charge more
 UNCOUNTED = "uncounted_calls"  # calls without reported token counts, if any
 MILLION = 1_000_000
 MOST_WARNINGS = 250  # about models without a price
@@ -33,27 +37,71 @@ class BadPrices(ValueError):
 
 @dataclass(frozen=True)
 class Price:
-    """USD per million tokens."""
+    """USD per million tokens.
+
+    :param cached: of input tokens that the provider had cached; None if unknown
+    :param written: of input tokens that it has stored in its cache; None if unknown
+    :param is_tiered: whether long prompts cost more, so that their cost is unknown
+    """
 
     input: float
-    cached: float  # of input tokens that the provider had cached
+    cached: float | None
     output: float
+    written: float | None = None
+    is_tiered: bool = False
 
     def of(self, figures: Mapping[str, int]) -> float | None:
-        """Return the cost of a model's tokens; None if some of them are neither input nor output."""
+        """Return the cost of a model's tokens; None if some have no price, or are neither input nor output."""
         prompt, completion = figures["prompt_tokens"], figures["completion_tokens"]
-        if prompt + completion < figures["total_tokens"]:
+        if prompt + completion < figures["total_tokens"] or (self.is_tiered and figures.get(LONG)):
             return None
         cached = min(figures.get(CACHED, 0), prompt)
-        return ((prompt - cached) * self.input + cached * self.cached + completion * self.output) / MILLION
+        written = min(figures.get(WRITTEN, 0), prompt - cached)
+        if (cached and self.cached is None) or (written and self.written is None):
+            return None
+        usual = (prompt - cached - written) * self.input + completion * self.output
+        return (usual + cached * (self.cached or 0.0) + written * (self.written or 0.0)) / MILLION
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Prices that a release of CrewAI brings along.
+
+    :param source: its name and version, separated by a space
+    :param read: returns the entries by the name of the model: `provider`, `input`, `output`, and if known `cached`,
+        `written` and `tiered`
+    """
+
+    source: str
+    read: Callable[[], dict[str, Any]]
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        return version_of(self.source)
+
+
+def version_of(source: str) -> tuple[int, ...]:
+    """Return the numbers of a version, to compare two releases."""
+    return tuple(int(number) for number in re.findall(r"\d+", source.partition(" ")[2]))
 
 
 class Prices:
-    """The prices by model name; without any, costs are not reported."""
+    """The prices by model name; without any, costs are not reported.
 
-    def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
+    :param default: where prices come from if none are given; the engine keeps them in the database (`engine.pricing`)
+    """
+
+    def __init__(self, prices: Mapping[str, Price] | None = None, *, default: Catalogue | None = None) -> None:
         self._prices = dict(prices or {})
         self._missed: set[str] = set()
+        self._shown = f"Prices({self._prices!r})"
+        self.default = default
+        self.source: str | None = None  # of default prices, once they are known
+
+    def take(self, source: str, entries: Mapping[str, Any]) -> None:
+        """Use a catalogue from now on."""
+        self._prices, self._missed = _of_catalogue(entries), set()
+        self.source, self._shown = source, f"Prices({source!r})"
 
     @classmethod
     def read(cls, path: str) -> Prices:
@@ -75,10 +123,10 @@ class Prices:
         return cls({model: _price(path, model, given) for model, given in content.items()})
 
     def __bool__(self) -> bool:
-        return bool(self._prices)
+        return bool(self._prices) or self.default is not None
 
     def __repr__(self) -> str:
-        return f"Prices({self._prices!r})"  # so that two tables can be told apart
+        return self._shown  # so that two tables can be told apart
 
     def cost(self, model: str, figures: Mapping[str, int]) -> float | None:
         """Return the cost of a model's tokens in USD; log each model without a price once."""
@@ -86,7 +134,9 @@ class Prices:
             return None
         if not figures["total_tokens"]:
             return 0.0
-        price = self._prices.get(model) or self._prices.get(model.partition("/")[2])
+        price = self._prices.get(model)
+        if price is None and self.default is None:
+            price = self._prices.get(model.partition("/")[2])
         if price is not None:
             return price.of(figures)
         if model not in self._missed and len(self._missed) <= MOST_WARNINGS:
@@ -132,4 +182,37 @@ def _price(path: str, model: str, given: Any) -> Price:
     for name, value in given.items():
         if type(value) not in (int, float) or not 0 <= value <= HIGHEST:
             raise BadPrices(f"{named} has a price for {name} that is not a number from 0 to {HIGHEST:,}.")
-    return Price(**{"cached": given["input"], **given})
+    return Price(**{"cached": given["input"], "written": given["input"], **given})
+
+
+def _of_catalogue(entries: Mapping[str, Any]) -> dict[str, Price]:
+    """Return the prices of a catalogue by every name of a model: with its provider, and alone if all providers agree.
+
+    Providers of one model agree if input and output cost the same; what else differs is unknown.
+    """
+    prices: dict[str, Price] = {}
+    offers: dict[str, list[Price]] = {}
+    for name, entry in entries.items():
+        more = entry.get("written"), bool(entry.get("tiered"))
+        price = Price(entry["input"], entry.get("cached"), entry["output"], *more)
+        provider, slash, bare = name.partition("/")
+        bare = bare if slash else name
+        prices.setdefault(f"{entry.get('provider', provider)}/{bare}", price)
+        if slash:
+            prices[name] = price
+        if "/" not in bare:  # what follows a provider may be a region or another provider, at a price of its own
+            offers.setdefault(bare, []).append(price)
+    return prices | {bare: agreed for bare, several in offers.items() if (agreed := _agreed(several))}
+
+
+def _agreed(several: list[Price]) -> Price | None:
+    if len({(price.input, price.output) for price in several}) > 1:
+        return None
+    cached, written = ({getattr(price, name) for price in several} for name in ("cached", "written"))
+    return Price(
+        several[0].input,
+        cached.pop() if len(cached) == 1 else None,
+        several[0].output,
+        written.pop() if len(written) == 1 else None,
+        any(price.is_tiered for price in several),
+    )

@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 import time
+from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +22,7 @@ from crew_service.engine.crew import (
     Cancellation,
     Completed,
     CrewFailed,
+    FilePiece,
     Job,
     JournalEntry,
     Outcome,
@@ -38,7 +41,8 @@ from crew_service.engine.crew import (
     digest_of,
 )
 from crew_service.engine.file_inputs import FileInputs
-from crew_service.engine.tool_rules import APPROVE, NEEDS_JOURNAL, RUN_ONCE, JournalOptions, ToolRule
+from crew_service.engine.files import TEXT
+from crew_service.engine.tool_rules import APPROVE, NEEDS_JOURNAL, PREPARE, RUN_ONCE, JournalOptions, ToolRule
 
 DEMO: dict[str, Any] = {
     "inputs": ["topic"],
@@ -69,7 +73,8 @@ DEMO: dict[str, Any] = {
     ],
 }
 
-PLACEHOLDER = re.compile(r"\{(\w+)\}")
+PLACEHOLDER = re.compile(r"\{(\w+(?:\.size|\.sha256)?)\}")
+OF_FILE = re.compile(r"\{(\w+)\.(?:size|sha256)\}")
 
 
 class ScriptedStep(BaseModel):
@@ -108,6 +113,7 @@ class ScriptedTask(BaseModel):
     output: str = ""
     revised: str | None = None
     error: str | None = None
+    files: dict[str, str] = Field({}, description="Files to write: a text, which may have placeholders, by name.")
 
 
 class Scenario(BaseModel):
@@ -128,8 +134,10 @@ class ScriptedCrew:
     """A crew that follows a scenario."""
 
     isolation: Literal["inline", "process"] = "inline"
+    knows_all_tools = True
+    secrets: Sequence[str] = ()
+    off: Sequence[str] = ()
     kind: Literal["crew", "flow"] = "crew"
-    file_inputs = FileInputs({})
 
     def __init__(self, scenario: dict[str, Any], options: JournalOptions | None = None) -> None:
         try:
@@ -138,6 +146,7 @@ class ScriptedCrew:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "scenario"
             raise ValueError(f"{where}: {first['msg']}") from None
+        self.file_inputs = FileInputs({}, names=tuple(sorted(set(OF_FILE.findall(json.dumps(scenario))))))
         self.required = list(self._scenario.inputs)
         optional = [task.human_input for task in self._scenario.tasks if isinstance(task.human_input, str)]
         self.inputs = list(dict.fromkeys([*self.required, *optional]))
@@ -146,21 +155,18 @@ class ScriptedCrew:
             for task in self._scenario.tasks
         ]
         self._options = options or JournalOptions()
+        self.rules = self._options.rules
         steps = [step for task in self._scenario.tasks for step in task.steps]
-        self._tools = list(dict.fromkeys(step.tool for step in steps if step.tool))
-        names = [[tool] for tool in self._tools]
-        if problem := tool_rules.problem(self._options.rules, names, is_kept=self._options.is_kept):
+        self.tools = list(dict.fromkeys(step.tool for step in steps if step.tool))
+        names = [[tool] for tool in self.tools]
+        if problem := tool_rules.problem(self.rules, names, is_kept=self._options.is_kept):
             raise BadTarget(problem)
         if self._asking and not self._options.is_kept:
             raise BadTarget(f"{self._asking} {NEEDS_JOURNAL}")
 
     @property
-    def has_once(self) -> bool:
-        return tool_rules.run_once(self._options.rules) is not None
-
-    @property
     def asks(self) -> str | None:
-        return self._asking or tool_rules.asking(self._options.rules)
+        return self._asking or tool_rules.asking(self.rules)
 
     @property
     def _asking(self) -> str | None:
@@ -168,7 +174,7 @@ class ScriptedCrew:
         return next((f"'ask' in its task {task_id}" for task_id in asking), None)
 
     def has_tool(self, rule: ToolRule) -> bool:
-        return rule.matches(self._tools)
+        return rule.matches(self.tools)
 
     def forget_memory(self, before: float, stopping: Cancellation) -> None:
         """Do nothing, because such a crew has no memory."""
@@ -292,7 +298,7 @@ class _Tools:
         number = earlier.number if earlier else self._newest + 1
         # The tool's rule may have been removed since the call started.
         once = bool(ask or rule in RUN_ONCE or (earlier and earlier.once)) or None
-        entry = JournalEntry(number, task.id, part, "tool", key, tool, once=once)
+        entry = JournalEntry(number, task.id, part, "tool", key, tool, once=once, prepare=rule == PREPARE or None)
         changed = asks.arguments_of(earlier)
         arguments = arguments if changed is None else changed
         return _Call(entry, earlier, task.agent, arguments, _json(_fill(step.result, values)), ask)
@@ -358,6 +364,9 @@ def _perform(
     text = _fill(script, values)
     prompt, thought = _fill(task.description, values), f"{task.agent} is done."
     report(StepDone(prompt=prompt, thought=thought, result=text[:LONGEST_IN_STEP]))
+    for name, content in task.files.items():
+        data = _fill(content, values).encode("utf-8", "replace")
+        report(FilePiece(name, task.id, len(data), b64encode(data).decode(), is_last=True))
     earlier = gate.state["seconds"] if gate else 0.0
     return text, round(earlier + time.monotonic() - started, 3)
 
@@ -375,7 +384,16 @@ def _asks_a_person(task: ScriptedTask, job: Job) -> bool:
 
 def _values(job: Job, gate: ReviewDecision | None) -> dict[str, Any]:
     revision = len(gate.rounds) + 1 if gate else 1
-    return {**job.inputs, "revision": revision, "feedback": gate.feedback if gate else ""}
+    return {**job.inputs, **_of_files(job), "revision": revision, "feedback": gate.feedback if gate else ""}
+
+
+def _of_files(job: Job) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for file in job.files:
+        values |= {f"{file.name}.size": file.size, f"{file.name}.sha256": file.sha256}
+        if file.content_type == TEXT:
+            values[file.name] = b"".join(job.read_file(file)).decode()
+    return values
 
 
 def _fill(template: str, values: dict[str, Any]) -> str:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from crew_service.budgets import REFUSE, Budget
 from crew_service.prices import Prices
+
+
+@dataclass(frozen=True)
+class FileLimits:
+    """Maximum sizes in bytes: of a file, of an execution's files, and of all files in the database."""
+
+    of_file: int = 25 * 1024 * 1024
+    of_execution: int = 100 * 1024 * 1024
+    of_all: int | None = None
 
 
 @dataclass(frozen=True)
@@ -19,11 +29,19 @@ class Settings:
     time_limit: float = 3600.0  # seconds of run time per execution
     max_tokens: int | None = None  # model tokens per execution
     prices: Prices = field(default_factory=Prices)  # prices of models; without any, costs are not reported
+    budgets: tuple[Budget, ...] = ()  # what may be used in an hour, a day or a month
+    budget_stops: bool = False  # whether a budget that is used up also ends what is running
+    on_unknown_price: str = REFUSE  # whether budgets in USD refuse or allow usage without a price
     max_body: int = 1024 * 1024  # bytes
+    allow_file_urls: bool = False  # whether the service fetches files from public addresses for its callers
+    file_limits: FileLimits = field(default_factory=FileLimits)
     header_seconds: float = 10.0  # for a request's headers to arrive
     max_connections: int | None = None  # open at once; by default, as many as the limit on open files allows
+    unbounded_connections: bool = False  # serve even if connections cannot be limited
     body_seconds: float = 30.0  # for a request's body to arrive
     oldest_release: str | None = None  # the last migration of the oldest release that may run these crews
+    works: bool = True  # whether this process runs crews, or only answers requests
+    max_executions: int | None = None  # segments that this process may take
     delivers: bool = True  # whether this process sends webhooks, or only runs crews
     webhook_timeout: float = 10.0
     flow_webhook: str | None = None  # where Flows' questions are announced

@@ -1,4 +1,4 @@
-"""Loads the crew or Flow that TARGET names. Each error is one sentence that includes the target."""
+"""Loads the crew, Flow or agent that TARGET names. Each error is one sentence that includes the target."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from crew_service.crewai.project import is_agent
 from crew_service.crewai.world import Place
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.tool_rules import JournalOptions
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 
-EXPECTED = "demo, a scenario (*.json), a project folder, crew.jsonc, flow.yaml, package.module:NAME or file.py:NAME"
+EXPECTED = (
+    "demo, a scenario (*.json), a project folder, crew.jsonc, agents/NAME.jsonc, flow.yaml, package.module:NAME or "
+    "file.py:NAME"
+)
 DECLARATIONS = (".jsonc", ".yaml", ".yml")
 
 
@@ -36,7 +40,7 @@ def title(target: str) -> str:
 
 
 def _json(target: str, options: JournalOptions, place: Place | None) -> Crew:
-    """Load a scenario or a CrewAI crew, depending on the content: only the latter has agents."""
+    """Load a scenario or a CrewAI crew, depending on the content: only the latter has agents, or is one."""
     text = _text(target)
     try:
         content = json.loads(text)
@@ -46,7 +50,7 @@ def _json(target: str, options: JournalOptions, place: Place | None) -> Crew:
         if Path(target).name == "crew.json":  # CrewAI allows comments in it
             return _crewai(target, options, place)
         raise BadTarget(f"The scenario {target!r} is not valid: {error}") from None
-    is_crew = isinstance(content, dict) and "agents" in content
+    is_crew = is_agent(content) or (isinstance(content, dict) and "agents" in content)
     return _crewai(target, options, place) if is_crew else _scenario(target, content, options)
 
 

@@ -19,11 +19,12 @@ from tabulate import tabulate
 
 from crew_service.engine.asks import ANSWER
 from crew_service.engine.dead_letters import DeadLetters
-from crew_service.engine.decisions import BadAnswer
-from crew_service.engine.executions import AlreadyOver, Decision, Executions, NotWaiting, Start, UnknownExecution
+from crew_service.engine.decisions import AlreadyOver, BadAnswer, Decision, NotWaiting, UnknownExecution
+from crew_service.engine.executions import Executions, Start
 from crew_service.engine.principals import Principal
+from crew_service.engine.questions import question_in, question_of
 from crew_service.options import positive
-from crew_service.storage import counts
+from crew_service.storage import claims, counts
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.states import OVER, State
@@ -54,6 +55,8 @@ def add_to(commands: argparse._SubParsersAction[Any], database: argparse.Argumen
     stop = commands.add_parser("stop", parents=[database, output], help="stop an execution")
     stop.add_argument("id")
     stop.set_defaults(run=_stop)
+    queue = commands.add_parser("queue", parents=[database], help="print the length of each crew's queue, as JSON")
+    queue.set_defaults(run=_queue)
     _add_webhooks(commands, database)
 
 
@@ -63,6 +66,27 @@ def _add_kickoff(commands: argparse._SubParsersAction[Any], parents: list[argpar
     kickoff.add_argument("--inputs", dest="more", metavar="JSON", type=_object, default={}, help="inputs of any type")
     kickoff.add_argument("--name", default="", help="name of the crew, if the service has several")
     kickoff.set_defaults(run=_kickoff)
+
+
+def _queue(arguments: argparse.Namespace) -> int:
+    """Print what an autoscaler asks; `oldest_seconds` is null if nothing is queued."""
+    database = _opened(arguments.db)
+    with database.reading() as connection:
+        now = database.now()
+        rows = claims.queues(connection, now=now)
+    say_json(
+        [
+            {
+                "crew": row.crew,
+                "queued": row.queued,
+                "held": row.held,
+                "oldest_seconds": None if row.oldest is None else round(max(0.0, now - row.oldest), 3),
+                "running": row.running,
+            }
+            for row in rows
+        ]
+    )
+    return 0
 
 
 def _add_webhooks(commands: argparse._SubParsersAction[Any], database: argparse.ArgumentParser) -> None:
@@ -127,8 +151,9 @@ def _status(arguments: argparse.Namespace) -> int:
         return _unknown(arguments.id)
     row, tasks = found
     if arguments.json:
-        gate = row.gate and {"task_id": row.gate["task_id"], "output": row.gate["output"]}
-        say_json({**_record(row), "tasks": tasks, "output": row.output, "pending": gate})
+        question = question_of(row)
+        pending = question and {"task_id": question.task_id, "output": question.output}
+        say_json({**_record(row), "tasks": tasks, "output": row.output, "pending": pending})
         return 0
     say(f"execution  {row.id}")
     if row.kickoff_id != row.id:
@@ -137,7 +162,7 @@ def _status(arguments: argparse.Namespace) -> int:
     for task in tasks:
         say(f"\n{task['task_id']} ({task['agent']}, {task['execution_time']:.1f} s)\n{task['output']}")
     if row.state == State.WAITING:
-        say(f"\n{row.current_task} is waiting for a person\n{row.gate['output']}")
+        say(f"\n{row.current_task} is waiting for a person\n{question_in(row.gate).output}")
         say(f"\n{_how_to_decide(row)}")
     if row.error:
         say(f"\nerror\n{row.error}")
@@ -145,7 +170,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _how_to_decide(row: Row[Any]) -> str:
-    outcomes = row.gate.get("outcomes")
+    outcomes = question_in(row.gate).outcomes
     if outcomes is None:
         ways = "--approve | --revise FEEDBACK"
     elif outcomes in ([], [ANSWER]):
@@ -197,16 +222,16 @@ def _resume(arguments: argparse.Namespace) -> int:
     row, _ = found
     if row.state != State.WAITING:
         return fail(f"{arguments.id} is not waiting for a person; it is {row.state}. Nothing was changed.")
-    gate = row.gate
-    is_question = gate.get("outcomes") is not None  # unlike a draft, it may ask for text
+    question = question_in(row.gate)
+    may_ask_for_text = question.outcomes is not None  # unlike a draft
     decision = Decision(
         row.id,
-        gate["key"],
+        question.key,
         is_approve=None if arguments.outcome or arguments.answer else arguments.approve,
-        feedback=arguments.answer or arguments.revise or ("" if is_question else "Approved."),
-        round=len(gate["rounds"]) + 1,
-        outcome=arguments.outcome or ("answer" if arguments.answer and "ask" in gate else None),
-        question_id=gate.get("question_id"),
+        feedback=arguments.answer or arguments.revise or ("" if may_ask_for_text else "Approved."),
+        round=question.round,
+        outcome=arguments.outcome or (ANSWER if arguments.answer and question.is_ask else None),
+        question_id=question.question_id,
     )
     try:
         answer = executions.resume(EVERYBODY, decision, None, lambda kickoff_id, _: {"kickoff_id": kickoff_id})

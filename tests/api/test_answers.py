@@ -21,15 +21,16 @@ from airflow_crew_provider.exceptions import (
     CrewNotFound,
     CrewOutcomeUnknown,
     CrewProtocolError,
+    CrewQuotaExceeded,
     CrewRateLimited,
     CrewServerError,
     CrewUnauthorized,
     CrewWebPage,
 )
 from airflow_crew_provider.models import (
-    CrewInputs,
     Execution,
     ExecutionState,
+    ExpectedInputs,
     Kickoff,
     Resume,
     Resumed,
@@ -99,15 +100,39 @@ def test_what_may_be_asked_again_says_when(status: int, kind: type[CrewServerErr
     assert error.args == (status, "POST", "/kickoff", "later", 7.0)
 
 
-def test_an_exhausted_quota_is_a_rate_limit_in_any_status() -> None:
+def test_an_exhausted_quota_is_one_in_any_status_and_nobody_knows_until_when() -> None:
     said = "Monthly execution LIMIT reached."
-    error = refused(KICKOFF, answer({"detail": said}, 503, retry_after="7"))
-    assert type(error) is CrewRateLimited
-    assert error.args == (503, "POST", "/kickoff", said, 7.0)
-    error = refused(KICKOFF, answer({"detail": said}))
-    assert type(error) is CrewRateLimited
-    assert error.args == (200, "POST", "/kickoff", said, None)
+    for status, headers in ((503, {"retry_after": "7"}), (200, {})):
+        error = refused(KICKOFF, answer({"detail": said}, status, **headers))
+        assert type(error) is CrewQuotaExceeded
+        assert error.args == (status, "POST", "/kickoff", said, None, "")
+        assert str(error).endswith("reached. When a retry works is not known")
     assert "secret" not in str(refused(KICKOFF, answer({"detail": f"{said} secret"})))
+
+
+@pytest.mark.row("A75")
+@pytest.mark.parametrize(
+    ("budget", "until"),
+    [
+        ({"who": "*", "window": "day", "until": "2026-11-29T00:00:00Z"}, "2026-11-29T00:00:00Z"),
+        ({"until": "secret"}, ""),
+        ({"until": 7}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_budget_in_the_body_of_a_429_is_a_quota_with_its_end(budget: Any, until: str) -> None:
+    error = refused(KICKOFF, answer({"detail": "It is used up.", "budget": budget}, 429, retry_after="70"))
+    assert type(error) is CrewQuotaExceeded
+    assert isinstance(error, CrewRateLimited)
+    assert error.args == (429, "POST", "/kickoff", "It is used up.", 70.0, until)
+    end = f"A retry works from {until} on" if until else "When a retry works is not known"
+    assert str(error) == f"POST /kickoff returned 429: It is used up. {end}"
+
+
+@pytest.mark.parametrize("budget", [None, "day", ["day"]])
+def test_a_429_without_a_budget_is_a_rate_limit(budget: Any) -> None:
+    error = refused(KICKOFF, answer({"detail": "slow down", "budget": budget}, 429, retry_after="7"))
+    assert type(error) is CrewRateLimited
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
@@ -225,7 +250,7 @@ def test_neither_a_post_nor_another_status_is_redirected() -> None:
 
 def test_inputs_and_which_of_them_are_required() -> None:
     found = read(GET, answer({"inputs": ["a", "secret"], "required": ["a"]}))
-    assert found == CrewInputs(["a", "secret"], ["a"])
+    assert found == ExpectedInputs(["a", "secret"], ["a"])
     assert read(GET, answer({"inputs": []})).required is None
     assert read(GET, answer({"inputs": [], "required": "a"})).required is None
 

@@ -11,9 +11,12 @@ from airflow_crew_provider.api import asks, endpoints
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.api.status import execution
-from airflow_crew_provider.flows import questions as flow
 from airflow_crew_provider.models import ExecutionState
+from airflow_crew_provider.questions import Terms, question_in
+from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS
+from airflow_crew_provider.questions.kinds import FlowQuestion, ToolCall, Unreadable, asked_in
 
+TERMS = Terms(on_tool_timeout="deny")
 ASK = {"kind": "tool", "agent": "Writer", "tool": "send_mail", "arguments": {"to": "ann", "key": "***"}, "number": 3}
 TEXT = 'Question 3: may send_mail run?\nsend_mail\n{\n  "key": "***",\n  "to": "ann"\n}'
 STATUS = {
@@ -57,7 +60,7 @@ def test_an_ask_that_cannot_be_read_ends_nothing_and_is_told_apart_from_a_draft(
     seen = execution("k-1", {**STATUS, "ask": given})
     assert (seen.state, seen.crew_task_id) == (ExecutionState.PENDING, "draft_task#3")
     assert seen.record()["ask"]["kind"] == asks.UNREADABLE
-    assert asks.words_of(seen.record()["ask"]) == []
+    assert isinstance(question_in(seen.record()), Unreadable)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +121,10 @@ def test_names_are_masked_and_on_one_line() -> None:
 
 def test_the_words_of_a_question_in_the_middle_are_no_outcomes_of_a_flow() -> None:
     record = execution("k-1", STATUS).record()
-    assert not flow.is_of_flow(record)
-    assert flow.outcomes_of(record) == []
-    assert flow.asked_in(record)["ask"] == ASK
-    assert flow.is_of_flow({**record, "ask": None})
+    assert isinstance(question_in(record), ToolCall)
+    assert question_in(record).choices(TERMS) == ["approve", "deny"]
+    assert asked_in(record)["ask"] == ASK
+    assert isinstance(question_in({**record, "ask": None}), FlowQuestion)
 
 
 @pytest.mark.parametrize(
@@ -159,16 +162,15 @@ def test_a_form_offers_the_words_of_the_kind(
     kind: str, words: list[str], safe: list[str], text: str | None, hint: str
 ) -> None:
     ask = {**ASK, "kind": kind}
-    assert asks.words_of(ask) == words
-    assert asks.words_of(ask, is_whole=False) == safe
-    assert (asks.needs_text(ask), asks.feedback_hint(ask)) == (text, hint)
-    assert asks.is_unknown_outcome(ask) is (kind == "unknown_outcome")
-    assert asks.ask_in({"ask": ask}) == ask
+    asked = question_in({"ask": ask, "characters": 10})
+    assert asked.choices(TERMS) == words
+    assert question_in({"ask": ask, "characters": SHOWN_CHARACTERS + 1}).choices(TERMS) == safe
+    assert (asked.needs_text(TERMS), asked.hint) == (text, hint)
+    assert asked.unattended == ("fail" if kind == "unknown_outcome" else None)
 
 
 def test_a_draft_has_no_unknown_outcome() -> None:
-    assert asks.is_unknown_outcome(None) is False
-    assert asks.ask_in({}) is None
+    assert (question_in({}).unattended, question_in({}).summary) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_a_draft_has_no_unknown_outcome() -> None:
     ],
 )
 def test_each_word_is_sent_with_its_flag(kind: str, word: str, approves: bool) -> None:
-    assert asks.answered({**ASK, "kind": kind}, word) == {"is_approve": approves, "outcome": word}
+    assert question_in({"ask": {**ASK, "kind": kind}}).meaning(word, TERMS) == {"is_approve": approves, "outcome": word}
 
 
 @pytest.mark.parametrize(
@@ -204,8 +206,8 @@ def test_each_word_is_sent_with_its_flag(kind: str, word: str, approves: bool) -
     ],
 )
 def test_a_question_is_described_in_a_few_words(kind: str, named: str, unnamed: str) -> None:
-    assert asks.in_words({**ASK, "kind": kind}) == named
-    assert asks.in_words({**ASK, "kind": kind, "agent": None, "tool": None}) == unnamed
+    assert question_in({"ask": {**ASK, "kind": kind}}).summary == named
+    assert question_in({"ask": {**ASK, "kind": kind, "agent": None, "tool": None}}).summary == unnamed
 
 
 @pytest.mark.parametrize(
@@ -213,18 +215,32 @@ def test_a_question_is_described_in_a_few_words(kind: str, named: str, unnamed: 
     [
         ("tool", 1, "what 1 earlier tool call of this task kept"),
         ("unknown_outcome", 2, "what 2 earlier tool calls of this task kept"),
-        ("tool", 0, None),
-        ("question", 2, None),
-        ("tool", None, None),
-        ("tool", True, None),
-        ("tool", "2", None),
-        ("tool", -1, None),
-        ("tool", 2**63, None),
+        ("tool", 0, ""),
+        ("question", 2, ""),
+        ("tool", None, ""),
+        ("tool", True, ""),
+        ("tool", "2", ""),
+        ("tool", -1, ""),
+        ("tool", 2**63, ""),
     ],
 )
-def test_earlier_calls_are_named_beside_what_runs_a_tool(kind: str, count: Any, said: str | None) -> None:
-    note = asks.about_earlier_calls(asks.read({**ASK, "kind": kind, "earlier_calls": count}) or {})
-    assert said in note if note and said else note == said
+def test_earlier_calls_are_named_beside_what_runs_a_tool(kind: str, count: Any, said: str) -> None:
+    note = question_in({"ask": {**ASK, "kind": kind, "earlier_calls": count}}).about_earlier_calls
+    assert said in note if said else note == ""
+
+
+@pytest.mark.parametrize("given", ["soon", 5, None, {}, "2026-13-01T00:00:00Z"])
+def test_a_deadline_that_cannot_be_read_is_none(given: Any) -> None:
+    read = asks.read({**ASK, "kind": "question", "deadline": given, "metadata": given})
+    assert read is not None
+    assert (read["deadline"], asks.deadline_of(read)) == (None, None)
+    assert read["metadata"] == (given if given == {} else None)
+
+
+def test_metadata_that_is_too_long_or_would_change_in_xcom_is_left_out() -> None:
+    for given in ({"a": "x" * 5000}, {"__classname__": "x"}, ["a"]):
+        assert (asks.read({**ASK, "metadata": given}) or {})["metadata"] is None
+    assert "metadata" not in (asks.read(ASK) or {})
 
 
 def test_arguments_are_shown_as_text_to_edit() -> None:

@@ -14,6 +14,7 @@ from airflow_crew_provider.exceptions import (
     CrewError,
     CrewMissingInputs,
     CrewNotFound,
+    CrewQuotaExceeded,
     CrewRateLimited,
     CrewServerError,
     CrewUnauthorized,
@@ -30,8 +31,8 @@ from airflow_crew_provider.exceptions import (
         (Reply(status=404, body="404 page not found"), CrewNotFound, "page not found"),
         (Reply(status=422, body={"detail": "Missing inputs: topic, tone"}), CrewMissingInputs, "topic, tone"),
         (Reply(status=429, body={"detail": "too many"}), CrewRateLimited, "too many"),
-        (Reply(status=403, body={"detail": "Monthly execution limit reached"}), CrewRateLimited, "limit reached"),
-        (Reply(status=200, body={"detail": "Monthly execution limit reached"}), CrewRateLimited, "limit reached"),
+        (Reply(status=403, body={"detail": "Monthly execution limit reached"}), CrewQuotaExceeded, "limit reached"),
+        (Reply(status=200, body={"detail": "Monthly execution limit reached"}), CrewQuotaExceeded, "limit reached"),
         (Reply(status=500, body="Internal Server Error"), CrewServerError, "Internal Server Error"),
     ],
 )

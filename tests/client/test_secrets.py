@@ -21,7 +21,7 @@ from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.client import Client
 from airflow_crew_provider.client.deployment import Deployment
 from airflow_crew_provider.exceptions import CrewAlreadyContinued, CrewApiError, CrewConnectionError, CrewError
-from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks
+from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks, WrittenFile
 
 Ask = Callable[..., Any]
 TOKEN = "tok/en+with=specials~0123456789"
@@ -40,6 +40,13 @@ FORMS = {
     "at the cut of a short text": "x" * 190 + TOKEN,
     "at the cut of a huge text": "x " * 9_990 + TOKEN,
 }
+
+
+class Letters:
+    def read(self, size: int) -> bytes:
+        return b"x" * size
+
+
 CALLS = {
     "inputs": endpoints.inputs(),
     "details": endpoints.details("k-1", '"etag"'),
@@ -52,6 +59,10 @@ CALLS = {
     "executions": endpoints.executions(),
     "stop": endpoints.stop("k-1"),
     "statuses": endpoints.statuses(["k-1"]),
+    "files_of_question": endpoints.files_of_question("k-1"),
+    "written_files": endpoints.written_files("k-1"),
+    "written_file": endpoints.written_file("k-1", WrittenFile("a.md", 1, 1, "0" * 64)),
+    "upload": endpoints.upload(endpoints.Upload("report", "report.txt", 2, Letters())),
 }
 
 

@@ -76,12 +76,6 @@ ROW = "a query of the inbox"
 INTERNALS = [
     Internal(RUNNER, "compat/supervisor.py", "tells Airflow 3 from 2", since="3.0"),
     Internal(f"{RUNNER}:SUPERVISOR_COMMS", "compat/supervisor.py", "the line to Airflow", since="3.0"),
-    Internal(
-        "airflow.sdk.definitions._internal.contextmanager:DagContext",
-        "compat/nested_task.py",
-        "makes a task that belongs to no DAG",
-        since="3.0",
-    ),
     Internal(f"{RUNNER}:RuntimeTaskInstance.get_task_states", "compat/supervisor.py", "a task's state", since="3.0"),
     Internal(
         "airflow.sdk.execution_time.supervisor:InProcessSupervisorComms",
@@ -89,6 +83,10 @@ INTERNALS = [
         "the line of `dag.test()`, by its name",
         since="3.0",
     ),
+    Internal(
+        "airflow.sdk.exceptions:AirflowRescheduleException", "compat/supervisor.py", "what ends no try", since="3.2"
+    ),
+    Internal("airflow.exceptions:AirflowRescheduleException", "compat/supervisor.py", "the same before 3.2"),
     Internal("airflow.sdk.exceptions:AirflowTaskTimeout", "compat/supervisor.py", "why on_kill is called", since="3.2"),
     Internal("airflow.exceptions:AirflowTaskTimeout", "compat/supervisor.py", "the same before 3.2"),
     Internal(
@@ -96,6 +94,9 @@ INTERNALS = [
         "compat/rendered_fields.py",
         "renders the fields of mapped tasks too",
     ),
+    Internal("airflow.sdk:RetryPolicy", "retries.py", "base class of the policy", since="3.3"),
+    Internal("airflow.sdk:RetryDecision.retry", "retries.py", "its decisions", since="3.3"),
+    Internal("airflow.sdk:RetryDecision.reschedule", "retries.py", "a wait that uses no retry", since="3.4"),
     Internal("airflow.triggers.base:BaseTrigger", "compat/supervisor.py", "base class of the trigger"),
     Internal("airflow.triggers.base:BaseTrigger.on_kill", "compat/supervisor.py", "a user's kill", since="3.3"),
     Internal("airflow.triggers.base:BaseTrigger.task_instance", "tasks/cancellation.py", "whose state is asked for"),
@@ -279,8 +280,8 @@ def imports_of_airflow(path: Path) -> Iterator[str]:
         yield from (name for name in names if name.split(":")[0].split(".")[0] == "airflow")
 
 
-# Beside `compat/`, the files by which a room stores what Airflow keeps for it, or shows what Airflow shows.
-OWN = ("inbox/store.py", "inbox/assets.py", "review/airflow_form.py", "review/refusal_notice.py")
+# Beside `compat/`, the files by which a subpackage stores what Airflow keeps for it, or shows what Airflow shows.
+OWN = ("inbox/store.py", "inbox/assets.py", "review/airflow_form.py", "review/refusal_notice.py", "retries.py")
 TOUCHING = [*sorted((PACKAGE / "compat").glob("[!_]*.py")), *(PACKAGE / each for each in OWN)]
 
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from crew_service import image
+from crew_service import cli, image
 from scripts.stack import CrewService, ProcessGroup
 from scripts.stack.settings import CLUSTER_FILE, Deployment, cluster
 
@@ -27,6 +27,9 @@ OWN_TEXT = (ROOT / "deploy" / "own-crews.yaml").read_text()
 OWN: dict[str, Any] = yaml.safe_load(OWN_TEXT)
 OWN_CREWS = ("report", "briefing")
 MANIFEST = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "crew-service.yaml").read_text())}
+# From github.com/kedacore/keda at 8b4f083c, config/crd/bases (Apache-2.0), without descriptions.
+KEDA: dict[str, Any] = json.loads(Path(__file__).with_name("keda-crds.json").read_text())
+JOBS = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "crew-jobs.yaml").read_text())}
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[?-][^}]*)?\}")
 
 
@@ -214,3 +217,32 @@ def test_what_guards_the_service_is_about_its_pods_and_leads_to_its_port() -> No
 def test_no_manifest_holds_a_secret() -> None:
     assert set(MANIFEST) == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "Ingress"}
     assert "env" not in MANIFEST["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+
+
+def closed(schema: Any) -> Any:
+    """Return the schema such that it refuses a field that it does not know, which Kubernetes would drop."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: closed(value) for name, value in schema.items()}
+    is_open = schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema
+    return inner if is_open or not isinstance(schema["properties"], dict) else {"additionalProperties": False, **inner}
+
+
+@pytest.mark.parametrize("kind", ["ScaledJob", "ScaledObject"])
+def test_kedas_schemas_accept_the_manifests_and_notice_an_unknown_field(kind: str) -> None:
+    validator = jsonschema.Draft202012Validator(closed(KEDA[kind]))
+    validator.validate(JOBS[kind])
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({**JOBS[kind], "spec": {**JOBS[kind]["spec"], "maxReplicas": 3}})
+
+
+def test_a_job_takes_one_execution_of_its_own_crew_and_is_not_repeated() -> None:
+    job = JOBS["ScaledJob"]["spec"]["jobTargetRef"]
+    (container,) = job["template"]["spec"]["containers"]
+    arguments = cli._parser().parse_args(container["command"][1:])
+    assert (arguments.crew, arguments.max_executions, arguments.workers) == (["report=."], 1, 1)
+    assert arguments.idle_exit
+    assert job["backoffLimit"] == 0
+    assert JOBS["ServiceAccount"]["metadata"]["name"] == job["template"]["spec"]["serviceAccountName"]

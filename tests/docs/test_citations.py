@@ -68,3 +68,14 @@ def test_every_page_is_linked_from_another_and_ends_with_where_to_go_next() -> N
         last = page.read_text("utf-8").rstrip().rpartition("\n\n")[2]
         assert last.startswith("Next: "), f"{page.name} ends without saying where to go next"
         assert LINK.search(last), f"{page.name} ends without a link"
+
+
+def test_the_files_and_names_in_the_architecture_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    code = "".join(path.read_text("utf-8") for path in SOURCES)
+    files = set(re.findall(r"\b[a-z_]+(?:/[a-z_]+)+\.py\b", text))
+    names = set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b|\b_?[a-z]+(?:_[a-z]+)+\b(?!\.py)", text))
+    assert len(files) > 10
+    assert len(names) > 30
+    assert [each for each in files if not any(str(path).endswith(f"/{each}") for path in SOURCES)] == []
+    assert [each for each in names if not re.search(rf"\b{each}\b", code)] == []

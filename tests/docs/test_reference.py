@@ -14,10 +14,12 @@ import pytest
 
 from airflow_crew_provider import exceptions, models
 from airflow_crew_provider.client.crew import ConnectedCrew
+from airflow_crew_provider.compat.arguments import StartArguments, WaitArguments
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.kickoff.request import StartingTask
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.wait.task import WaitingTask
+from airflow_crew_provider.task.waiting import WaitingTask
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text("utf-8")
 CONFIGURED = {("CrewKickoffOperator", "deferrable"), ("CrewStatusSensor", "deferrable")}  # by Airflow's settings
@@ -114,15 +116,6 @@ def test_the_fields_of_what_is_sent_are_documented_with_their_defaults(model: ty
     assert f"`{model.__name__}({', '.join(fields)})`" in " ".join(section("CrewHook").split())
 
 
-def test_the_fields_and_states_of_an_execution_are_documented_in_their_order() -> None:
-    on_the_page = re.search(r"`Execution`: (.*?)\n\n", section("CrewHook"), re.DOTALL)
-    assert on_the_page
-    states = [str(state) for state in models.ExecutionState]
-    fields = [field.name for field in dataclasses.fields(models.Execution)]
-    at = fields.index("state") + 1
-    assert re.findall(r"`(\w+)`", on_the_page[1]) == fields[:at] + states + fields[at:]
-
-
 def test_the_tree_of_errors_is_that_of_the_code() -> None:
     def tree(kind: type, depth: int = 0) -> Iterator[tuple[str, int]]:
         yield kind.__name__, depth
@@ -150,7 +143,14 @@ def test_the_crew_in_one_task_takes_what_the_page_says() -> None:
     )
     parents = (CrewKickoffOperator, documented()["CrewReviewOperator"])
     inherited = {name for parent, without in zip(parents, excepted, strict=True) for name in named(parent) - without}
-    assert named(run) == (inherited - {"output_schema"}) | own | {"notifiers"}
+    of_kickoff = set(StartArguments.__annotations__) - set(WaitArguments.__annotations__)
+    assert named(run) | of_kickoff == (inherited - {"output_schema"}) | own | {"notifiers"}
+
+
+def test_all_operators_that_start_an_execution_have_the_same_defaults() -> None:
+    kickoff, shared = (inspect.signature(each).parameters for each in (CrewKickoffOperator, StartingTask))
+    of_kickoff = set(StartArguments.__annotations__) - set(WaitArguments.__annotations__)
+    assert {name: shared[name].default for name in of_kickoff} == {name: kickoff[name].default for name in of_kickoff}
 
 
 def named(kind: Callable[..., Any]) -> set[str]:

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from faults.server import FaultServer
+from faults.wire import SILENCE, NoReply, Reply
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.addresses import Place, allowed
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.responses import HttpResponse, masker
-from airflow_crew_provider.client.client import Client
 from airflow_crew_provider.client.deployment import Deployment
 from airflow_crew_provider.exceptions import CrewApiError, CrewOutcomeUnknown
 from airflow_crew_provider.flows import answers
@@ -56,23 +57,36 @@ def test_without_a_callback_the_flow_is_named() -> None:
     assert call.body == {"flow_id": "f-1", "feedback": "Shorter.", "source": "airflow"}
 
 
-def test_a_callback_is_reached_like_the_deployment_without_its_token_and_headers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clients: list[Client] = []
+CALLBACK = "http://a.example:8443/respond?token=a-secret"
 
-    def send(self: Client, call: Any, secrets: Any) -> Any:
-        clients.append(self)
-        return call.target, secrets
 
-    monkeypatch.setattr(Client, "send", send)
-    own = Deployment("https://x.example/crew", "token", 5.0, 60.0, False, "http://proxy:1", (("X-Key", "key"),))
+def answered_through(proxy: FaultServer, answer: Any) -> Resumed:
+    own = Deployment("http://x.example/crew", "token", 60.0, 0.5, True, proxy.url, (("X-Key", "key"),))
     connection = SimpleNamespace(deployment=own, callback_hosts=("a.example:8443",))
     hook: Any = SimpleNamespace(connection=connection, crew_conn_id="crew")
-    address = AnswerAddress("https://a.example:8443/respond?token=secret", "secret")
-    assert answers.send(hook, ANSWER, address) == ("/respond?token=secret", address.secrets)
-    [client] = clients
-    assert client.deployment == Deployment("https://a.example:8443", timeout=60.0, verify=False, proxy="http://proxy:1")
+    proxy.on("POST *", answer)
+    return answers.send(hook, ANSWER, AnswerAddress(CALLBACK, "respond-secret"))
+
+
+def test_a_callback_is_reached_like_the_deployment_without_its_token_and_headers() -> None:
+    with FaultServer() as proxy:
+        assert answered_through(proxy, {"status": "accepted"}).status == "accepted"
+        [request] = proxy.requests
+    assert request.target == CALLBACK
+    assert not {"authorization", "x-key"} & set(request.headers)
+
+
+def test_a_callback_has_as_long_as_a_kickoff() -> None:
+    half_a_second = r"no complete response within 0\.5 s|read timeout=0\.[45]"  # whichever limit comes first
+    with FaultServer() as proxy, pytest.raises(CrewOutcomeUnknown, match=half_a_second):
+        answered_through(proxy, NoReply(SILENCE))
+
+
+def test_a_refusal_by_a_callback_shows_none_of_its_secrets() -> None:
+    refusal = Reply(status=400, body=b'{"detail": "token a-secret of respond-secret"}')
+    with FaultServer() as proxy, pytest.raises(CrewApiError) as error:
+        answered_through(proxy, refusal)
+    assert "token *** of ***" in str(error.value)
 
 
 Ask = Callable[[], endpoints.Call[Resumed]]

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from faults.variables import Variables, keep_inbox_in_variables
 
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
 from airflow_crew_provider.flows import answers
-from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
+from airflow_crew_provider.inbox import rows
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 
@@ -101,34 +103,32 @@ def test_a_service_that_follows_the_specification_is_answered_like_a_crew(servic
 # --- with an inbox ---
 
 
+class Inbox:
+    """What the inbox has of the Flow, in Airflow's Variables."""
+
+    def __init__(self, variables: Variables) -> None:
+        self._variables = variables
+
+    def asks(self, request_id: str) -> None:
+        question = FlowQuestion(request_id, "check", "Fine?", "Draft", ["yes", "no"], ["e-1"], "f-1")
+        self._variables.set(rows.questions_key("crew_flow", "e-1"), [question.as_dict()], serialize_json=True)
+
+    def keeps(self, address: AnswerAddress) -> AnswerAddress:
+        self._variables.set(rows.answer_key("crew_flow", "q-1"), address.as_dict(), serialize_json=True)
+        return address
+
+
 @pytest.fixture
-def stored(service: Service, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What the inbox has of the Flow: the address of the question, and the id of the newest one."""
-    kept = SimpleNamespace(address=None, newest=None)
-
-    def of_question(value: Any, *names: str) -> Any:
-        assert names == ("crew_flow", "q-1")
-        return value
-
-    def newest_question(*names: str) -> Any:
-        assert names == ("crew_flow", "e-1")
-        return kept.newest
-
-    source = SimpleNamespace(
-        is_used_up=lambda *names: of_question(False, *names),
-        stored_address=lambda *names: of_question(kept.address, *names),
-        newest_question=newest_question,
-    )
-    monkeypatch.setattr(answers, "source", source)
+def inbox(service: Service, monkeypatch: pytest.MonkeyPatch) -> Inbox:
     service.hook.connection.flow_webhook_secret = "s"
-    return kept
+    return Inbox(keep_inbox_in_variables(monkeypatch))
 
 
 @pytest.mark.parametrize("address", [None, BY_ID], ids=["no address", "no callback"])
-def test_after_another_question_an_answer_by_id_is_refused(
-    service: Service, stored: SimpleNamespace, address: Any
-) -> None:
-    stored.address, stored.newest = address, "q-2"
+def test_after_another_question_an_answer_by_id_is_refused(service: Service, inbox: Inbox, address: Any) -> None:
+    inbox.asks("q-2")
+    if address:
+        inbox.keeps(address)
     with pytest.raises(CrewInvalidInput) as error:
         service.find(10.0, PAUSED)
     assert str(error.value) == "The Flow e-1 has asked another question since q-1; nothing was sent"
@@ -136,13 +136,15 @@ def test_after_another_question_an_answer_by_id_is_refused(
 
 
 @pytest.mark.parametrize("newest", [None, "q-1"])
-def test_the_newest_question_is_answered_by_id(service: Service, stored: SimpleNamespace, newest: str | None) -> None:
-    stored.newest = newest
+def test_the_newest_question_is_answered_by_id(service: Service, inbox: Inbox, newest: str | None) -> None:
+    if newest:
+        inbox.asks(newest)
     assert service.find(10.0, PAUSED) == BY_ID
-    stored.address = AnswerAddress(flow_id="f-2")
-    assert service.find(10.0, PAUSED) == stored.address, "as its webhook says"
+    address = inbox.keeps(AnswerAddress(flow_id="f-2"))
+    assert service.find(10.0, PAUSED) == address, "as its webhook says"
 
 
-def test_a_callback_reaches_its_own_question_only(service: Service, stored: SimpleNamespace) -> None:
-    stored.address, stored.newest = AnswerAddress("https://a.example/respond"), "q-2"
-    assert service.find(10.0, PAUSED) == stored.address
+def test_a_callback_reaches_its_own_question_only(service: Service, inbox: Inbox) -> None:
+    inbox.asks("q-2")
+    address = inbox.keeps(AnswerAddress("https://a.example/respond"))
+    assert service.find(10.0, PAUSED) == address

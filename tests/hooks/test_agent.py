@@ -202,7 +202,7 @@ def test_a_prompt_that_the_service_refuses_may_be_written_anew(server: FaultServ
 )
 def test_n11_an_agent_whose_kickoff_has_an_unknown_outcome_fails_for_good(server: FaultServer, fault: Any) -> None:
     server.on(START, fault)
-    assert "The task is not retried, because a second kickoff could run the crew twice" in failure()
+    assert "A second kickoff could run the crew twice, so none is sent" in failure()
     assert starts(server) == 1
 
 
@@ -232,7 +232,7 @@ def test_a_crew_that_takes_too_long_is_stopped_first(server: FaultServer, body: 
 
 def test_a_kickoff_takes_no_longer_than_the_request_allows(server: FaultServer) -> None:
     server.on(START, NoReply(SILENCE))
-    assert "a second kickoff could run the crew twice" in failure(timeout=0.3)
+    assert "A second kickoff could run the crew twice" in failure(timeout=0.3)
 
 
 def test_the_question_for_the_inputs_counts_towards_what_the_request_allows(server: FaultServer) -> None:
@@ -446,7 +446,7 @@ def test_the_tasks_own_timeout_stops_the_crew_and_fails_for_good(server: FaultSe
 def test_the_tasks_own_timeout_during_the_kickoff_fails_for_good(server: FaultServer) -> None:
     server.on(START, NoReply(SILENCE))
     with interrupted(AirflowTaskTimeout, lambda: server.sent(START)):
-        assert "a second kickoff could run the crew twice" in failure()
+        assert "A second kickoff could run the crew twice" in failure()
 
 
 def test_the_tasks_own_timeout_before_the_kickoff_is_left_to_airflow(server: FaultServer) -> None:

@@ -12,10 +12,13 @@ import pytest
 from airflow.models.variable import Variable
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from cryptography.fernet import Fernet
+from faults.variables import stand_in_for_variables
 from registered_run import read_key_anew
 
 from airflow_crew_provider.compat import variables
-from airflow_crew_provider.task.store import TaskStateUnavailable, VariableStore
+from airflow_crew_provider.stored_names import RUN_STATE
+from airflow_crew_provider.task.record import PLAIN_OF_RUN
+from airflow_crew_provider.task.store import TaskRecord, TaskStateUnavailable
 
 pytestmark = pytest.mark.row("A14")
 RECORD = {"kickoff_id": "k-1"}
@@ -35,7 +38,7 @@ class Task(BaseTrigger):
         yield TriggerEvent(await asyncio.to_thread(self.recalled))
 
     def recalled(self) -> dict[str, Any]:
-        state = VariableStore(self.identity, "crew_kickoff")
+        state = TaskRecord(self.identity).part("crew_kickoff", None)
         try:
             if self.record:
                 state.keep(self.record)
@@ -87,6 +90,23 @@ def test_a14_a_record_of_another_fernet_key_is_an_error_and_found_again_once_the
         assert ends(Task({**identity, "task_id": "another"})) == {}
         use_keys(monkeypatch, new, old)
         assert ends(Task(identity)) == RECORD
+    finally:
+        monkeypatch.undo()
+        read_key_anew()
+
+
+@pytest.mark.row("A47")
+def test_workers_with_different_fernet_keys_open_each_others_texts(
+    identity: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_for_variables(monkeypatch)  # the API server, which has the key that counts
+    record = {"execution_id": "k-1", "review": {"output": "A draft."}}
+    try:
+        for expected in ({}, record, record):
+            use_keys(monkeypatch, Fernet.generate_key().decode())
+            part = TaskRecord(identity).part(RUN_STATE, PLAIN_OF_RUN)
+            assert part.recall() == expected
+            part.keep(record)
     finally:
         monkeypatch.undo()
         read_key_anew()

@@ -13,13 +13,13 @@ import pytest
 import requests
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 
-from airflow_crew_provider.flows.questions import chosen, outcomes_of
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import rows as questions
 from airflow_crew_provider.inbox import source
 from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
+from airflow_crew_provider.questions import Terms, question_in
 from airflow_crew_provider.stored_names import POSTED_KEY, RESUME_KEY
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.poller import Poller
@@ -134,9 +134,11 @@ def test_f3_a_flow_that_asks_by_the_webhook_of_its_kickoff_gets_the_chosen_outco
     first = asked(kickoff_id, start)
     assert (first.question, first.outcomes) == ("May this go out?", ["publish", "rework", "drop"])
     pending = first.record(kickoff_id)
-    assert outcomes_of(pending) == first.outcomes  # the choices of a review
+    terms = Terms()
+    question = question_in(pending)
+    assert question.choices(terms) == first.outcomes
 
-    answer, rework = Task(dag_run, "answer"), chosen(pending, "rework", ["approve", "revise"])
+    answer, rework = Task(dag_run, "answer"), question.meaning("rework", terms)
     again = answer.run(resume(first, **rework, human_feedback="shorter", webhooks="inbox"))
     second = asked(again, answer)
     assert (second.output, second.outcomes) == ("Draft 2 on geese, after: shorter", first.outcomes)

@@ -35,8 +35,9 @@ from airflow_crew_provider.stored_names import (
     REGISTRATION_KEY,
     RESUME_STATE,
     RUN_STATE,
+    TASK_RECORD,
 )
-from airflow_crew_provider.task.store import VariableStore
+from airflow_crew_provider.task.store import TaskRecord
 from scripts.stack import wait_until
 from scripts.stack.waiting import PATIENCE
 
@@ -128,10 +129,11 @@ def test_a24_what_is_stored_goes_with_its_run_and_nothing_else_does(dag_run: Reg
 def kept_by_a_task(dag_run: RegisteredRun, name: str) -> set[str]:
     """Return the Variable of a task that has kept something."""
     identity = {"dag_id": dag_run.dag_id, "run_id": dag_run.run_id, "task_id": "zzzz_é", "map_index": -1}
-    state = VariableStore(identity, name)
+    record = TaskRecord(identity)
+    state = record.part(KICKOFF_STATE if name == TASK_RECORD else name, None)
     state.keep({"kickoff_id": "k-1"})
     assert state.recall() == {"kickoff_id": "k-1"}
-    return {state.key}
+    return {record.key if name == TASK_RECORD else state.earlier_key}
 
 
 @pytest.mark.row("A24")
@@ -149,7 +151,7 @@ def test_a24_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
     plugin.sweep(now + timedelta(hours=1))
     assert stored(kept) == kept
     plugin.sweep(now + DAY - timedelta(hours=1))
-    goes = ended == "success" and name not in (KICKOFF_STATE, RUN_STATE, RESUME_STATE)
+    goes = ended == "success" and name not in (TASK_RECORD, KICKOFF_STATE, RUN_STATE, RESUME_STATE)
     assert stored(kept) == (set() if goes else kept), "a task that is cleared later needs it"
     with create_session(scoped=False) as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))

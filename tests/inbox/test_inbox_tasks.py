@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,6 +115,33 @@ def test_a_poll_returns_what_only_the_webhook_reports_at_each_gate(dag_run: Regi
     assert second.crew_task_id != first.crew_task_id
     record = second.record(kickoff_id)
     assert (record["state"], record["kickoff_id"], record["execution_id"]) == ("pending", continued, kickoff_id)
+
+
+@pytest.mark.row("A46")
+@pytest.mark.since_airflow("3.1")
+def test_an_approval_with_a_comment_lets_a_live_crew_go_on(dag_run: RegisteredRun, connect: Any) -> None:
+    from airflow_crew_provider.operators.review import CrewReviewOperator
+
+    start = Task(dag_run, "start")
+    kickoff_id = start.run(kickoff())
+    pending = asked(poller_of(start), kickoff_id).record()
+    answer = {"chosen_options": ["approve"], "params_input": {"human_feedback": "Very nice, thank you."}}
+    ann = {"responded_at": datetime.now(UTC), "responded_by_user": {"id": "7", "name": "Ann"}}
+    review = CrewReviewOperator(task_id="review", pending=pending, crew_conn_id="crew_live")
+    decided = Task(dag_run, "review").run(
+        SimpleNamespace(execute=lambda context: review.execute_complete(context, {**answer, **ann}))
+    )
+    resume = CrewResumeOperator(task_id="answer", review=decided, crew_conn_id="crew_live")
+    continued = Task(dag_run, "answer").run(resume)
+
+    def ended() -> Execution | None:
+        seen = CrewHook("crew_live").get_status(continued)
+        return seen if seen.state in (ExecutionState.COMPLETED, ExecutionState.NOT_FOUND) else None
+
+    last = wait_until(ended, "the crew to go on or to ask again")
+    assert last
+    assert (last.state, last.output) == (ExecutionState.COMPLETED, "Draft 1 on tea.")
+    assert (decided["human_feedback"], decided["sent_feedback"]) == ("Very nice, thank you.", "Approved.")
 
 
 def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connect: Any) -> None:

@@ -23,7 +23,7 @@ from airflow_crew_provider.kickoff.request import name_of
 from airflow_crew_provider.models import Kickoff
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.task.store import VariableStore
+from airflow_crew_provider.task.store import TaskRecord
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
@@ -57,7 +57,8 @@ def left(a_memory: Any, variables: Any) -> Callable[..., TaskRun]:
         webhooks = CrewHook().with_credentials(arguments.get("webhooks"))
         stored = {**record, **Sender.of(CrewHook().connection, webhooks).as_dict()}
         task_run.store.set("crew_kickoff", stored)
-        VariableStore(IDENTITY, "crew_kickoff").keep(stored)
+        of_run = {name: IDENTITY[name] for name in ("dag_id", "run_id")}
+        variables.kept[TaskRecord(IDENTITY).part("crew_kickoff", None).earlier_key] = json.dumps({**stored, **of_run})
         return task_run.retry()
 
     return left
@@ -71,7 +72,7 @@ def test_n32_a_record_of_an_earlier_release_is_of_the_same_request(
     task_run = left({**sample["record"], "kickoff_id": "k-1"}, sample["arguments"])
     assert run(kickoff(**sample["arguments"]), task_run) == "k-1"
     assert not server.sent(POST)
-    assert VariableStore(IDENTITY, "crew_kickoff").key == sample["variable"]
+    assert TaskRecord(IDENTITY).part("crew_kickoff", None).earlier_key == sample["variable"]
 
 
 @pytest.mark.row("N32", "A8")
@@ -134,7 +135,7 @@ def test_a28_in_a_loop_the_iteration_is_named_and_is_no_part_of_what_names_the_r
         context = {"ti": ti, **({} if iteration is None else {"loop": SimpleNamespace(index=iteration)})}
         identity = task_identity(context)
         named = fingerprint(name_of(Kickoff(inputs={"topic": "AI"}), identity, "crew_default"))
-        return identity, VariableStore(identity, "crew_kickoff").key, named
+        return identity, TaskRecord(identity).key, named
 
     (outside, key, named), *inside = (started(each) for each in (None, 0, 1))
     assert outside == IDENTITY

@@ -22,17 +22,9 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
 )
 from airflow_crew_provider.kickoff import post_record
-from airflow_crew_provider.kickoff.post_record import (
-    KEPT,
-    MOVES,
-    Earlier,
-    PostRecord,
-    Sender,
-    State,
-    StoredPost,
-    fingerprint,
-)
+from airflow_crew_provider.kickoff.post_record import NAMES, Earlier, PostRecord, Sender, fingerprint
 from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.record import KEPT, MOVES, OF_SENDER, PostState, StoredPost
 from airflow_crew_provider.task.store import TaskStateUnavailable
 
 SENDER = Sender("https://x", "principal", "credentials")
@@ -171,8 +163,9 @@ def test_another_post_gets_a_key_of_its_own_and_the_first_stays_on_record(
 def test_changes_of_the_sender_are_named(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)
-    assert (first.changes(SENDER), first.sent_by_another(SENDER)) == ([], False)
-    assert (first.changes(OTHER), first.sent_by_another(OTHER)) == (["the token (or an extra header)"], True)
+    assert (first.changes(SENDER), first.why_not_again(SENDER, keyed=True, at_risk=True)) == ([], None)
+    assert first.changes(OTHER) == ["the token (or an extra header)"]
+    assert "the token (or an extra header)" in str(first.why_not_again(OTHER, keyed=True, at_risk=True))
 
 
 def test_a_clear_is_stored_at_once_and_makes_the_record_anothers(memory: Memory) -> None:
@@ -297,12 +290,12 @@ def test_after_a_refusal_an_execution_that_has_ended_is_on_record_again(memory: 
     first = record(memory)
     first.intend(SENDER)
     first.record_id("k-1")
-    first.mark_finished()
     kept = memory.recall()
     again = record(memory, try_number=2)
+    again.finish()
     again.intend(SENDER)
     assert again.withdraw_if_refused(CrewInvalidInput("no")) is True
-    assert memory.recall() == kept
+    assert memory.recall() == {**kept, "finished": True}
     assert (again.earlier, again.kickoff_id) == (Earlier.STARTED, "k-1")
     assert again.intend(SENDER), "a further POST is not taken for another try's"
 
@@ -311,8 +304,8 @@ def test_after_a_refusal_of_another_request_an_execution_that_has_ended_is_not(m
     first = record(memory)
     first.intend(SENDER)
     first.record_id("k-1")
-    first.mark_finished()
     again = record(memory, "two", try_number=2)
+    again.finish()
     again.intend(SENDER)
     assert again.withdraw_if_refused(CrewInvalidInput("no")) is True
     assert memory.kept == ""
@@ -390,7 +383,7 @@ def test_posts_that_may_still_run_stay_on_record_and_one_that_is_noted_as_finish
         tried.intend(SENDER)
         tried.record_id(f"k-{name}")
         if name == "b":
-            tried.mark_finished()
+            tried.finish()
     assert [post.kickoff_id for post in tried.newest.unsettled] == ["k-c", "k-a"]
     assert all("earlier" not in post for post in memory.recall()["earlier"])
 
@@ -400,17 +393,21 @@ def test_posts_that_may_still_run_stay_on_record_and_one_that_is_noted_as_finish
 
 INTENDED = StoredPost(fingerprint="f")
 STANDS = {
-    State.NOTHING: StoredPost(),
-    State.INTENDED: INTENDED,
-    State.STARTED: replace(INTENDED, kickoff_id="k-1"),
-    State.OVER: replace(INTENDED, kickoff_id="k-1", finished=True),
+    PostState.NOTHING: StoredPost(),
+    PostState.INTENDED: INTENDED,
+    PostState.STARTED: replace(INTENDED, kickoff_id="k-1"),
+    PostState.OVER: replace(INTENDED, kickoff_id="k-1", finished=True),
 }
 
 
-@pytest.mark.parametrize("before", State)
-@pytest.mark.parametrize("move", MOVES)
-def test_a_move_that_is_not_drawn_is_refused(move: str, before: State) -> None:
-    post, drawn = STANDS[before], MOVES[move].get(before, ())
+def test_a_record_has_the_fields_of_its_sender() -> None:
+    assert OF_SENDER == tuple(NAMES) == tuple(SENDER.as_dict())
+
+
+@pytest.mark.parametrize("before", PostState)
+@pytest.mark.parametrize("move", MOVES[PostState])
+def test_a_move_that_is_not_drawn_is_refused(move: str, before: PostState) -> None:
+    post, drawn = STANDS[before], MOVES[PostState][move].get(before, ())
     assert post.state is before
     for after, new in STANDS.items():
         if after in drawn:
@@ -443,14 +440,14 @@ def test_a_task_whose_record_is_gone_ends_all_the_same(memory: Memory) -> None:
 def test_what_a_try_learns_of_its_execution_is_found_by_the_next_one(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER, of_a_room=1)
-    first.mark_registered({"id": "r"})
+    first.mark(inbox={"id": "r"})
     first.record_id("k-1", "/page", of_a_room=2)
-    first.mark_over_budget("used too much")
-    first.mark_unknown_since(5.0)
+    first.mark(over_budget="used too much")
+    first.mark(unknown_since=5.0)
     found = record(memory).newest
     assert (found.inbox, found.view, found.more) == ({"id": "r"}, "/page", {"of_a_room": 2})
     assert (found.over_budget, found.unknown_since) == ("used too much", 5.0)
-    first.mark_unknown_since(None)
+    first.mark(unknown_since=None)
     assert record(memory).newest.unknown_since is None
     first.note(of_a_room=3, more=4)
     assert record(memory).newest.more == {"of_a_room": 3, "more": 4}
@@ -460,12 +457,12 @@ def test_a_timeout_stays_on_record_until_the_execution_was_certainly_not_stopped
     first = record(memory)
     first.intend(SENDER)
     first.record_id("k-1")
-    first.mark_timed_out("after 5 s")
+    first.mark(timed_out="after 5 s")
     assert record(memory).newest.timed_out == "after 5 s"
     memory.broken = True
-    first.mark_timed_out("after 5 s")  # which is stored already
+    first.mark(timed_out="after 5 s")  # which is stored already
     memory.broken = False
-    first.mark_timed_out("")
+    first.mark(timed_out="")
     assert record(memory).newest.timed_out == ""
 
 

@@ -15,8 +15,8 @@ from airflow_crew_provider.decorators.crew import crew_task
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.wait.narrator import NOBODY_IS_ASKED
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
-from airflow_crew_provider.wait.watch import NOBODY_IS_ASKED
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 RESUME = "POST /resume"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_crew_provider.compat import web
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.request import binding_review, name_of, request_of, seen_from_outside
 from airflow_crew_provider.models import Kickoff, Webhooks
 
@@ -17,7 +17,9 @@ NAMED = {"inputs": {}, "webhooks": None, "meta": {"airflow": IDENTITY}, "connect
 
 
 def task(**given: Any) -> Any:
-    return SimpleNamespace(**{"inputs": {}, "webhooks": None, "meta": None, "restore_from": None, **given})
+    return SimpleNamespace(
+        **{"inputs": {}, "files": None, "webhooks": None, "meta": None, "restore_from": None, **given}
+    )
 
 
 def refused(**given: Any) -> str:
@@ -113,12 +115,13 @@ def test_a_task_may_be_the_review_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "named"), [("https://airflow.example", {"base_url": "https://airflow.example"}), (None, {})]
+    ("url", "named"), [("https://airflow.example", {"base_url": "https://airflow.example"}), ("", {})]
 )
 def test_the_page_links_to_this_airflow_and_defers_to_its_review(
-    monkeypatch: pytest.MonkeyPatch, url: str | None, named: Any
+    monkeypatch: pytest.MonkeyPatch, url: str, named: Any
 ) -> None:
-    monkeypatch.setattr(request, "airflow_url", lambda: url)
+    monkeypatch.setattr(web, "RELEASE", (3, 0))
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", url)
     assert seen_from_outside(in_dag(review("a"))) == named
     binding = {"task_id": "a", "approvals": 2, "named_people": False}
     assert seen_from_outside(in_dag(review("a", 2))) == {**named, "review": binding}

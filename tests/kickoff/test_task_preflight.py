@@ -21,13 +21,13 @@ from airflow_crew_provider.exceptions import (
     CrewWebPage,
 )
 from airflow_crew_provider.kickoff.request import check_inputs, missing_inputs
-from airflow_crew_provider.models import CrewInputs
+from airflow_crew_provider.models import ExpectedInputs
 
 WHERE = ("GET", "/inputs", "no")
 
 
-def hook(asked: CrewInputs | CrewError, kind: str | None = None) -> Any:
-    def inputs() -> CrewInputs:
+def hook(asked: ExpectedInputs | CrewError, kind: str | None = None) -> Any:
+    def inputs() -> ExpectedInputs:
         if isinstance(asked, CrewError):
             raise asked
         return asked
@@ -38,7 +38,7 @@ def hook(asked: CrewInputs | CrewError, kind: str | None = None) -> Any:
 @pytest.mark.parametrize("kind", ["crew", "flow", None])
 @pytest.mark.parametrize("required", [None, [], ["topic"]])
 def test_inputs_that_fit_are_taken_without_a_word(log: WarningLog, kind: str | None, required: Any) -> None:
-    asked = CrewInputs(["topic", "tone"], required)
+    asked = ExpectedInputs(["topic", "tone"], required)
     assert check_inputs(hook(asked, kind), {"topic": 1, "tone": None}, log) is asked
     assert log.lines == []
 
@@ -46,15 +46,15 @@ def test_inputs_that_fit_are_taken_without_a_word(log: WarningLog, kind: str | N
 @pytest.mark.parametrize(
     ("asked", "kind", "lacking"),
     [
-        (CrewInputs(["topic", "tone"], ["topic", "tone"]), None, ["topic", "tone"]),
-        (CrewInputs(["topic", "tone"], ["tone"]), None, ["tone"]),
-        (CrewInputs(["topic", "tone"], ["tone"]), "flow", ["tone"]),
-        (CrewInputs(["topic", "tone"], ["tone"]), "crew", ["tone"]),
-        (CrewInputs(["topic", "tone"]), "crew", ["topic", "tone"]),
+        (ExpectedInputs(["topic", "tone"], ["topic", "tone"]), None, ["topic", "tone"]),
+        (ExpectedInputs(["topic", "tone"], ["tone"]), None, ["tone"]),
+        (ExpectedInputs(["topic", "tone"], ["tone"]), "flow", ["tone"]),
+        (ExpectedInputs(["topic", "tone"], ["tone"]), "crew", ["tone"]),
+        (ExpectedInputs(["topic", "tone"]), "crew", ["topic", "tone"]),
     ],
 )
 def test_a_required_input_that_is_missing_fails(
-    log: WarningLog, asked: CrewInputs, kind: str | None, lacking: Any
+    log: WarningLog, asked: ExpectedInputs, kind: str | None, lacking: Any
 ) -> None:
     with pytest.raises(CrewMissingInputs) as error:
         check_inputs(hook(asked, kind), {"other": 1}, log)
@@ -64,10 +64,10 @@ def test_a_required_input_that_is_missing_fails(
 
 def test_secrets_among_the_names_are_not_shown(log: WarningLog) -> None:
     with pytest.raises(CrewMissingInputs) as error:
-        check_inputs(hook(CrewInputs(["secret"], ["secret"])), {}, log)
+        check_inputs(hook(ExpectedInputs(["secret"], ["secret"])), {}, log)
     assert error.value.names == ["***"]
     assert error.value.detail == "Missing inputs: *** (the crew asks for ***; given: none)"
-    check_inputs(hook(CrewInputs(["a-secret"])), {"b-secret": 1}, log)
+    check_inputs(hook(ExpectedInputs(["a-secret"])), {"b-secret": 1}, log)
     assert log.lines == [
         "The crew also asks for a-***. The service decides whether these inputs are required",
         "The crew did not ask for b-***; it asks for a-***",
@@ -76,19 +76,19 @@ def test_secrets_among_the_names_are_not_shown(log: WarningLog) -> None:
 
 @pytest.mark.parametrize("kind", ["flow", None])
 def test_where_it_is_not_known_what_is_required_the_service_decides(log: WarningLog, kind: str | None) -> None:
-    asked = CrewInputs(["topic", "tone", "size"])
+    asked = ExpectedInputs(["topic", "tone", "size"])
     assert check_inputs(hook(asked, kind), {"tone": 1}, log) is asked
     assert log.lines == ["The crew also asks for topic, size. The service decides whether these inputs are required"]
 
 
 def test_an_input_that_may_be_left_out_is_not_mentioned(log: WarningLog) -> None:
-    check_inputs(hook(CrewInputs(["topic", "tone"], ["topic"]), "crew"), {"topic": 1}, log)
+    check_inputs(hook(ExpectedInputs(["topic", "tone"], ["topic"]), "crew"), {"topic": 1}, log)
     assert log.lines == []
 
 
 @pytest.mark.parametrize("names", [["topic"], []])
 def test_an_input_that_nobody_asked_for_is_told(log: WarningLog, names: list[str]) -> None:
-    check_inputs(hook(CrewInputs(names)), {"topic": 1, "b": 2, "a": 3, **dict.fromkeys(names)}, log)
+    check_inputs(hook(ExpectedInputs(names)), {"topic": 1, "b": 2, "a": 3, **dict.fromkeys(names)}, log)
     told = "The crew did not ask for a, b; it asks for topic"
     assert log.lines == [told if names else "The crew did not ask for a, b, topic; it asks for none"]
 
@@ -114,5 +114,5 @@ def test_a_check_that_fails_otherwise_holds_nothing_up(log: WarningLog, error: C
 
 
 def test_a_refusal_of_the_service_is_worded_in_the_same_way() -> None:
-    said = missing_inputs(["a"], CrewInputs(["a", "b"]), {"b": 1, "c": 2})
+    said = missing_inputs(["a"], ExpectedInputs(["a", "b"]), {"b": 1, "c": 2})
     assert said == "Missing inputs: a (the crew asks for a, b; given: b, c)"

@@ -8,6 +8,7 @@ from airflow_crew_provider.exceptions import CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution
 from airflow_crew_provider.testing import recorded, scenario
+from airflow_crew_provider.wait.files import written
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import Watch
 
@@ -19,8 +20,8 @@ def finished(hook: CrewHook, kickoff_id: str) -> Execution:
     outcome = Poller(hook).wait(watch)
     if outcome.kind == "failed":
         raise CrewExecutionFailed(kickoff_id, outcome.message)
-    assert watch.last is not None
-    return watch.last
+    assert watch.progress.last is not None
+    return watch.progress.last
 
 
 @pytest.mark.parametrize("dialect", ["spec", "live"])
@@ -37,6 +38,18 @@ def test_two_crews_stand_behind_two_connections(scripted_crew):
         finished(hook, hook.kickoff({"topic": "tea"})).output for hook in (CrewHook("crew_one"), CrewHook("crew_two"))
     ]
     assert outputs == ["one", "two"]
+
+
+def test_a_script_takes_and_gives_files(scripted_crew, tmp_path):
+    script = scenario("{notes}", "{notes.size} bytes", files={"report.md": "All on {topic}: {notes}"})
+    scripted_crew(script)
+    (tmp_path / "notes.txt").write_text("hot water")
+    hook = CrewHook()
+    done = finished(hook, hook.kickoff({"topic": "tea"}, files={"notes": str(tmp_path / "notes.txt")}))
+    assert (done.tasks[0].output, done.output) == ("hot water", "9 bytes")
+    record = written(hook, done, str(tmp_path / "out"))
+    assert [each["name"] for each in record["files"]] == ["report.md"]
+    assert (tmp_path / "out" / "report.md").read_text() == "All on tea: hot water"
 
 
 def test_a_script_can_fail(scripted_crew):

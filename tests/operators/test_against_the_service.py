@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,8 +14,11 @@ from faults.proxy import ALL_FAULTS, FaultProxy
 from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 local = pytest.importorskip("crew_service.local", reason="needs the crew service")
+
+FileLimits = pytest.importorskip("crew_service.settings", reason="needs the crew service").FileLimits
 
 pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.slow]
 SCENARIO = {
@@ -109,3 +113,50 @@ def test_the_first_run_of_the_quickstart_prints_no_warning(
     said = "".join(capsys.readouterr()) + caplog.text  # where Airflow logs to depends on its version
     assert "Started execution" in said
     assert "did not ask for" not in said
+
+
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_a_file_reaches_the_crew_as_it_is(connect: Connect, tmp_path: Path, dialect: str) -> None:
+    report, content = tmp_path / "report.pdf", b"%PDF-1.7 \x00" + bytes(range(256)) * 8000
+    report.write_bytes(content)
+    shown = {"tasks": [{"id": "read_task", "output": "{report.size} {report.sha256} on {topic}"}]}
+    with local.running_service(scenario=shown, dialect=dialect) as service:
+        connect(service.url, token=service.token)
+        given = {"task_id": "kickoff", "inputs": {"topic": "tea"}, "wait_for_completion": True, "poll_interval": 0.05}
+        operator = CrewKickoffOperator(**given, files={"report": report.as_uri()})
+        record = run(operator, TaskRun())
+        assert record["output"] == f"{len(content)} {hashlib.sha256(content).hexdigest()} on tea"
+        with pytest.raises(AirflowException, match=r"takes no file named 'page'; it takes report. Nothing was started"):
+            run(CrewKickoffOperator(**given, files={"page": report}), TaskRun())
+
+
+@pytest.mark.row("S73")
+@pytest.mark.parametrize("size", [100, 30_000_000, 2**32])
+def test_a_file_that_is_too_large_is_refused_in_words(connect: Connect, tmp_path: Path, size: int) -> None:
+    report = tmp_path / "report.pdf"
+    with report.open("wb") as made:
+        made.truncate(size)
+    with local.running_service(
+        scenario={"tasks": [{"id": "read_task", "output": "{report.size}"}]}, file_limits=FileLimits(of_file=99)
+    ) as service:
+        connect(service.url, token=service.token)
+        with pytest.raises(CrewTaskFailed, match=r"is too large for the service: .*at most 99 bytes"):
+            run(CrewKickoffOperator(task_id="kickoff", inputs={}, files={"report": report}), TaskRun())
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_what_a_crew_writes_is_brought_home(connect: Connect, tmp_path: Path, dialect: str, deferrable: bool) -> None:
+    texts = {"report.md": "All on {topic}", "charts/a.svg": "<svg/>"}
+    written = {"tasks": [{"id": "write_task", "output": "done", "files": texts}]}
+    with local.running_service(scenario=written, dialect=dialect) as service:
+        connect(service.url, token=service.token)
+        given = {"inputs": {"topic": "tea"}, "wait_for_completion": True, "poll_interval": 0.05}
+        folder = tmp_path / "run"
+        operator = CrewKickoffOperator(task_id="kickoff", **given, deferrable=deferrable, files_to=f"{folder}/")
+        task_run = TaskRun()
+        record = run(operator, task_run)
+    paths = {each["name"]: each["path"] for each in record["files"]}
+    assert paths == {name: f"{folder}/{name}" for name in texts}
+    assert (folder / "report.md").read_text() == "All on tea"
+    assert (folder / "charts/a.svg").read_text() == "<svg/>"

@@ -1,4 +1,4 @@
-"""Who may import whom: the rooms in their order, each knowing only those before it."""
+"""Who may import whom: the subpackages in their order, each importing only those before it."""
 
 from __future__ import annotations
 
@@ -20,31 +20,44 @@ ROOT = Path(__file__).parents[2]
 NAME, SERVICE = "airflow_crew_provider", "crew_service"
 HTTP = ("requests", "aiohttp", "urllib3", "yarl", "httpx", "http")
 VALUES = ("exceptions", "models", "stored_names")
-# These know neither Airflow nor sockets: values, and the rules of each room.
+# These know neither Airflow nor sockets: values, and the rules of each subpackage.
 PURE = (
     *VALUES,
     "get_provider_info",
     "api",
     "client.deployment",
     "task.attempt",
+    "task.record",
+    "wait.narrator",
     "wait.watch",
     "wait.schema",
     "inbox.messages",
     "inbox.flow_webhooks",
     "inbox.rows",
-    "flows.questions",
+    "questions",
     "review.people",
     "review.answer",
-    "review.drafts",
     "review.form",
     "view.execution",
     "view.markdown",
     "view.page",
 )
 WITHOUT_AIRFLOW = (*PURE, "client.client", "client.blocking", "client.asynchronous", "audit")
-BELOW = (*VALUES, "api", "client", "compat", "task")  # what every room may know
-ROOMS = (*BELOW, "wait", "inbox", "flows", "kickoff", "review", "resume", "run", "hooks", "links", "triggers")
-# What each room may import of the package. A longer name goes before a shorter one.
+BELOW = (*VALUES, "api", "client", "compat", "task", "questions")  # what every subpackage may import
+SUBPACKAGES = (
+    *BELOW,
+    "wait",
+    "inbox",
+    "flows",
+    "kickoff",
+    "review",
+    "resume",
+    "run",
+    "hooks",
+    "links",
+    "triggers",
+)
+# What each subpackage may import of the package. A longer name goes before a shorter one.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "exceptions": (),
     "models": (),
@@ -54,56 +67,61 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "api": VALUES,
     "compat": (*VALUES, "api"),
     "client": (*VALUES, "api", "compat"),
-    "task": (*VALUES, "compat"),
+    "task": (*VALUES, "api", "compat"),
+    "task.drive": (*BELOW, "wait"),
+    "task.waiting": (*BELOW, "wait", "inbox", "triggers"),
     "wait": BELOW,
     "inbox": (*BELOW, "wait"),
     "flows": (*BELOW, "wait", "inbox"),
     "kickoff": (*BELOW, "wait", "inbox"),
-    "review": (*BELOW, "wait", "flows"),
+    "questions": (*VALUES, "api"),
+    "review": (*BELOW, "wait", "questions"),
     "resume": (*BELOW, "wait", "inbox", "flows", "kickoff"),
-    "run": (*BELOW, "wait"),
+    "run": (*BELOW, "wait", "inbox", "kickoff", "review", "resume"),
     "hooks": (*BELOW, "get_provider_info", "wait", "kickoff"),
     "links": ("stored_names",),
+    "retries": ("exceptions", "compat"),
     "notifications": (),
     "triggers": (*BELOW, "hooks", "wait", "inbox"),
-    "sensors": ROOMS,
-    "operators": ROOMS,
-    "decorators": (*ROOMS, "operators"),
-    "task_groups": (*ROOMS, "operators", "sensors"),
+    "sensors": SUBPACKAGES,
+    "operators": SUBPACKAGES,
+    "decorators": (*SUBPACKAGES, "operators"),
+    "task_groups": (*SUBPACKAGES, "operators", "sensors"),
     "audit": (*VALUES, "api"),
-    "view": (*BELOW, "hooks", "review"),
+    "view": (*BELOW, "hooks", "questions", "review"),
 }
-# The kit for users' tests is the one place that may know all wings, and the service.
+# Only the kit for users' tests may import everything, and the service.
 KNOWS_ALL = ("testing",)
 SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "prices": (),
+    "budgets": (),
     "restart": (),
     "addresses": (),
-    "settings": ("prices",),
+    "settings": ("prices", "budgets"),
     "logs": (),
     "tracing": (),
     "storage.states": (),
     "storage.json_values": (),
     "storage": ("storage.states", "storage.json_values"),
-    "engine": ("storage", "settings", "prices", "tracing", "addresses"),
+    "engine": ("storage", "settings", "prices", "budgets", "tracing", "addresses"),
     "scripted_crew": ("engine", "tracing"),
-    "crewai": ("engine", "tracing", "prices", "restart"),
+    "crewai": ("engine", "storage.json_values", "tracing", "prices", "restart"),
     "tools": ("crewai",),
     "targets": ("engine", "scripted_crew", "crewai"),
     "image": ("engine", "crewai"),
-    "offline_model": ("engine",),
-    "http": ("engine", "storage.states", "storage.json_values", "settings", "tracing", "addresses"),
+    "offline": ("engine",),
+    "http": ("engine", "storage.states", "storage.json_values", "settings", "budgets", "tracing", "addresses"),
 }
-# The command, and what stands around the rooms.
-COMMAND = ("__main__", "cli", "local", "options", "terminal")
+# The command, and the modules that it needs.
+COMMAND = ("__main__", "check", "cli", "local", "options", "terminal")
 
 
 @dataclass(frozen=True)
 class Package:
     """One side of the wire.
 
-    :param may_import: what each room may import of the package; a longer name goes before a shorter one
-    :param knows_all: rooms without a rule
+    :param may_import: what each subpackage may import of the package; a longer name goes before a shorter one
+    :param knows_all: subpackages without a rule
     """
 
     folder: Path
@@ -122,11 +140,11 @@ class Package:
         parts = path.relative_to(self.folder).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
-    def files(self, room: str) -> list[Path]:
-        return [path for name, path in self.modules.items() if name == room or name.startswith(f"{room}.")]
+    def files(self, subpackage: str) -> list[Path]:
+        return [path for name, path in self.modules.items() if name == subpackage or name.startswith(f"{subpackage}.")]
 
-    def room_of(self, module: str) -> str:
-        """Return the room of a module of the package: the longest name that has a rule."""
+    def subpackage_of(self, module: str) -> str:
+        """Return the subpackage of a module: the longest name that has a rule."""
         parts = module.split(".")
         names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
         return next((name for name in names if name in self.may_import or name in self.knows_all), parts[0])
@@ -163,34 +181,36 @@ def imported(path: Path) -> set[str]:
 
 
 @EACH_PACKAGE
-def test_a_module_imports_only_the_rooms_that_it_may(package: Package) -> None:
-    ruled = {module for module in package.modules if module and package.room_of(module) not in package.knows_all}
+def test_a_module_imports_only_the_subpackages_that_it_may(package: Package) -> None:
+    ruled = {module for module in package.modules if module and package.subpackage_of(module) not in package.knows_all}
     assert ruled
     assert sorted(wrong for module in ruled for wrong in _forbidden_imports(package, module)) == []
 
 
 def _forbidden_imports(package: Package, module: str) -> Iterator[str]:
-    room = package.room_of(module)
-    allowed = {room, *package.may_import[room]}
+    subpackage = package.subpackage_of(module)
+    allowed = {subpackage, *package.may_import[subpackage]}
     for other in package.imported(module):
         of_allowed = any(other == name or other.startswith(f"{name}.") for name in allowed)
         is_parent = any(name.startswith(f"{other}.") for name in allowed)
         if not (of_allowed or is_parent):
-            yield f"{module} imports {other}; {room} may not know it"
+            yield f"{module} imports {other}; {subpackage} may not import it"
 
 
 @EACH_PACKAGE
-def test_every_room_of_a_package_has_its_rule(package: Package) -> None:
-    rooms = {path.stem for path in package.folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+def test_every_subpackage_has_its_rule(package: Package) -> None:
+    subpackages = {
+        path.stem for path in package.folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
     named = {name.split(".")[0] for name in (*package.may_import, *package.knows_all)}
-    assert rooms - {"__init__"} == named
+    assert subpackages - {"__init__"} == named
 
 
 @EACH_PACKAGE
 def test_the_two_sides_of_the_wire_import_nothing_of_each_other(package: Package) -> None:
     others = tuple(each.name for each in BOTH if each is not package)
     paths = [
-        path for name, path in package.modules.items() if package.room_of(name) != "testing"
+        path for name, path in package.modules.items() if package.subpackage_of(name) != "testing"
     ]  # it starts the service
     assert imports_of_any(paths, others) == []
 
@@ -216,12 +236,15 @@ def imports_of_any(paths: list[Path], packages: tuple[str, ...]) -> list[str]:
 
 
 def test_these_know_nothing_of_airflow() -> None:
-    assert imports_of_any([path for room in WITHOUT_AIRFLOW for path in PROVIDER.files(room)], ("airflow",)) == []
+    assert (
+        imports_of_any([path for subpackage in WITHOUT_AIRFLOW for path in PROVIDER.files(subpackage)], ("airflow",))
+        == []
+    )
     assert imports_of_any([*THE_SERVICE.modules.values()], ("airflow",)) == []
 
 
 def test_values_and_rules_cannot_reach_the_network() -> None:
-    paths = [path for room in PURE for path in PROVIDER.files(room)]
+    paths = [path for subpackage in PURE for path in PROVIDER.files(subpackage)]
     assert imports_of_any(paths, (*HTTP, "socket", "ssl", "asyncio")) == []
 
 

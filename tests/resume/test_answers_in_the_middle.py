@@ -114,3 +114,38 @@ def test_arguments_that_the_tool_does_not_take_are_asked_about_in_the_next_round
     said = ResumeRecord.from_json(task_run.xcom[RESUME_KEY])
     assert said is not None
     assert said.answered is None  # so that the wait takes the question for an open one
+    assert said.leaves_edit
+
+
+OF_FLOW = {"kind": "question", "agent": None, "tool": None, "arguments": None, "number": 3, "metadata": None}
+NOBODY = {**REVIEW, "is_approve": None, "outcome": "expired", "ask": {**OF_FLOW, "deadline": "2026-01-01T00:00:00Z"}}
+ANSWERED = {**NOBODY, "is_approve": True, "outcome": "answer", "human_feedback": "Ann"}
+
+
+def test_nobodys_answer_is_not_sent_and_the_flow_goes_on(server: FaultServer, log_text: LogText) -> None:
+    server.on(POLL, *[asks()] * 2, Reply(body=RUNNING))
+    task_run = TaskRun("resume")
+    assert run(resume(NOBODY), task_run) == "k-1"
+    assert server.sent(POST) == []
+    said = ResumeRecord.from_json(task_run.xcom[RESUME_KEY])
+    assert said is not None
+    assert not said.leaves_edit  # so that the next wait does not miss one
+    assert "Nobody answered in time; the Flow continues without an answer" in log_text()
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["moved on", "refused"])
+def test_an_answer_after_the_deadline_of_a_flows_question_fails_nothing(
+    server: FaultServer, log_text: LogText, is_open: bool
+) -> None:
+    refused = Reply(status=400, body={"detail": "The execution is not pending human feedback for this task"})
+    server.on(POST, refused).on(POLL, *([asks()] if is_open else []), Reply(body=RUNNING))
+    assert run(resume(ANSWERED)) == "k-1"
+    assert len(server.sent(POST)) == is_open
+    assert "This answer came after the deadline" in log_text()
+
+
+def test_an_answer_before_the_deadline_that_is_refused_fails(server: FaultServer) -> None:
+    server.on(POST, Reply(status=400, body={"detail": "no"})).on(POLL, asks())
+    early = {**ANSWERED, "ask": {**OF_FLOW, "deadline": "2999-01-01T00:00:00Z"}}
+    with pytest.raises(CrewTaskFailed, match="This answer was not accepted"):
+        run(resume(early))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
+from inspect import isgenerator, ismethod
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api.answers import Draft, ReviewAnswer
+from airflow_crew_provider.api.answers import DraftId, ReviewAnswer
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewServerError
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
 from airflow_crew_provider.resume import draft_check
 from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
 from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.drive import drive
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 SENDER = Sender("https://x", "principal", "credentials")
@@ -56,7 +59,7 @@ class Service:
     """Shows statuses one after the other, the last for ever; time passes by sleeping, and by ``costs`` a poll."""
 
     def __init__(self) -> None:
-        self.hook = self
+        self.hook = self.poller = self
         self.now, self.costs, self.shows = 100.0, 0.0, [WAITS]
         self.polled: list[Any] = []
         self.round: int | CrewError | None = None  # the number of its question
@@ -64,8 +67,8 @@ class Service:
         self.slept: list[float] = []
         self.connection = SimpleNamespace(idempotency_keys=False, deployment=SimpleNamespace(kickoff_timeout=PATIENCE))
 
-    def poll(self, *asked: Any) -> Any:
-        self.polled.append(asked)
+    def poll(self, kickoff_id: str, timeout: float | None = None) -> Any:
+        self.polled.append((kickoff_id,) if timeout is None else (kickoff_id, timeout))
         assert len(self.polled) < 100, "it polls for ever"
         self.now += self.costs
         return self.shows.pop(0) if len(self.shows) > 1 else self.shows[0]
@@ -86,7 +89,10 @@ class Service:
     def mask(text: str) -> str:
         return text
 
-    def sleep(self, seconds: float) -> None:
+    def save(self) -> None:
+        """Nothing is on record here."""
+
+    def pause(self, seconds: float) -> None:
         self.slept.append(seconds)
         assert len(self.slept) < 100, "it waits for ever"
         self.now += seconds
@@ -95,17 +101,32 @@ class Service:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     service = Service()
-    monkeypatch.setattr(draft_check, "time", SimpleNamespace(time=lambda: service.now, sleep=service.sleep))
     monkeypatch.setattr(draft_check, "SHORTEST", 0.25)  # a sum without rounding
     return service
 
 
-def first(service: Any, given: ReviewAnswer) -> DraftCheck:
+class Check:
+    """A check whose steps the service takes, at its own time."""
+
+    def __init__(self, service: Any, given: ReviewAnswer, record: PostRecord, lag: float = LAG) -> None:
+        self._service = service
+        self._check = DraftCheck(service, given, record, lag, clock=lambda: service.now)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._check, name)
+        return partial(self._taken, found) if ismethod(found) else found
+
+    def _taken(self, method: Any, *given: Any) -> Any:
+        steps = method(*given)
+        return drive(steps, self._service) if isgenerator(steps) else steps
+
+
+def first(service: Any, given: ReviewAnswer) -> Check:
     """Return the check of a first try."""
-    return DraftCheck(service, given, PostRecord(Memory(), Attempt(), "this"), LAG)
+    return Check(service, given, PostRecord(Memory(), Attempt(), "this"))
 
 
-def again(service: Any, given: ReviewAnswer, name: str = "this", **noted: Any) -> DraftCheck:
+def again(service: Any, given: ReviewAnswer, name: str = "this", **noted: Any) -> Check:
     """Return the check of a try after one whose answer was lost."""
     memory: Any = Memory()
     record = PostRecord(memory, Attempt(), name)
@@ -114,10 +135,10 @@ def again(service: Any, given: ReviewAnswer, name: str = "this", **noted: Any) -
         record.record_id(kickoff_id)
     record.keep(replace(record.newest, intended_at=noted.pop("intended_at", service.now)))
     record.note(**noted)
-    return DraftCheck(service, given, PostRecord(memory, Attempt(try_number=2), "this"), LAG)
+    return Check(service, given, PostRecord(memory, Attempt(try_number=2), "this"))
 
 
-def said(check: DraftCheck, kind: type[Exception] = CrewTaskFailed, sender: Sender = SENDER) -> str:
+def said(check: Check, kind: type[Exception] = CrewTaskFailed, sender: Sender = SENDER) -> str:
     with pytest.raises(kind) as error:
         check.check_before_sending(sender)
     return str(error.value)
@@ -144,7 +165,7 @@ NOT_SHOWN = (
 def test_the_draft_that_was_answered_waits_so_the_answer_is_sent(service: Service, sha: str | None) -> None:
     check = first(service, answer(sha=sha))
     assert check.check_before_sending(SENDER) is False
-    assert check.draft == Draft("k-1", "draft_task", FIRST)
+    assert check.draft == DraftId("k-1", "draft_task", FIRST)
     assert (service.polled, service.slept) == ([("k-1",)], [])
 
 
@@ -161,7 +182,7 @@ def test_of_four_fields_the_service_judges_which_draft_waits(
     service.shows = [seen]
     check = first(service, answer(sha=None))
     assert check.check_before_sending(SENDER) is False
-    assert check.draft == Draft("k-1", "draft_task", hash_)
+    assert check.draft == DraftId("k-1", "draft_task", hash_)
 
 
 @pytest.mark.parametrize("seen", [RUNS, DONE])
@@ -352,8 +373,8 @@ def test_a_draft_that_cannot_follow_from_it_is_another_also_to_four_fields(
 
 
 def test_four_fields_go_by_the_draft_that_waited_before_the_lost_post(service: Service) -> None:
-    assert again(service, answer(sha=None)).draft == Draft("k-1", "draft_task", FIRST)
-    assert again(service, answer(sha=None), "another request").draft == Draft("k-1", "draft_task", None)
+    assert again(service, answer(sha=None)).draft == DraftId("k-1", "draft_task", FIRST)
+    assert again(service, answer(sha=None), "another request").draft == DraftId("k-1", "draft_task", None)
 
 
 def test_an_open_post_of_another_request_is_waited_for_with_or_without_keys(service: Service) -> None:
@@ -545,7 +566,7 @@ def test_without_a_recorded_time_the_lag_begins_now(service: Service) -> None:
 
 
 def test_a_wait_for_the_lag_pauses_longer_and_longer(service: Service) -> None:
-    check = DraftCheck(service, answer(), PostRecord(Memory(), Attempt(), "this"), 60.0)  # type: ignore[arg-type]
+    check = Check(service, answer(), PostRecord(Memory(), Attempt(), "this"), 60.0)
     assert check.wait_until_answered() is False
     assert max(service.slept) == 5.0
     assert sum(service.slept) == pytest.approx(60.0)

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api.answers import FIELDS, Draft
+from airflow_crew_provider.api.answers import FIELDS, DraftId
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.resume.record import (
     OLD_PAUSE_SHOWS,
     ResumeRecord,
-    SentAnswer,
-    State,
     answered_before,
     lost_edit,
     resume_before,
 )
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
+from airflow_crew_provider.task.record import AnswerState, SentAnswer
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
 TOLD = {
@@ -98,7 +97,7 @@ def test_xcoms_that_cannot_be_read_end_no_wait_and_are_logged(caplog: pytest.Log
 
 def test_the_answered_draft_may_be_shown_for_a_while_after_the_resume() -> None:
     found = answered_before({"ti": Pulled([TOLD])}, Wait(), "k-1")
-    assert found == AnsweredDraft(Draft("e-1", "draft_task", "a hash"), 100.0 + OLD_PAUSE_SHOWS)
+    assert found == AnsweredDraft(DraftId("e-1", "draft_task", "a hash"), 100.0 + OLD_PAUSE_SHOWS)
     assert answered_before({"ti": Pulled([TOLD])}, Wait(), "k-2") is None
 
 
@@ -108,7 +107,7 @@ def test_a_resume_without_a_draft_or_a_time_explains_no_pause(name: str) -> None
     assert answered_before({"ti": Pulled([told])}, Wait(), "k-1") is None
 
 
-LEFT = {**TOLD, "status": NOT_SENT}
+LEFT = {**TOLD, "status": NOT_SENT, "edited_output": "An edit."}
 
 
 def seen(state: ExecutionState, task: str | None = None) -> Execution:
@@ -187,15 +186,15 @@ def test_what_is_kept_of_an_answer_is_read_back_and_comes_to_one_end() -> None:
     }
     read = SentAnswer.from_json(kept)
     assert (read.state, read.lost(150.0), read.taken(150.0)) == (
-        State.SENDING,
+        AnswerState.SENDING,
         {"lost_at": 150.0},
         {"resumed_at": 150.0},
     )
-    for noted, state in (({"lost_at": 150.0}, State.LOST), ({"resumed_at": 150.0}, State.SENT)):
+    for noted, state in (({"lost_at": 150.0}, AnswerState.LOST), ({"resumed_at": 150.0}, AnswerState.SENT)):
         ended = SentAnswer.from_json({**kept, **noted})
         assert ended.state is state
         for move in (ended.lost, ended.taken):
-            with pytest.raises(RuntimeError, match=f"is {state} cannot change its state"):
+            with pytest.raises(RuntimeError, match=f"An answer that is {state} cannot become"):
                 move(200.0)
 
 

@@ -14,6 +14,9 @@ from faults.wire import RESET, SILENCE, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.api.status import EDITS_OFFER, HASH_FIELD, HASH_OFFER
+from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages
+from airflow_crew_provider.inbox.registering import put
+from airflow_crew_provider.inbox.rows import messages_key
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
@@ -96,6 +99,96 @@ def test_n13_a_live_question_that_was_answered_gets_no_other_answer(
 
 
 @pytest.mark.row("N13")
+def test_another_answer_to_a_draft_that_this_task_answered_is_told_so(server: FaultServer) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    task_run = TaskRun("resume")
+    assert run(resume(), task_run) == "k-1"
+    said = (
+        r"^The question draft_task of execution k-1 was already answered \(approved, .* by an earlier run of this task"
+    )
+    with pytest.raises(CrewTaskFailed, match=said):
+        run(resume(review={**REVIEW, "is_approve": False, "human_feedback": "Shorter."}), task_run.clear())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A52")
+@pytest.mark.since_airflow("3.0")
+def test_the_lost_record_of_an_answer_without_a_response_is_noticed(server: FaultServer, variables: Any) -> None:
+    server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), LIVE.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(on_live(QUESTION), task_run)
+    for key in [each for each in variables.kept if each.startswith("crew_task__")]:
+        del variables.kept[key]
+    with pytest.raises(CrewTaskFailed, match="its outcome is unknown"):
+        run(on_live(QUESTION), task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A40")
+@pytest.mark.parametrize("question", [QUESTION, "check"])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_live_question_whose_answer_was_lost_gets_another_only_after_it_is_said(
+    server: FaultServer, question: str, is_refused: bool
+) -> None:
+    server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), *[Reply(status=429)] * is_refused, LIVE.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(on_live(question), task_run)
+    with pytest.raises(CrewTaskFailed, match="its outcome is unknown"):
+        run(on_live(question), task_run.retry())
+    said = (
+        rf"^The question {question} .* may already have been answered \(approved, 20..-.* UTC\).*clear this task once"
+    )
+    other = {"is_approve": False, "human_feedback": "Shorter."}
+    task_run.clear()
+    for _ in range(2):
+        with pytest.raises(CrewTaskFailed, match=said):
+            run(on_live(question, **other), task_run)
+        task_run.retry()
+    assert len(server.sent(POST)) == 1
+    task_run.clear()
+    if is_refused:
+        with pytest.raises(AirflowException):
+            run(on_live(question, **other), task_run)
+        task_run.retry()
+    assert run(on_live(question, **other), task_run) == "k-2"
+    assert len(server.sent(POST)) == 2 + is_refused
+
+
+@pytest.mark.since_airflow("3.0")  # which has the inbox
+@pytest.mark.row("A40")
+def test_a_live_question_whose_execution_has_asked_the_next_gets_no_other_answer_even_after_a_clear(
+    server: FaultServer, connect: Connect, inbox_variables: Any
+) -> None:
+    connect(server.url, inbox_url="https://airflow.example.com/crew-inbox")
+    server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), LIVE.resumed)
+    task_run, other = TaskRun("resume"), {"is_approve": False, "human_feedback": "Shorter."}
+
+    def answered(**answer: Any) -> Any:
+        return resume(review={**REVIEW, "crew_task_id": QUESTION, **answer}, webhooks="inbox")
+
+    def arrives(messages: InboxMessages) -> None:
+        put(messages_key(messages.registration), messages.as_dict(), "a webhook", sealed=True)
+
+    with pytest.raises(AirflowException):
+        run(answered(), task_run)
+    [key] = inbox_variables.keys("crew_inbox_of_")
+    messages = InboxMessages(inbox_variables.get(key, deserialize_json=True)["registration"]["id"])
+    arrives(messages.with_progress("task", {}))  # without a token, so it proves nothing
+    with pytest.raises(CrewTaskFailed, match="clear this task once more"):
+        run(answered(**other), task_run.clear())
+    asked = {"kickoff_id": "k-2", "execution_id": "k-1", "task_id": QUESTION.replace("1", "9"), "task_output": "x"}
+    arrives(messages.asking(HumanInputRequest.read(asked)))
+    said = r"already answered \(approved, .*execution has continued since\).*; clear the kickoff to start again"
+    for _ in range(2):
+        with pytest.raises(CrewTaskFailed, match=said):
+            run(answered(**other), task_run.clear())
+        arrives(messages)  # the answer is settled for good
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N13")
 @pytest.mark.parametrize("crew_task_id", [QUESTION.replace("1", "9"), "check"], ids=["another question", "a Flow's"])
 def test_n13_a_live_question_that_is_not_known_to_be_answered_gets_its_answer(
     server: FaultServer, crew_task_id: str
@@ -116,6 +209,25 @@ def test_n13_a_live_question_of_a_new_execution_gets_its_answer_even_if_its_id_i
     run(on_live(QUESTION), task_run)
     run(on_live(QUESTION, execution_id="k-9", is_approve=False, human_feedback="Shorter."), task_run.clear())
     assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.row("A46")
+@pytest.mark.parametrize("given", ["four fields", "a review whose record does not name the dialect"])
+def test_a_comment_that_a_live_deployment_would_read_as_a_revision_is_not_sent(server: FaultServer, given: str) -> None:
+    server.on(POLL, UNKNOWN_LIVE).on(POST, LIVE.resumed)
+    answer = {"execution_id": "k-1", "crew_task_id": QUESTION, "is_approve": True, "human_feedback": "Very nice."}
+    task_run = TaskRun("resume")
+    run(resume(**answer) if given == "four fields" else resume(review={**REVIEW, **answer}), task_run)
+    assert [request.json["human_feedback"] for request in server.sent(POST)] == ["Approved."]
+    said = task_run.xcom["crew_resume"]
+    assert (said["human_feedback"], said["sent_feedback"]) == ("Very nice.", "Approved.")
+
+
+@pytest.mark.row("A46")
+def test_a_flows_answer_goes_to_a_live_deployment_as_it_is(server: FaultServer) -> None:
+    server.on(POLL, UNKNOWN_LIVE).on(POST, LIVE.resumed)
+    run(on_live("place", is_approve=None, outcome="publish", human_feedback="On the board."))
+    assert [request.json["human_feedback"] for request in server.sent(POST)] == ["On the board."]
 
 
 LOST: dict[str, Any] = {
@@ -257,7 +369,7 @@ def test_a15_an_accepted_answer_that_cannot_be_recorded_leaves_its_id_in_log_and
     polled = POLLED[dialect.name]
     assert run(resume(), task_run) == polled
     assert task_run.xcom["execution_id"] == "k-1"
-    assert f"The answer was accepted, and the execution continues as {polled}, but that could not be" in log_text()
+    assert f"The service accepted the request for execution {polled}, but that could not be recorded" in log_text()
 
 
 # --- the hash of the draft goes along -----------------------------------------------------------------------
@@ -408,10 +520,12 @@ def test_the_text_says_what_the_flag_says(
     assert (body["human_feedback"], body["is_approve"]) == (sent, is_approve)
 
 
-def test_an_approval_with_a_text_warns_of_live_deployments(server: FaultServer, log_text: Callable[[], str]) -> None:
+def test_a_comment_on_an_approval_goes_to_a_service_that_reads_the_flag(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
-    run(resume(review={**REVIEW, "human_feedback": "Publish it on Monday"}))
-    assert "may run the task again" in log_text()
+    task_run = TaskRun("resume")
+    run(resume(review={**REVIEW, "human_feedback": "Publish it on Monday"}), task_run)
+    assert server.sent(POST)[0].json["human_feedback"] == "Publish it on Monday"
+    assert "sent_feedback" not in task_run.xcom["crew_resume"]
 
 
 @pytest.mark.parametrize("word", ["True", " true ", "TRUE"])
@@ -460,4 +574,4 @@ def test_before_airflow_3_3_a_variable_remembers_that_the_answer_was_sent(server
     run(resume(), task_run)
     assert run(resume(), task_run.clear()) == "k-1"
     assert len(server.sent(POST)) == 1
-    assert len(variables.kept) == 1
+    assert sorted(each.split("__")[0] for each in variables.kept) == ["crew_resume", "crew_task"]

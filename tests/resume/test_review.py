@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from airflow.serialization.helpers import serialize_template_field
 
-from airflow_crew_provider.api.answers import Draft, ReviewAnswer, hash_of
+from airflow_crew_provider.api.answers import DraftId, ReviewAnswer, hash_of
+from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
+from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.resume.draft_check import Verdict, judge
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
 IDS = {"execution_id": "e-1", "crew_task_id": "draft_task"}
 HASH = output_sha256("the draft")
-DRAFT = Draft("e-1", "draft_task", HASH)
+DRAFT = DraftId("e-1", "draft_task", HASH)
 
 
 def execution(state: ExecutionState = ExecutionState.PENDING, **more: Any) -> Execution:
@@ -111,9 +115,9 @@ def test_the_text_says_what_the_answer_means(given: Any, text: str) -> None:
 
 
 def test_the_hash_of_the_answer_goes_before_the_one_that_was_seen() -> None:
-    assert answer(output_sha256="a hash").draft("seen") == Draft("e-1", "draft_task", "a hash")
-    assert answer().draft("seen") == Draft("e-1", "draft_task", "seen")
-    assert answer().draft() == Draft("e-1", "draft_task", None)
+    assert answer(output_sha256="a hash").draft("seen") == DraftId("e-1", "draft_task", "a hash")
+    assert answer().draft("seen") == DraftId("e-1", "draft_task", "seen")
+    assert answer().draft() == DraftId("e-1", "draft_task", None)
 
 
 def test_a_draft_is_hashed_as_it_arrived_and_found_by_the_hash_of_its_object_too() -> None:
@@ -121,9 +125,9 @@ def test_a_draft_is_hashed_as_it_arrived_and_found_by_the_hash_of_its_object_too
     of_object = execution(output='{ "a": 1 }', output_json={"a": 1})
     assert hash_of(of_object) == output_sha256('{ "a": 1 }')
     for named in (output_sha256('{ "a": 1 }'), output_sha256({"a": 1})):
-        assert Draft("e-1", "draft_task", named).waits_in(of_object)
-    assert not Draft("e-1", "draft_task", output_sha256({"a": 2})).waits_in(of_object)
-    assert not Draft("e-1", "draft_task", output_sha256(None)).waits_in(WAITS)
+        assert DraftId("e-1", "draft_task", named).waits_in(of_object)
+    assert not DraftId("e-1", "draft_task", output_sha256({"a": 2})).waits_in(of_object)
+    assert not DraftId("e-1", "draft_task", output_sha256(None)).waits_in(WAITS)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_a_draft_waits_in_a_pause_of_its_task_with_its_text(
     seen: Execution, of_the_hash: bool, of_the_task: bool
 ) -> None:
     assert DRAFT.waits_in(seen) is of_the_hash
-    assert Draft("e-1", "draft_task").waits_in(seen) is of_the_task
+    assert DraftId("e-1", "draft_task").waits_in(seen) is of_the_task
 
 
 def test_an_answered_draft_explains_a_pause_until_its_time_is_over() -> None:
@@ -181,3 +185,15 @@ def test_the_verdict_on_what_the_service_shows(
 ) -> None:
     assert judge(answer(**given), DRAFT, seen, sent_before=False) is first
     assert judge(answer(**given), DRAFT, seen, sent_before=True) is again
+
+
+@pytest.mark.row("A57")
+@pytest.mark.parametrize("form", [dict, json.dumps, str], ids=["XCom", "JSON", "Python"])
+def test_a57_airflow_stores_no_feedback_of_a_review_in_rendered_fields(form: Any) -> None:
+    review = {**IDS, "is_approve": False, "human_feedback": "The merger is off. " * 300}
+    operator = CrewResumeOperator(task_id="resume", review=form(review))
+    operator.render_template_fields({"ti": None})
+    shown = {name: serialize_template_field(getattr(operator, name), name) for name in operator.template_fields}
+    assert "merger" not in json.dumps(shown)
+    assert shown["review"].startswith("review of execution e-1")
+    assert record_of(operator.review, "review") == review

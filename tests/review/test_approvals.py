@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, TaskDeferred
 from airflow_stand_ins import PENDING, Supervisor, parked
 
+from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.kickoff.request import binding_review
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.review.answer import shown_draft
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
@@ -186,3 +189,43 @@ def test_a_mapped_review_is_named_to_the_services_page_too(fixed: Json, mapped: 
         kickoff >> CrewReviewOperator.partial(task_id="review", **fixed).expand_kwargs([{"pending": PENDING, **mapped}])
     if not mapped:
         assert binding_review(dag.get_task("kickoff")) == named
+
+
+LIVE = {**PENDING, "dialect": "live"}
+
+
+@pytest.mark.row("A46")
+def test_of_comments_on_a_live_draft_none_is_sent_and_all_are_in_the_record(
+    context: Json, supervisor: Supervisor, log_text: Callable[[], str]
+) -> None:
+    kwargs = parked(lambda: review_of(pending=LIVE).execute(context))
+    assert (
+        "* **approve**: the crew continues with this draft. It does not read your *Feedback*."
+        in supervisor.asked[0].body
+    )
+    kwargs = parked(
+        lambda: review_of(pending=LIVE).execute_complete(context, said("ann", feedback="Fine work."), **kwargs)
+    )
+    review = review_of(pending=LIVE).execute_complete(context, said("bob", feedback="Good work."), **kwargs)
+    assert (review["human_feedback"], review["sent_feedback"]) == ("Fine work.\n\nGood work.", "Approved.")
+    assert ReviewAnswer.of(review).human_feedback == "Approved."
+    assert context["ti"].pushed["crew_decision"]["sent_feedback"] == "Approved."
+    assert 'feedback "Fine work.\\n\\nGood work.", which the crew does not read' in log_text()
+
+
+@pytest.mark.row("A46")
+@pytest.mark.parametrize(
+    ("pending", "option", "feedback"),
+    [
+        pytest.param(LIVE, "approve", "LGTM", id="reads like an approval"),
+        pytest.param(LIVE, "approve", " ", id="empty"),
+        pytest.param(LIVE, "revise", "Shorter.", id="a revision"),
+        pytest.param(PENDING, "approve", "Fine work.", id="not known to be live"),
+        pytest.param({**LIVE, "question": "Well?"}, "approve", "Fine work.", id="a Flow"),
+    ],
+)
+def test_other_texts_are_sent_as_they_are(context: Json, pending: Json, option: str, feedback: str) -> None:
+    task = review_of(pending=pending, approvals=1)
+    review = task.execute_complete(context, said("ann", option, feedback), shown=shown_draft(pending))
+    assert "sent_feedback" not in review
+    assert ReviewAnswer.of(review).human_feedback == ((feedback.strip() and feedback) or "Approved.")

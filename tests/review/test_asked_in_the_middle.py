@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -109,7 +110,7 @@ def test_the_form_asks_once_and_speaks_of_hidden_values_only_where_there_are_som
     asked_once = pending(task_output=f"Question 3: May send_mail run?\n{text}")
     assert ReviewForm(pending=asked_once).body.count("May send_mail run?") == 1
     assert "> May send_mail run?" in ReviewForm(pending=pending()).body
-    bodies = [ReviewForm(pending=pending(ask), allow_edit=True).body for ask in (ASK, plain)]
+    bodies = [ReviewForm(pending=pending(ask)).body for ask in (ASK, plain)]
     assert ["leave `***` where it is" in body for body in bodies] == [True, False]
 
 
@@ -122,6 +123,54 @@ def test_s57_the_form_counts_earlier_calls_beside_the_hashed_text() -> None:
         in ReviewForm(pending=known).body
     )
     assert "earlier tool call" not in ReviewForm(pending=pending()).body
+
+
+def test_a_flows_question_shows_its_deadline_and_what_the_flow_adds() -> None:
+    metadata = {"channel": "#sales", "note": "``` no end"}
+    ask = {**QUESTION, "agent": None, "deadline": "2026-11-20T12:00:00+01:00", "metadata": metadata}
+    form = ReviewForm(pending=pending(ask))
+    assert form.pending["ask"] == {**ask, "deadline": "2026-11-20T11:00:00+00:00"}
+    assert form.subject == "Answer the Flow"
+    assert "**In the middle of the task** `draft_task`, the Flow asks a question." in form.body
+    assert "* **answer**: the Flow reads your *Feedback*." in form.body
+    assert "* No answer by 2026-11-20 11:00:00 UTC: the Flow continues without one." in form.body
+    assert f"````json\n{json.dumps(metadata, indent=2)}\n````" in form.body
+    never = ReviewForm(pending=pending({**ask, "deadline": None, "metadata": None})).body
+    assert ("No answer by" in never, "What the Flow adds" in never) == (False, False)
+
+
+def of_flow(deadline: datetime) -> Json:
+    return {**QUESTION, "agent": None, "deadline": deadline.isoformat(), "metadata": None}
+
+
+def test_a_flows_question_waits_until_its_own_deadline_and_then_nobody_has_answered(
+    context: Json, supervisor: Supervisor
+) -> None:
+    soon, past = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (5, -1))
+    for timeout in ({}, HOUR):
+        form = asked(review_of(of_flow(soon), **timeout), context, supervisor)
+        assert form.body.count("No answer by") == 1
+        waits = parked(partial(review_of(of_flow(soon), **timeout).execute, context))
+        assert datetime.fromisoformat(waits["until"]) == soon
+    task = review_of(of_flow(past))
+    review = task.execute_complete(context, {"error_type": "timeout"}, **parked(partial(task.execute, context)))
+    assert (review["is_approve"], review["outcome"], review["human_feedback"], review["reviewer"]) == (
+        None,
+        "expired",
+        "",
+        None,
+    )
+    assert ReviewAnswer.of(review).is_nobodys
+    late = ReviewForm(pending=pending(QUESTION), previous=review).body
+    assert "**Nobody answered in the previous round**, so the Flow continued without an answer." in late
+
+
+def test_an_earlier_response_timeout_still_fails_a_flows_question(context: Json, supervisor: Supervisor) -> None:
+    task = review_of(of_flow(datetime.now(UTC) + timedelta(hours=2)), **HOUR)
+    kept = parked(partial(task.execute, context))
+    assert datetime.fromisoformat(kept["until"]) < datetime.now(UTC) + timedelta(minutes=61)
+    with pytest.raises(CrewTaskFailed, match=r"[Nn]obody answered"):
+        task.execute_complete(context, {"error_type": "timeout"}, **kept)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.questions import Terms
+from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS
 from airflow_crew_provider.resume import sending
 from airflow_crew_provider.review.answer import shown_draft
-from airflow_crew_provider.review.drafts import SHOWN_CHARACTERS, what_an_edit_does
+from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from crew_service.local import running_service
 from scripts.stack import wait_until
@@ -156,7 +158,9 @@ def test_an_edit_with_a_revision_is_feedback(context: Json) -> None:
 
 @pytest.mark.parametrize("is_last", [False, True])
 def test_the_form_promises_to_send_an_edit_as_feedback_but_in_the_last_round(is_last: bool) -> None:
-    said = what_an_edit_does(shown_draft(OURS), ["approve", "revise"], is_last=is_last)
+    said = ReviewForm(
+        pending=shown_draft(OURS), terms=Terms(allow_edit=True), round_number=1, max_rounds=1 if is_last else 2
+    ).body
     assert ("your text becomes the output" in said, "as feedback" in said) == (True, not is_last)
 
 

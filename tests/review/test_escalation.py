@@ -12,7 +12,7 @@ from airflow_stand_ins import PENDING, Supervisor, TaskParked, time_left
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.review import question
-from airflow_crew_provider.task.store import store_of
+from airflow_crew_provider.task.store import record_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
@@ -49,7 +49,7 @@ def parked(run: Any) -> Any:
 
 def later(context: Json, passed: timedelta) -> None:
     """Let time pass: the question is open for longer by the record."""
-    memory = store_of(context, STATE)
+    memory = record_of(context).part(STATE, ())
     record = memory.recall()
     for name in ("since", "until"):
         if record.get(name):
@@ -146,7 +146,7 @@ def test_a23_the_second_of_two_steps_is_told_where_an_earlier_release_has_told_t
     operator = review_of(escalate=[(HOUR, steps[0]), (HOUR, steps[1])])
     waits = parked(lambda: operator.execute(context))
     later(context, HOUR)
-    memory = store_of(context, STATE)
+    memory = record_of(context).part(STATE, ())
     memory.keep({**memory.recall(), "told": {"3600 Told": "done"}})
     escalated(operator, context, {**waits.kwargs})
     assert [step.times for step in steps] == [0, 1]
@@ -174,7 +174,7 @@ def test_a_step_goes_on_with_what_was_shown_whatever_the_record_says_by_now(
     waits = escalated(review_of(escalate=[(HOUR, told)], pending=now), context, {**waits.kwargs})
     assert waits.kwargs["shown"]["output_sha256"] == output_sha256("Draft 1.")
     assert (told.times, len(supervisor.asked)) == (1, 1)
-    assert "shown" not in store_of(context, STATE).recall(), "kept only while an answer is looked for"
+    assert "shown" not in record_of(context).part(STATE, ()).recall(), "kept only while an answer is looked for"
 
 
 def test_an_answer_that_came_in_the_same_second_is_kept_and_nobody_else_is_told(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.review.people import Escalation
+from airflow_crew_provider.review.people import Escalation, told
 
 HOUR = timedelta(hours=1)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -44,7 +44,7 @@ def test_steps_are_read_in_the_order_of_their_times() -> None:
 def test_without_steps_nothing_is_ever_due(given: Any) -> None:
     escalation = Escalation.of(given, [ANN], HOUR)
     assert (list(escalation.due(NOON, NOON + 9 * HOUR)), escalation.next_after(NOON, NOON)) == ([], None)
-    assert (escalation.may_answer, escalation.told(NOON)) == (None, [])
+    assert (escalation.may_answer, told(escalation.may_answer, NOON)) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_whoever_is_assigned_may_answer_at_once_and_others_from_their_first_step
 
 def test_the_form_says_who_may_answer_later_and_from_when() -> None:
     escalation = of((HOUR, ["boss", "bob"]), (1.5 * HOUR, pages), (36 * HOUR, "chief"))
-    assert escalation.told(NOON) == [
+    assert told(escalation.may_answer, NOON) == [
         "From 2026-11-20 13:00 UTC on, bob, boss may also answer.",
         "From 2026-11-22 00:00 UTC on, chief may also answer.",
     ]

@@ -13,6 +13,7 @@ from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.status import execution
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.questions import Terms
 from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
@@ -143,7 +144,7 @@ def test_the_form_says_that_a_flow_which_takes_any_text_goes_on_with_the_answer(
 )
 def test_the_form_says_which_outcome_is_chosen_at_the_deadline(policy: Any, told: str) -> None:
     pending = {**PENDING, "outcomes": ["approved", "rejected"]}
-    assert told in form(pending, until=datetime(2026, 11, 20, tzinfo=UTC), on_timeout=policy).body
+    assert told in form(pending, until=datetime(2026, 11, 20, tzinfo=UTC), terms=Terms(on_timeout=policy)).body
 
 
 @pytest.mark.parametrize(

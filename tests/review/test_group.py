@@ -13,6 +13,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow_stand_ins import PENDING, Supervisor, TaskParked
 
+from airflow_crew_provider.api.answers import FIELDS
 from airflow_crew_provider.compat.version import has_loops
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.task_groups.crew import CrewResultOperator, crew_with_review, until_completed
@@ -95,6 +96,14 @@ def test_arguments_of_the_review_and_the_connection_reach_every_round() -> None:
 def test_no_round_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         group(max_rounds=0)
+
+
+def test_a_dag_that_fails_fast_is_refused_with_what_to_do() -> None:
+    with (
+        DAG("d", schedule=None, fail_fast=True),
+        pytest.raises(ValueError, match=r"fail_fast=True: .* Remove fail_fast, or use"),
+    ):
+        crew_with_review(inputs={"topic": "tea"})
 
 
 def test_the_result_is_the_record_of_the_last_wait_that_was_needed(context: dict[str, Any]) -> None:
@@ -236,6 +245,19 @@ def test_a48_default_args_of_the_dag_leave_the_groups_rules_as_they_are(loop: bo
             assert (task.wait_past_pending, task.output_rules.names) == (False, [])
         if task.task_id.endswith("review"):
             assert task.skip_completed is True
+
+
+@pytest.mark.row("A48")
+@pytest.mark.parametrize("loop", [False, pytest.param(True, marks=pytest.mark.since_airflow("3.4"))])
+def test_a48_default_args_for_tasks_with_keys_or_answers_of_their_own_do_not_reach_the_group(loop: bool) -> None:
+    of_others = {"multiple_outputs": True, **dict.fromkeys(FIELDS, "of another task")}
+    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=of_others) as dag:
+        crew_with_review(inputs={}, loop=loop)
+    for task in dag.tasks:
+        assert not task.multiple_outputs, task.task_id
+        if task.task_id.endswith("resume"):
+            assert [getattr(task, name) for name in FIELDS] == [None] * len(FIELDS)
+    assert dag.get_task("crew.wait").execution_id is None  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(has_loops(), reason="this Airflow has Task Loops")

@@ -18,7 +18,7 @@ from airflow_crew_provider.compat import deferral, version
 from airflow_crew_provider.compat.answer_trigger import NO_ANSWER, NO_FORM, AnswerTrigger
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.review.drafts import JOINER, SHOWN_CHARACTERS
+from airflow_crew_provider.questions.drafts import JOINER, SHOWN_CHARACTERS
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 Json = dict[str, Any]

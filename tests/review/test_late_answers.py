@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -143,20 +144,58 @@ def test_a9_a_late_answer_about_the_usage_is_the_deadline(context: Json, supervi
 
 @pytest.mark.row("A21")
 @pytest.mark.parametrize("fail_on_reject", [False, True])
+@pytest.mark.parametrize("defaults", ["approve", "reject"])
 def test_a9_no_deadline_approves_the_usage_after_a_late_rejection(
-    context: Json, supervisor: Supervisor, fail_on_reject: bool
+    context: Json, supervisor: Supervisor, defaults: str, fail_on_reject: bool
 ) -> None:
-    def allowed(defaults: str) -> CrewUsageApprovalOperator:
+    def allowed() -> CrewUsageApprovalOperator:
         limits = {"max_total_tokens": 1000, "response_timeout": HOUR, "fail_on_reject": fail_on_reject}
         return CrewUsageApprovalOperator(task_id="allowed", completed=COSTLY, **limits, defaults=defaults)
 
-    kept = parked(lambda: allowed("approve").execute(context))
+    kept = parked(lambda: allowed().execute(context))
     late = said(kept, "reject", HOUR, params_input={})
-    with pytest.raises(CrewTaskFailed) as failed:
-        allowed("approve").execute_complete(context, late, **kept)
-    assert str(failed.value) == (
-        "After the deadline, Ann rejected the output of execution k-1, so it was not approved at the deadline. It is "
-        "not passed on; the service still has it"
-    )
-    with pytest.raises(CrewTaskFailed if fail_on_reject else AirflowSkipException, match="the deadline chose to rej"):
-        allowed("reject").execute_complete(context, late, **kept)
+    rejects = defaults == "reject" and not fail_on_reject
+    with pytest.raises(AirflowSkipException if rejects else CrewTaskFailed) as failed:
+        allowed().execute_complete(context, late, **kept)
+    not_approved = "Somebody has rejected this output, of execution k-1, so it was not approved at the deadline. It is "
+    not_approved += "not passed on; the service still has it"
+    rejected = "the deadline chose to reject the output of execution k-1"
+    assert str(failed.value) == (rejected if defaults == "reject" else not_approved)
+
+
+def costly(**more: Any) -> CrewUsageApprovalOperator:
+    limits = {"max_total_tokens": 1000, "response_timeout": HOUR, "defaults": "approve", **more}
+    return CrewUsageApprovalOperator(task_id="allowed", completed=COSTLY, **limits)
+
+
+UNFIT = [
+    pytest.param({"params_input": {"note": "Too dear."}}, id="another field"),
+    pytest.param({"error": "no", "error_type": "validation"}, id="unreadable fields"),
+]
+AT_DEADLINE = {"chosen_options": ["approve"], "params_input": {}, "responded_by_user": None, "timedout": True}
+
+
+@pytest.mark.row("A41")
+@pytest.mark.parametrize("unfit", UNFIT)
+@pytest.mark.parametrize("is_cleared", [False, True], ids=["", "cleared"])
+@pytest.mark.parametrize(
+    ("task", "no"), [(costly, "reject"), (lambda: review_of(on_timeout="approve"), "revise")], ids=["usage", "review"]
+)
+def test_no_deadline_approves_after_a_rejection_that_was_not_accepted(
+    context: Json, supervisor: Supervisor, task: Callable[[], Any], no: str, unfit: Json, is_cleared: bool
+) -> None:
+    kept = parked(lambda: task().execute(context))
+    kept = parked(lambda: task().execute_complete(context, said(kept, no, -HOUR / 2, **unfit), **kept))
+    if is_cleared:
+        context["ti"].try_number, context["ti"].max_tries, context["ti"].id = 2, 1, uuid.uuid4()
+        kept = parked(lambda: task().execute(context))
+    with pytest.raises(CrewTaskFailed, match="has rejected this"):
+        task().execute_complete(context, {**AT_DEADLINE, "responded_at": datetime.now(UTC) + 3 * HOUR}, **kept)
+
+
+@pytest.mark.row("A41")
+def test_an_answer_about_the_usage_that_is_not_accepted_is_kept(context: Json, supervisor: Supervisor) -> None:
+    kept = parked(lambda: costly().execute(context))
+    unfit = said(kept, "reject", -HOUR / 2, params_input={"note": "Too dear."})
+    parked(lambda: costly().execute_complete(context, unfit, **kept))
+    assert context["ti"].pushed["crew_refused_answer"] == {"note": "Too dear."}

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,17 @@ from airflow_stand_ins import Supervisor, TaskAwaitingInput
 from faults.dialects import SPEC
 from faults.proxy import POLL, RESUME, Fault, FaultProxy, Forward
 from faults.server import FaultServer
+from faults.wire import Reply
 from simulated_airflow import Connect, TaskRun, fire, fresh
 
 from airflow_crew_provider.compat import variables as airflow_variables
 from airflow_crew_provider.compat import version
+from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.run import CrewRunOperator
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.review import airflow_form
+from airflow_crew_provider.task.drive import Defer
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from airflow_crew_provider.wait.poller import Poller
 from scripts.stack.waiting import PATIENCE, wait_until
 
 local = pytest.importorskip("crew_service.local", reason="needs the crew service")
@@ -167,15 +174,16 @@ class Task:
 def stored_run() -> Json:
     """Return the record of the task, as its Variable has it."""
     variables = airflow_variables.Variable.kept
-    [key] = [each for each in variables if each.startswith("crew_run__")]
-    return json.loads(variables[key])
+    [key] = [each for each in variables if each.startswith("crew_task__")]
+    return json.loads(variables[key])["parts"]["crew_run"]
 
 
 class Crew:
     """The service, as its own details show it."""
 
     def __init__(self, service: Any) -> None:
-        self.url, self.headers = service.url, {"Authorization": f"Bearer {service.token}"}
+        self.url, self.token = service.url, service.token
+        self.headers = {"Authorization": f"Bearer {self.token}"}
 
     def call(self, method: str, path: str, **body: Any) -> Any:
         return requests.request(
@@ -421,31 +429,28 @@ def test_an_answer_after_the_execution_was_answered_elsewhere_changes_nothing(cr
 
 @one_task
 @needs_parking
-def test_a_forms_event_that_reaches_a_wait_leaves_it_waiting(crew: Crew, forms: Forms) -> None:
-    task = Task(forms)
-    context = task.context()
-    late = {"chosen_options": ["approve"], "params_input": {"question_number": 1}, "responded_at": datetime.now(UTC)}
-    with pytest.raises(TaskDeferred) as waits:
-        _defer_first(task, context)
-    kwargs = {**json.loads(json.dumps(waits.value.kwargs)), "event": {**late, "responded_by_user": None}}
-    with pytest.raises(TaskDeferred) as still:
-        fresh(task.operator).resume_execution("execute_complete", kwargs, context)
-    assert still.value.kwargs == waits.value.kwargs
-    assert crew.decided() == []
-
-
-def _defer_first(task: Task, context: Json) -> None:
-    """Execute until the first deferral; a crew that asks before the first poll is asked for anew."""
-    operator = fresh(task.operator)
-    operator.begin_in_triggerer = lambda context, watch: operator.go_on(watch)
-    operator.execute(context)
+def test_a_forms_event_that_reaches_a_wait_leaves_it_waiting(connect: Connect, tmp_path: Path, forms: Forms) -> None:
+    for crew in serving(connect, tmp_path, {**DRAFT, "seconds": 2.0}, LAST):
+        task = Task(forms)
+        context = task.context()
+        late = {
+            **{"chosen_options": ["approve"], "params_input": {"question_number": 1}},
+            **{"responded_at": datetime.now(UTC), "responded_by_user": None},
+        }
+        with pytest.raises(TaskDeferred) as waits:
+            fresh(task.operator).execute(context)
+        kwargs = {**json.loads(json.dumps(waits.value.kwargs)), "event": late}
+        with pytest.raises(TaskDeferred) as still:
+            fresh(task.operator).resume_execution("execute_complete", kwargs, context)
+        assert still.value.kwargs == waits.value.kwargs
+        assert crew.decided() == []
 
 
 # --- workers that are lost ---
 
 LOST = {
     "before the decision": "airflow_crew_provider.review.decision.Decision.decide",
-    "when the rooms have the decision": "airflow_crew_provider.run.record.RunRecord.answer",
+    "when the record has no decision yet": "airflow_crew_provider.run.record.RunRecord.answer",
     "when the answer is stored": "airflow_crew_provider.resume.sending.Resuming.send_once",
     "when the answer is sent": "airflow_crew_provider.run.record.RunRecord.send",
 }
@@ -467,6 +472,93 @@ def test_a_lost_worker_loses_no_answer_and_sends_none_twice(
     assert task.result["output"] == "Printed."
     assert [approved for _, approved in crew.decided()] == ([True] if option == "approve" else [False, True])
     assert len(task.decisions) == len(crew.decided())
+
+
+WRITES = 14  # of a task that asks twice: most of them before a request, a form or a pause
+
+
+@dataclass
+class Journal:
+    """The writes of a task's record, and what else the task does, in order; `dies_at` is the write that kills it."""
+
+    did: list[str] = field(default_factory=list)
+    dies_at: tuple[str, int] | None = None
+
+    def begin(self, monkeypatch: pytest.MonkeyPatch) -> Journal:
+        variables = airflow_variables.Variable
+        monkeypatch.setattr(variables, "set", self._recorded(variables.set))
+        for name in ("send_kickoff", "send_resume"):
+            monkeypatch.setattr(CrewHook, name, self._noted("POST", getattr(CrewHook, name)))
+        monkeypatch.setattr(Poller, "poll", self._noted("poll", Poller.poll))
+        monkeypatch.setattr(Poller, "poll_once", self._noted("poll", Poller.poll_once))
+        monkeypatch.setattr(airflow_form, "ask", self._noted("form", airflow_form.ask))
+        monkeypatch.setattr(airflow_form, "park", self._noted("park", airflow_form.park))
+        monkeypatch.setattr(Defer, "do", self._noted("deferral", Defer.do))
+        return self
+
+    def _noted(self, what: str, call: Any) -> Any:
+        def noted(*given: Any, **named: Any) -> Any:
+            self.did.append(what)
+            return call(*given, **named)
+
+        return noted
+
+    def _recorded(self, call: Any) -> Any:
+        def recorded(key: str, *given: Any, **named: Any) -> None:
+            is_record = key.startswith("crew_task__") and not key.endswith("__readable")
+            self.did += ["write"] * is_record
+            dies = self.dies_at if is_record and self.dies_at and self.did.count("write") == self.dies_at[1] else None
+            if dies == ("before", self.did.count("write")):
+                raise KeyboardInterrupt
+            call(key, *given, **named)
+            if dies:
+                raise KeyboardInterrupt
+
+        return recorded
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A43")
+def test_a_task_writes_its_record_once_before_whatever_it_does(
+    crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal().begin(monkeypatch)
+    task = Task(forms).start()
+    for answer in ("revise", "approve"):
+        journal.did.append("answer")
+        task.answer(answer, "Shorter.")
+    assert task.result["output"] == "Printed."
+    twice = [number for number, pair in enumerate(pairwise(journal.did)) if pair == ("write", "write")]
+    assert all(journal.did[number - 1] == "POST" for number in twice), " ".join(journal.did)
+    assert journal.did.count("write") == WRITES, " ".join(journal.did)
+
+
+@one_task
+@needs_parking
+@pytest.mark.waits
+@pytest.mark.row("A43")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("number", range(1, 1 + WRITES))
+def test_a_worker_that_dies_at_any_write_loses_no_answer_and_sends_none_twice(
+    crew: Crew, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, number: int, when: str
+) -> None:
+    connect(crew.url, token=crew.token, idempotency_keys=True)
+    Journal(dies_at=(when, number)).begin(monkeypatch)
+    task, answers = Task(forms), iter(["revise", "approve"])
+    go_on = task.start
+    while task.result is None:
+        try:
+            go_on()
+        except KeyboardInterrupt:
+            go_on = task.retry
+            continue
+        if task.result is None:
+            event = task.event(next(answers), "Shorter.")
+            go_on = partial(task.resume, event)
+    assert task.result["output"] == "Printed."
+    assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
+    assert [each["is_approve"] for each in task.decisions] == [False, True]
 
 
 @one_task
@@ -499,14 +591,15 @@ def test_a_clear_stops_the_execution_and_starts_another(crew: Crew, forms: Forms
     task = Task(forms).start().answer("revise", "Shorter.").clear()
     assert [each["state"] for each in crew.executions] == ["error", "pending"]  # that is how a stopped one reads
     assert task.form.params["question_number"]["value"] == 3
-    assert task.decisions == []
+    first, second = (each["execution_id"] for each in crew.executions)
+    assert [each["execution_id"] for each in task.decisions] == [first]
     for number in (1, 2):  # a page that was open before the clear
         task.answer("approve", question_number=number)
         assert "was not accepted because it does not fit the form" in task.form.body
     assert [each["decided_at"] for each in crew.executions[1]["rounds"]] == [None]
     task.answer("approve")
-    assert [each["round"] for each in task.decisions] == [1]
-    assert task.result["kickoff_id"] == crew.executions[1]["execution_id"]
+    assert [(each["execution_id"], each["round"]) for each in task.decisions] == [(first, 1), (second, 1)]
+    assert task.result["kickoff_id"] == second
 
 
 @one_task
@@ -519,7 +612,7 @@ def test_a_clear_stops_the_execution_under_the_id_that_a_resume_gave_it(
     server.on("GET /status/k-1", asks).on("GET /status/k-3", asks).on("GET /status/k-2", SPEC.running)
     server.on("POST /resume", {**SPEC.resumed, "kickoff_id": "k-2"}).on("POST /stop/k-2", {"status": "stopped"})
     task = Task(forms).start()
-    task.lost_in(monkeypatch, "airflow_crew_provider.operators.run.CrewRunOperator.trigger_of", task.event("approve"))
+    task.lost_in(monkeypatch, "airflow_crew_provider.task.waiting.Wait.go_on", task.event("approve"))
     task.clear()
     assert [len(server.sent(f"POST /stop/{each}")) for each in ("k-1", "k-2")] == [0, 1]
     assert len(server.sent("POST /kickoff")) == 2
@@ -528,7 +621,10 @@ def test_a_clear_stops_the_execution_under_the_id_that_a_resume_gave_it(
 
 @one_task
 @needs_parking
-def test_a_retry_after_a_failed_execution_starts_another(connect: Connect, tmp_path: Path, forms: Forms) -> None:
+@pytest.mark.row("A43")
+def test_a_retry_after_a_failed_execution_starts_another_and_keeps_the_decisions(
+    connect: Connect, tmp_path: Path, forms: Forms
+) -> None:
     for crew in serving(connect, tmp_path, DRAFT, {**LAST, "error": "ValueError: no ink"}):
         task = Task(forms, retry_from="start").start()
         with pytest.raises(AirflowException, match="no ink"):
@@ -536,6 +632,26 @@ def test_a_retry_after_a_failed_execution_starts_another(connect: Connect, tmp_p
         task.retry()
         assert task.form.params["question_number"]["value"] == 2
         assert [each["state"] for each in crew.executions] == ["error", "pending"]
+        [before] = task.decisions
+        assert (before["taken"], before["execution_id"]) == (True, crew.executions[0]["execution_id"])
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A43")
+def test_a_try_that_starts_nothing_keeps_the_decisions_too(server: FaultServer, forms: Forms) -> None:
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"}, Reply(status=429))
+    server.on("GET /status/k-1", lambda _: SPEC.failed if server.sent("POST /resume") else asks)
+    server.on("POST /resume", SPEC.resumed)
+    task = Task(forms, retry_from="start").start()
+    with pytest.raises(CrewTryFailed, match="k-1 failed"):
+        task.answer("approve")
+    before = task.decisions
+    assert [each["taken"] for each in before] == [True]
+    with pytest.raises(CrewTryFailed, match="429"):
+        task.retry()
+    assert task.decisions == before
 
 
 # --- time ---

@@ -9,7 +9,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from airflow_crew_provider.models import output_sha256
-from airflow_crew_provider.review.drafts import (
+from airflow_crew_provider.questions import Terms
+from airflow_crew_provider.questions.drafts import (
     MOST_PASSAGES,
     SHOWN_CHARACTERS,
     SHOWN_DIFFERENCE,
@@ -36,6 +37,30 @@ def seen(markdown: str) -> str:
     """Return the text that a browser would show, code included."""
     leaves = [each for token in READER.parse(markdown) for each in (token.children or [token])]
     return "\n".join(each.content for each in leaves if each.content)
+
+
+@pytest.mark.row("S83")
+@pytest.mark.parametrize(
+    "name", ["a b.png", "[x](https://evil.example)", "`](https://evil.example) `", "<b>.md", "![x](y)"]
+)
+@pytest.mark.parametrize(
+    "url",
+    ["https://crew.example/file?id=1&name=a", "", "https://x/a) ![b](https://evil.example/b", "javascript:alert(1)"],
+)
+def test_files_of_a_draft_are_named_and_lead_to_the_service_alone(name: str, url: str) -> None:
+    file = {"name": name, "version": 1, "size": 12_462, "url": url}
+    body = question(pending={"files": [file, {**file, "name": "b"}]}).body
+    assert body.count("(12.2 KiB)") == 2
+    links = [
+        child.attrGet("href")
+        for token in READER.parse(body)
+        for child in token.children or ()
+        if child.type == "link_open"
+    ]
+    assert links == ([url, url] if url.endswith("name=a") else [])
+    words = seen(body).replace("\N{WORD JOINER}", "").replace("`", "'")
+    assert all(word in words for word in name.replace("`", "'").split())
+    assert kinds(body).isdisjoint({"html_inline", "html_block", "image"})
 
 
 HOSTILE = [
@@ -178,7 +203,7 @@ def test_after_an_approved_gate_the_next_one_says_so() -> None:
     ],
 )
 def test_the_page_says_what_happens_at_the_deadline(policy: Any, sentence: str) -> None:
-    body = question(until=datetime(2026, 11, 20, 12, tzinfo=UTC), on_timeout=policy).body
+    body = question(until=datetime(2026, 11, 20, 12, tzinfo=UTC), terms=Terms(on_timeout=policy)).body
     assert "No answer by 2026-11-20 12:00 UTC" in body
     assert sentence in body
 
@@ -193,8 +218,8 @@ def test_the_page_announces_a_revision_at_the_deadline_only_if_it_would_be_sent(
     pending: Any, round_number: int, is_sent: bool
 ) -> None:
     rounds = {"round_number": round_number, "max_rounds": 3}
-    until, policy = datetime(2026, 11, 20, 12, tzinfo=UTC), {"revise": "Say less."}
-    body = question(pending=pending, until=until, on_timeout=policy, **rounds).body
+    until, terms = datetime(2026, 11, 20, 12, tzinfo=UTC), Terms(on_timeout={"revise": "Say less."})
+    body = question(pending=pending, until=until, terms=terms, **rounds).body
     assert ("> Say less." in body) is is_sent
     assert ("UTC: this task fails and the execution stays paused." in body) is not is_sent
 

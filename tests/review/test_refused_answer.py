@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_crew_provider.questions.drafts import JOINER, code, parted
 from airflow_crew_provider.review.answer import notice, problem_with
-from airflow_crew_provider.review.drafts import JOINER, code, parted
 
 OPTIONS, FIELDS = ("Approve", "Revise"), ("human_feedback", "more")
 NO_WORDS = "it requests a revision without saying what to change"

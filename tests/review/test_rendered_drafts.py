@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.review.drafts import JOINER, inert
+from airflow_crew_provider.questions.drafts import JOINER, inert
 from airflow_crew_provider.review.form import ReviewForm
 from scripts.stack.waiting import PATIENCE
 from tests.browsers import browser_or_skip

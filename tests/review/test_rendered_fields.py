@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -81,3 +83,33 @@ def test_a57_the_tasks_work_as_with_plain_records(context: dict[str, Any], super
     parked(lambda: review.execute(context))
     assert SECRET.strip() in supervisor.asked[0].body
     assert isinstance(review.pending, RenderedRecord)
+
+
+ANSWERED = {"responded_at": datetime(2026, 11, 20, 12, tzinfo=UTC), "responded_by_user": {"id": "7", "name": "Ann Lee"}}
+
+
+@pytest.mark.parametrize("name", ["a review", "a Flow's question", "a usage approval"])
+def test_a57_what_listeners_such_as_openlineages_report_has_no_text_of_anybody(
+    context: dict[str, Any], supervisor: Supervisor, name: str
+) -> None:
+    utils = pytest.importorskip("airflow.providers.openlineage.utils.utils", reason="needs OpenLineage's provider")
+
+    def told(operator: Any) -> str:
+        return json.dumps(dict(utils.TaskInfo(operator)), default=str)
+
+    more = {"question": SECRET, "outcomes": [SECRET, "no"]} if name == "a Flow's question" else {}
+    if name != "a usage approval":
+        made: Any = CrewReviewOperator(task_id="t", pending={**DRAFT, **more}, allow_edit=True, assigned_users=["ann"])
+        given = {"human_feedback": SECRET} if more else {"human_feedback": SECRET, "edited_draft": SECRET}
+        answer = {**ANSWERED, "chosen_options": [SECRET if more else "revise"], "params_input": given}
+    else:
+        made = CrewUsageApprovalOperator(task_id="t", completed=DONE, max_total_tokens=1)
+        answer = {**ANSWERED, "chosen_options": ["approve"], "params_input": {}}
+    made.render_template_fields(context)
+    asked = copy.copy(made)
+    kept = parked(lambda: asked.execute(context))
+    assert supervisor.asked[0].body
+    made.execute_complete(context, answer, **kept)
+    for operator in (asked, made):
+        said = told(operator)
+        assert [each for each in (SECRET.strip(), "Ann Lee") if each in said] == []

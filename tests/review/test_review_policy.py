@@ -18,6 +18,7 @@ from airflow_crew_provider.review.people import (
     response_time,
     reviewers,
     tool_policy,
+    two_words,
 )
 
 REVISE = {"revise": "Shorter."}
@@ -138,16 +139,16 @@ def test_a32_a_step_of_the_escalation_names_somebody() -> None:
 @pytest.mark.parametrize("options", [[], ["a"], ["a", "a"], ["a", "b", "c"]])
 def test_options_are_two_different_words(options: list[str]) -> None:
     with pytest.raises(ValueError, match=r"^options must be two different words: one to approve, one to revise$"):
-        refuse_foreign(options, {})
+        two_words(options)
 
 
 @pytest.mark.parametrize("name", ["defaults", "multiple"])
 def test_what_would_approve_by_accident_is_refused(name: str) -> None:
     with pytest.raises(ValueError) as error:
-        refuse_foreign(["a", "b"], {name: ["a"]})
+        refuse_foreign({name: ["a"]})
     assert str(error.value) == f"{name} cannot be given: use on_timeout to set what happens at the deadline"
     kwargs = {name: None, "other": 1}
-    refuse_foreign(["a", "b"], kwargs)
+    refuse_foreign(kwargs)
     assert kwargs == {"other": 1}
 
 

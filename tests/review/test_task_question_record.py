@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from airflow_stand_ins import Store
 
-from airflow_crew_provider.review.record import MOVES, QuestionRecord, State, StoredQuestion, question_of
+from airflow_crew_provider.api.answers import DraftId
+from airflow_crew_provider.review.question import Notify
+from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.store import TaskStateUnavailable
+from airflow_crew_provider.task.record import MOVES, QuestionState, StoredQuestion
+from airflow_crew_provider.task.store import TaskStateUnavailable, record_of
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 
-DRAFT, OTHER = ["e-1", "t-1", "hash"], ["e-1", "t-1", "other"]
+DRAFT, OTHER = DraftId("e-1", "t-1", "hash"), DraftId("e-1", "t-1", "other")
 NOON = "2026-11-20T12:00:00+00:00"
 ATTEMPT = {"try_number": 1, "max_tries": 2, "retries": 2, "clears": 0}
 
@@ -32,17 +35,26 @@ class Memory:
     def recall(self) -> Any:
         return json.loads(self.kept)
 
-    def keep(self, record: Any) -> None:
+    def change(self, record: Any, failed: Any) -> None:
         if self.broken:
-            raise TaskStateUnavailable("Airflow is away")
+            failed(TaskStateUnavailable("Airflow is away"))
+            return
         self.kept = json.dumps(record)
         self.history.append(record)
 
-    def forget(self) -> None:
-        self.kept = "{}"
 
-    def close(self, record: Any) -> None:
-        self.keep(record)
+def notified(record: QuestionRecord, notifiers: list[Any], context: Any) -> None:
+    if record.begin_to_notify():
+        Notify(notifiers, context).do(None)
+        record.mark_notified()
+
+
+def step_told(record: QuestionRecord, step: str, notifiers: list[Any], context: Any) -> bool:
+    is_due = record.begin_step(step)
+    if is_due:
+        Notify(notifiers, context).do(None)
+        record.mark_step(step)
+    return is_due
 
 
 @pytest.fixture
@@ -109,7 +121,7 @@ def timeless(memory: Memory) -> Any:
 
 def test_a_question_stays_open_for_its_draft_until_a_deadline_that_retries_keep(memory: Memory) -> None:
     tried(memory).mark_asked(DRAFT, NOON)
-    assert timeless(memory) == {**ATTEMPT, "draft": DRAFT, "until": NOON}
+    assert timeless(memory) == {**ATTEMPT, "draft": list(DRAFT), "until": NOON}
     retry = tried(memory, try_number=2)
     assert (retry.is_open_for(DRAFT), retry.is_open_for(OTHER), retry.until(DRAFT)) == (True, False, NOON)
     assert retry.cleared is False
@@ -124,7 +136,7 @@ def test_a_clear_keeps_an_open_question_and_its_answer_but_not_the_deadline(memo
     assert timeless(memory) == {
         **ATTEMPT,
         **{"try_number": 2, "max_tries": 3},
-        "draft": DRAFT,
+        "draft": list(DRAFT),
     }
 
 
@@ -132,7 +144,7 @@ def test_after_its_end_only_a_clear_asks_anew(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
     record.close()
-    assert timeless(memory) == {**ATTEMPT, "draft": DRAFT, "until": NOON, "over": True}
+    assert timeless(memory) == {**ATTEMPT, "draft": list(DRAFT), "until": NOON, "over": True}
     assert tried(memory, try_number=2).is_open_for(DRAFT) is True
     assert cleared(memory).is_open_for(DRAFT) is False
 
@@ -141,13 +153,13 @@ def test_people_are_notified_once(memory: Memory) -> None:
     told: list[Any] = []
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
-    record.notify([told.append, told.append], "context")
+    notified(record, [told.append, told.append], "context")
     assert told == ["context", "context"]
     assert [each.get("notified") for each in memory.history] == [None, "begun", "done"]
     retry = tried(memory, try_number=2)
-    retry.notify([told.append], "again")
+    notified(retry, [told.append], "again")
     retry.mark_asked(DRAFT, NOON)
-    retry.notify([told.append], "again")
+    notified(retry, [told.append], "again")
     assert len(told) == 2
 
 
@@ -166,10 +178,10 @@ def test_a_new_question_and_a_clear_notify_once_more(memory: Memory, by_clear: b
     told: list[Any] = []
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
-    record.notify([told.append], 1)
+    notified(record, [told.append], 1)
     later = cleared(memory) if by_clear else tried(memory, try_number=2)
     later.mark_asked(DRAFT, NOON, again=not by_clear)
-    later.notify([told.append], 2)
+    notified(later, [told.append], 2)
     assert told == [1, 2]
 
 
@@ -178,8 +190,8 @@ def test_a_try_that_dies_while_it_notifies_is_followed_by_one_more_attempt(memor
     tried(memory).mark_asked(DRAFT, NOON)
     for number in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            tried(memory, try_number=number).notify([killing(told)], number)
-    tried(memory, try_number=3).notify([killing(told)], 3)
+            notified(tried(memory, try_number=number), [killing(told)], number)
+    notified(tried(memory, try_number=3), [killing(told)], 3)
     assert told == [1, 2]
 
 
@@ -193,7 +205,7 @@ def test_a_notifier_that_fails_keeps_nobody_else_from_being_told(
 
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
-    record.notify([fails, told.append], "context")
+    notified(record, [fails, told.append], "context")
     assert told == ["context"]
     [line] = caplog.records
     assert (line.levelno, line.getMessage()) == (
@@ -220,30 +232,30 @@ def test_another_draft_has_its_own_deadline_and_its_own_people_told(memory: Memo
     told: list[Any] = []
     before = tried(memory)
     before.mark_asked(OTHER, NOON)
-    before.notify([told.append], "before")
+    notified(before, [told.append], "before")
     record = tried(memory)
     assert (record.until(DRAFT), record.until(OTHER)) == (None, NOON)
     assert record.since(DRAFT) > record.since(OTHER)
     record.mark_asked(DRAFT, None)
-    record.notify([told.append], "now")
+    notified(record, [told.append], "now")
     assert told == ["before", "now"]
 
 
 STANDS = {
-    State.NOTHING: StoredQuestion(),
-    State.IN_DOUBT: StoredQuestion(draft=DRAFT, doubt=True),
-    State.OPEN: StoredQuestion(draft=DRAFT),
-    State.OVER: StoredQuestion(draft=DRAFT, over=True),
+    QuestionState.NOTHING: StoredQuestion(),
+    QuestionState.IN_DOUBT: StoredQuestion(draft=DRAFT, doubt=True),
+    QuestionState.OPEN: StoredQuestion(draft=DRAFT),
+    QuestionState.OVER: StoredQuestion(draft=DRAFT, over=True),
 }
 
 
-@pytest.mark.parametrize("before", State)
-@pytest.mark.parametrize("move", MOVES)
-def test_a_move_that_is_not_drawn_is_refused(move: str, before: State) -> None:
-    question, drawn = STANDS[before], MOVES[move].get(before)
+@pytest.mark.parametrize("before", QuestionState)
+@pytest.mark.parametrize("move", MOVES[QuestionState])
+def test_a_move_that_is_not_drawn_is_refused(move: str, before: QuestionState) -> None:
+    question, drawn = STANDS[before], MOVES[QuestionState][move].get(before, ())
     assert question.state is before
     for after, new in STANDS.items():
-        if after is drawn:
+        if after in drawn:
             assert question.moved(move, new) is new
         else:
             with pytest.raises(RuntimeError, match=f"A question that is {before} cannot become {after} by {move}"):
@@ -262,12 +274,12 @@ def test_an_answer_that_airflow_brings_once_more_leaves_the_question_over(memory
 
 def test_what_is_not_known_is_not_stored_and_what_a_later_release_stores_is_left_out() -> None:
     assert StoredQuestion().to_json() == {}
-    later = {"draft": DRAFT, "since": NOON, "try_number": 1, "of_a_later_release": 1}
-    assert StoredQuestion.from_json(later).to_json() == {"draft": DRAFT, "since": NOON, "try_number": 1}
+    later = {"draft": list(DRAFT), "since": NOON, "try_number": 1, "of_a_later_release": 1}
+    assert StoredQuestion.from_json(later).to_json() == {"draft": list(DRAFT), "since": NOON, "try_number": 1}
 
 
 def test_a_draft_that_an_early_release_marked_as_rejected_stays_rejected() -> None:
-    kept = StoredQuestion.from_json({"draft": DRAFT, "rejected": True})
+    kept = StoredQuestion.from_json({"draft": list(DRAFT), "rejected": True})
     assert kept.rejected == [["e-1", "hash"]]
 
 
@@ -391,7 +403,7 @@ def test_a_second_look_stays_the_second_until_the_question_is_asked(memory: Memo
 def test_an_answer_from_before_the_question_is_told_apart(
     memory: Memory, draft: Any, minutes: int | None, is_later: bool
 ) -> None:
-    memory.keep({**ATTEMPT, "draft": DRAFT, "since": NOON})
+    memory.kept = json.dumps({**ATTEMPT, "draft": list(DRAFT), "since": NOON})
     answered = None if minutes is None else datetime.fromisoformat(NOON) + timedelta(minutes=minutes)
     assert tried(memory).began_after(draft, answered) is is_later
 
@@ -403,8 +415,8 @@ def test_people_of_each_step_are_told_once(memory: Memory) -> None:
     told: list[Any] = []
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
-    assert record.notify_step("one", [told.append, told.append], 1) is True
-    assert record.notify_step("two", [told.append], 2) is True
+    assert step_told(record, "one", [told.append, told.append], 1) is True
+    assert step_told(record, "two", [told.append], 2) is True
     assert [each.get("told") for each in memory.history] == [
         None,
         {"one": "begun"},
@@ -413,7 +425,7 @@ def test_people_of_each_step_are_told_once(memory: Memory) -> None:
         {"one": "done", "two": "done"},
     ]
     for step in ("one", "two"):
-        assert tried(memory, try_number=2).notify_step(step, [told.append], 3) is False
+        assert step_told(tried(memory, try_number=2), step, [told.append], 3) is False
     assert told == [1, 1, 2]
 
 
@@ -422,8 +434,8 @@ def test_a_try_that_dies_in_a_step_is_followed_by_one_more_attempt(memory: Memor
     tried(memory).mark_asked(DRAFT, NOON)
     for number in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            tried(memory, try_number=number).notify_step("one", [killing(told)], number)
-    assert tried(memory, try_number=3).notify_step("one", [killing(told)], 3) is False
+            step_told(tried(memory, try_number=number), "one", [killing(told)], number)
+    assert step_told(tried(memory, try_number=3), "one", [killing(told)], 3) is False
     assert told == [1, 2]
 
 
@@ -435,7 +447,7 @@ def test_a_later_question_keeps_which_drafts_were_rejected_and_sent_back(memory:
     record.mark_asked(DRAFT, NOON)
     record.reject_draft(DRAFT)
     record.mark_sent_back(OTHER)
-    assert memory.recall() == {**ATTEMPT, "rejected": [["e-1", "hash"]], "sent_back": OTHER}
+    assert memory.recall() == {**ATTEMPT, "rejected": [["e-1", "hash"]], "sent_back": list(OTHER)}
     record.mark_asked(["e-1", "t-1", "third"], NOON)
     after = cleared(memory)
     assert (after.was_rejected(DRAFT), after.was_rejected(OTHER), after.draft_sent_back) == (True, False, OTHER)
@@ -455,10 +467,14 @@ def test_a_question_that_is_forgotten_leaves_facts_about_drafts_and_no_attempt(m
 
 def test_the_record_is_kept_for_the_running_task_and_its_try(context: Any, a_memory: Any) -> None:
     context["ti"].try_number = 2
-    question_of(context, SimpleNamespace(retries=3)).mark_asked(DRAFT, NOON)
-    (kept,) = (json.loads(value) for value in a_memory.kept.values())
-    assert (kept["draft"], kept["try_number"], kept["retries"]) == (DRAFT, 2, 3)
-    assert question_of(context, SimpleNamespace(retries=3)).is_about(DRAFT) is True
+    stored, attempt = record_of(context), Attempt.of(context, SimpleNamespace(retries=3))
+    QuestionRecord.of(stored, attempt).mark_asked(DRAFT, NOON)
+    assert (a_memory.kept, QuestionRecord.of(stored, attempt).is_about(DRAFT)) == ({}, True)
+    stored.save()
+    (record,) = (json.loads(value) for value in a_memory.kept.values())
+    kept = record["parts"]["crew_review"]
+    assert (kept["draft"], kept["try_number"], kept["retries"]) == (list(DRAFT), 2, 3)
+    assert QuestionRecord.of(record_of(context), attempt).is_about(DRAFT) is True
 
 
 def test_a_record_that_cannot_be_read_fails_the_try(context: Any, a_state_store: None) -> None:
@@ -467,7 +483,7 @@ def test_a_record_that_cannot_be_read_fails_the_try(context: Any, a_state_store:
             raise RuntimeError("away")
 
     with pytest.raises(CrewTryFailed) as failure:
-        question_of({**context, "task_state_store": Broken()}, SimpleNamespace(retries=0))
+        QuestionRecord.of(record_of({**context, "task_state_store": Broken()}), Attempt())
     assert str(failure.value) == (
         "The stored state of this task could not be read (RuntimeError: away). Nobody was asked; any answer is kept"
     )

@@ -221,6 +221,18 @@ def test_a_retry_looks_for_the_answer_and_does_not_remove_it(
     assert approval().execute_complete(context, said("approve"), **looks.value.kwargs) == record()
 
 
+@pytest.mark.row("A41")
+@pytest.mark.parametrize("edited", [{"max_total_tokens": 9_000}, {"max_total_tokens": None, "max_cost": 9}], ids=str)
+def test_a_limit_that_is_raised_while_a_person_is_asked_does_not_decide(
+    context: Json, supervisor: Supervisor, kwargs: Json, edited: Json
+) -> None:
+    context["ti"].try_number, context["ti"].max_tries = 2, 2
+    with pytest.raises(TaskDeferred) as looks:
+        approval(on_unknown_usage="ignore", **edited).execute(context)
+    with pytest.raises(AirflowSkipException, match="Ann chose to reject"):
+        approval(**edited).execute_complete(context, said("reject"), **looks.value.kwargs)
+
+
 def test_a_notifier_that_fails_leaves_the_question_open(context: Json, supervisor: Supervisor) -> None:
     def fails(_: Any) -> None:
         raise OSError("no mail today")
@@ -311,10 +323,10 @@ def test_n30_a_costly_execution_of_the_service_is_a_question(
     context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
 ) -> None:
     record = completed_by("cheap")
+    assert approval(record, max_total_tokens=500_000, max_cost=1).execute(context) == record
     parked(lambda: approval(record, max_total_tokens=10, max_cost=0.5).execute(context))
     [question] = supervisor.asked
     assert question.subject == "A crew used 500,000 tokens and 1.0 USD; the limit is 10 tokens and 0.5 USD" + PLACE
-    assert approval(record, max_total_tokens=500_000, max_cost=1).execute(context) == record
 
 
 @pytest.mark.waits

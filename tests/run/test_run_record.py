@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api.answers import Draft
-from airflow_crew_provider.run.record import MOVES, RunRecord, State, StoredRun, bound_to
+from airflow_crew_provider.api.answers import DraftId
+from airflow_crew_provider.run.record import RunRecord, bound_to
+from airflow_crew_provider.stored_names import RUN_STATE
+from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.record import MOVES, RunState, StoredRun
+from airflow_crew_provider.task.store import UNOPENED
+from airflow_crew_provider.wait.outcomes import CrewTryFailed
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
 DRAFT, OTHER = ["e-1", "draft_task", "sha-1"], ["e-1", "draft_task", "sha-2"]
@@ -23,13 +28,11 @@ class Memory:
     def recall(self) -> dict[str, Any]:
         return self.kept
 
-    def keep(self, record: dict[str, Any]) -> None:
+    def change(self, record: dict[str, Any], failed: Any) -> None:
         self.kept = record
 
-    close = keep
-
-    def forget(self) -> None:
-        self.kept = {}
+    def part(self, name: str, plain: Any) -> Memory:
+        return self if name == RUN_STATE else Memory()
 
 
 @pytest.fixture
@@ -37,8 +40,12 @@ def memory() -> Memory:
     return Memory()
 
 
+def stored(memory: Memory, **attempt: Any) -> RunRecord:
+    return RunRecord(memory, Attempt(**attempt))
+
+
 def working(memory: Memory, now: float = 100.0) -> RunRecord:
-    record = RunRecord(memory)
+    record = stored(memory)
     record.begin("e-1", None, now=now)
     return record
 
@@ -61,8 +68,8 @@ def over(memory: Memory) -> RunRecord:
     return record
 
 
-STANDS = {State.NOTHING: RunRecord, State.WORKING: working, State.ASKING: asking}
-STANDS |= {State.ANSWERED: answered, State.OVER: over}
+STANDS = {RunState.NOTHING: stored, RunState.WORKING: working, RunState.ASKING: asking}
+STANDS |= {RunState.ANSWERED: answered, RunState.OVER: over}
 DO = {
     "begin": lambda record: record.begin("e-2", None, now=200.0),
     "again": lambda record: record.begin("e-1", None, now=200.0),
@@ -71,21 +78,21 @@ DO = {
     "send": lambda record: record.send(SAID, now=200.0),
     "finish": lambda record: record.finish(),
 }
-NEVER = {("again", State.NOTHING)}  # another execution's
+NEVER = {("again", RunState.NOTHING)}  # another execution's
 
 
 @pytest.mark.parametrize(("move", "state"), [each for each in itertools.product(DO, STANDS) if each not in NEVER])
-def test_a_move_leads_where_the_table_says_or_is_refused(memory: Memory, move: str, state: State) -> None:
+def test_a_move_leads_where_the_table_says_or_is_refused(memory: Memory, move: str, state: RunState) -> None:
     record = STANDS[state](memory)
     assert record.kept.state is state
-    before, then = dict(memory.kept), MOVES[move].get(state)
+    before, then = dict(memory.kept), MOVES[RunState][move].get(state)
     if then is None:
         with pytest.raises((RuntimeError, AssertionError, ValueError)):
             DO[move](record)
         assert memory.kept == before
         return
     DO[move](record)
-    assert RunRecord(memory).kept.state is then
+    assert stored(memory).kept.state in then
 
 
 def test_the_time_of_people_is_not_the_crews(memory: Memory) -> None:
@@ -97,7 +104,7 @@ def test_the_time_of_people_is_not_the_crews(memory: Memory) -> None:
     record.send(SAID, now=10_000.0)
     assert record.deadline(60.0) == 10_050.0
     assert record.deadline(None) is None
-    again = RunRecord(memory)
+    again = stored(memory)
     again.begin("e-1", None, now=20_000.0)  # a later try has all the time again
     assert again.deadline(60.0) == 20_060.0
 
@@ -139,9 +146,9 @@ def test_the_decisions_have_numbers_and_no_drafts_and_say_what_became_of_them(me
 
 def test_an_answer_that_was_not_taken_leaves_the_old_pause_and_the_id(memory: Memory) -> None:
     record = answered(memory)
-    pause = AnsweredDraft(Draft(*DRAFT), 170.0)
+    pause = AnsweredDraft(DraftId(*DRAFT), 170.0)
     record.send(SAID, now=120.0, kickoff_id="e-2", inbox={"registration": "r"}, answered=pause)
-    assert (RunRecord(memory).answered, record.kept.kickoff_id, record.kept.inbox) == (
+    assert (stored(memory).answered, record.kept.kickoff_id, record.kept.inbox) == (
         pause,
         "e-2",
         {"registration": "r"},
@@ -152,12 +159,39 @@ def test_an_answer_that_was_not_taken_leaves_the_old_pause_and_the_id(memory: Me
     assert (record.answered, record.kept.kickoff_id) == (pause, "e-2")
 
 
-def test_another_execution_begins_with_nothing_but_the_number_of_forms(memory: Memory) -> None:
+@pytest.mark.row("A43")
+def test_another_execution_begins_with_the_decisions_and_the_number_of_forms(memory: Memory) -> None:
     record = answered(memory)
+    decisions = record.kept.decisions
     record.begin("e-2", {"registration": "r"}, now=500.0)
-    assert record.kept == StoredRun("e-2", "e-2", {"registration": "r"}, since=500.0, earlier=1)
+    attempt, inbox = Attempt().as_dict(), {"registration": "r"}
+    assert record.kept == StoredRun("e-2", "e-2", attempt, inbox, since=500.0, decisions=decisions, earlier=1)
     record.ask(DRAFT, now=510.0)
     assert (record.kept.number, record.kept.form) == (1, 2)
+
+
+@pytest.mark.row("A43")
+def test_the_decisions_of_a_deleted_run_are_not_this_runs(memory: Memory) -> None:
+    first = stored(memory, run_started=1.0, run_after=1.0, try_number=2)
+    first.begin("e-1", None, now=100.0)
+    first.ask(DRAFT, now=110.0)
+    first.answer(REVIEW)
+    another = stored(memory, run_started=9.0, run_after=9.0)
+    another.begin("e-2", None, now=500.0)
+    assert another.kept.decisions == []
+
+
+@pytest.mark.row("A47")
+def test_texts_that_cannot_be_opened_end_a_retry_and_no_clear(memory: Memory) -> None:
+    answered(memory)
+    texts = ("review", "decisions")
+    memory.kept = {name: value for name, value in memory.kept.items() if name not in texts} | {UNOPENED: "no key"}
+    again = stored(memory)
+    assert (again.kept.kickoff_id, again.kept.state) == ("e-1", RunState.ANSWERED)
+    with pytest.raises(CrewTryFailed, match=r"no key\. A retry of this task reattaches"):
+        again.begin("e-1", None, now=500.0)
+    again.begin("e-2", None, now=500.0)
+    again.ask(DRAFT, now=510.0)
 
 
 def test_what_a_later_release_stores_is_left_out() -> None:

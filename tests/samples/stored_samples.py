@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_crew_provider import __version__
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewRateLimited, to_json
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
@@ -22,7 +23,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickof
 from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.stored_names import KICKOFF_STATE
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.store import VariableStore
+from airflow_crew_provider.task.store import TaskRecord
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.watch import KINDS, Outcome, Watch
 
@@ -44,6 +45,9 @@ class Kept:
         return self.record
 
     def keep(self, record: Json) -> None:
+        self.record = record
+
+    def change(self, record: Json, failed: Any) -> None:
         self.record = record
 
     def forget(self) -> None:
@@ -88,12 +92,12 @@ def _posts() -> dict[str, list[Json]]:
     _post(intended).intend(SENDER, added={"airflow": IDENTITY})
     post = _post(registered)
     post.intend(SENDER)
-    post.mark_registered({"id": "r", "at": 1.0})
+    post.mark(inbox={"id": "r", "at": 1.0})
     post = _post(started)
     post.intend(SENDER, added={"airflow": IDENTITY})
     post.record_id("k-1", "/view?id=k-1")
-    post.mark_unknown_since(2.0)
-    post.mark_over_budget("500 tokens")
+    post.mark(unknown_since=2.0)
+    post.mark(over_budget="500 tokens")
     cleared = Kept(started.record)
     _post(cleared, try_number=2, max_tries=3, clears=1)
     for number in (1, 2):
@@ -120,15 +124,15 @@ def _memories() -> Json:
 
 
 def _reviews() -> dict[str, Json]:
-    draft, other, until = ["e-1", "t-1", "hash"], ["e-1", "t-1", "other"], "2026-11-20T12:00:00+00:00"
+    draft, other, until = DraftId("e-1", "t-1", "hash"), DraftId("e-1", "t-1", "other"), "2026-11-20T12:00:00+00:00"
     in_doubt, sent_back, opened = Kept(), Kept(), Kept()
     QuestionRecord(in_doubt, Attempt(**ATTEMPT)).mark_asking(draft, until, "attempt-1")
     QuestionRecord(sent_back, Attempt(**ATTEMPT)).mark_sent_back(other)
     question = QuestionRecord(opened, Attempt(**ATTEMPT))
     question.reject_draft(other)
     question.mark_asked(draft, until, {"approvals": 2}, by="attempt-1", at=datetime(2026, 11, 20, 10, tzinfo=UTC))
-    question.notify([], {})
-    question.notify_step("after 1 h", [], {})
+    question.mark_notified()
+    question.mark_step("after 1 h")
     question.add_approval({"id": "ann"})
     question.mark_looking({"output": "a draft"}, once_more=True)
     over = Kept(opened.record)
@@ -169,7 +173,7 @@ def _kickoffs() -> list[Json]:
     _post(kept, named, run_started=None, run_after=None).intend(SENDER, added={"airflow": IDENTITY})
     record = {name: value for name, value in kept.record.items() if name not in SENDER.as_dict()}
     body = endpoints.kickoff(replace(request, meta={**arguments["meta"], "airflow": IDENTITY})).body
-    variable = VariableStore(IDENTITY, KICKOFF_STATE).key
+    variable = TaskRecord(IDENTITY).part(KICKOFF_STATE, None).earlier_key
     return [{"arguments": arguments, "record": record, "body": body, "variable": variable}]
 
 

@@ -19,11 +19,10 @@ from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.messages import InboxMessages
 from airflow_crew_provider.inbox.rows import FlowQuestions, FlowRun, RegisteredTask
-from airflow_crew_provider.kickoff import post_record
-from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, StoredPost
+from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord
 from airflow_crew_provider.models import ExecutionState
-from airflow_crew_provider.review.record import State, StoredQuestion
 from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.record import PostState, QuestionState, StoredPost, StoredQuestion
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.watch import Outcome, Watch
 
@@ -87,7 +86,7 @@ def test_a8_what_a_task_of_an_earlier_release_remembers_is_still_understood(samp
 @pytest.mark.row("A8")
 @pytest.mark.parametrize("sample", samples("posts"))
 def test_a8_what_an_earlier_release_recorded_of_a_post_is_still_read(sample: dict[str, Any]) -> None:
-    assert list(sample) == sorted(post_record.State)
+    assert list(sample) == sorted(PostState)
     for state, records in sample.items():
         for record in records:
             post = StoredPost.from_json(record)
@@ -107,7 +106,7 @@ def test_a8_what_a_review_of_an_earlier_release_remembers_is_still_read(sample: 
 @pytest.mark.row("A8")
 def test_a8_a_rejection_that_a_development_version_of_0_2_0_recorded_names_the_draft_that_was_shown() -> None:
     question = StoredQuestion.from_json({"draft": ["e-1", "t-1", "hash"], "rejected": True, "try_number": 1})
-    assert (question.state, question.rejected) == (State.OPEN, [["e-1", "hash"]])
+    assert (question.state, question.rejected) == (QuestionState.OPEN, [["e-1", "hash"]])
 
 
 @pytest.mark.row("A8", "A24")

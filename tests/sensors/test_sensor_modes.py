@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,7 +25,7 @@ from simulated_airflow import TaskRun, run, tell_states
 
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait import outcomes, watch
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import PATIENCE
 
@@ -172,8 +173,10 @@ def test_a6_a_sensor_that_times_out_reports_the_fate_of_the_execution(
 @modes
 @pytest.mark.parametrize("answer", [404, 405, Reply(status=400, body={"detail": "Cannot stop execution"}), 500])
 def test_a6_a_stop_that_the_service_cannot_do_is_said(
-    server: FaultServer, dialect: Dialect, mode: str, answer: Any
+    server: FaultServer, dialect: Dialect, mode: str, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(watch, "FORGIVEN", 0.0)
+    monkeypatch.setattr(watch, "LEAST_FAILURES", 1)
     server.on(POLL, dialect.running).on("POST /stop/k-1", answer)
     with pytest.raises(AirflowSensorTimeout, match="could not be stopped"):
         end_of(sensor(mode, timeout=0.2, cancel_on_timeout=True))
@@ -293,9 +296,15 @@ def test_a22_a_recreated_run_does_not_take_over_the_deadline_of_the_deleted_one(
     again = TaskRun("wait", store=task_run.store, run_after=task_run.run_after)
     if recreated:
         again.run_after = again.run_after + timedelta(hours=1)
-    before = operator._recalled(task_run.context())
-    later = sensor("reschedule", timeout=600)._recalled(again.context())
-    assert (later.deadline == before.deadline) is not recreated
+    before = deadline_on_record(variables)
+    with pytest.raises(AirflowRescheduleException):
+        sensor("reschedule", timeout=600).execute(again.context())
+    assert (deadline_on_record(variables) == before) is not recreated
+
+
+def deadline_on_record(variables: Any) -> float:
+    [record] = [value for key, value in variables.kept.items() if key.startswith("crew_task__")]
+    return float(json.loads(record)["parts"]["crew_watch"]["deadline"])
 
 
 # --- a user ends or clears the wait while a worker polls ---------------------------------------------------------

@@ -133,7 +133,7 @@ class Command:
                 self.process = ForkedCommand(words, folder, log.fileno(), given, files)
         eventually(lambda: "startup complete" in self.log.read_text() or self.process.poll(), "the start")
         assert self.process.poll() is None, self.log.read_text()
-        self.url = self.log.read_text().split(" at ", 1)[1].split(";", 1)[0]
+        self.url = self.log.read_text().split(" dialect) at ", 1)[1].split(";", 1)[0]
 
     def client(self, token: str, crew: str = "") -> Client:
         """Return a client of the one crew, or of the first of several; or of that of a name."""

@@ -14,7 +14,8 @@ import pytest
 import requests
 from crew_client import GATED, Client, Command, Serve
 
-from crew_service.cli import main
+from crew_service.cli import _parser, main
+from crew_service.options import crews_of
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
@@ -26,7 +27,7 @@ def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Calla
     token = service.process.stdout.readline().strip()
     assert len(token) >= 16
     assert token.split() == [token]
-    inputs = {"inputs": ["topic", "review"], "required": ["topic"], "continues": True}
+    inputs = {"inputs": ["topic", "review"], "required": ["topic"], "continues": True, "files": []}
     assert Client(service.url, token).get("/inputs").json() == inputs
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(PATIENCE) == 0
@@ -55,7 +56,7 @@ def test_s39_no_secret_stands_in_the_environment_or_on_the_command_line_of_a_ser
 
 def test_a_token_of_the_environment_is_taken_and_not_printed(command: Callable[..., Command]) -> None:
     service = command(
-        "--user-token", "ann=ann-token", environment={"CREW_SERVICE_TOKEN": "from-the-environment"}, fresh=True
+        "--user-token", "ann=ann-token", environment={"CREW_SERVICE_TOKEN": "from-the-environment\n"}, fresh=True
     )
     for token in ("from-the-environment", "ann-token"):
         assert Client(service.url, token).get("/inputs").status_code == 200
@@ -155,7 +156,7 @@ def test_an_unusable_port_or_database_is_reported_in_one_sentence(
             (["--port", port, "--db", "other.db"], f"Cannot listen on 127.0.0.1:{port}"),
             (["--port", "0"], "'crew-service.db' is in use by another crew service"),
             (["--port", "0", "--db", "absent/x.db"], "'absent/x.db' cannot be used"),
-            (["--port", "0", "--db", "other.db", "--token", "a b"], "A token must be printable ASCII"),
+            (["--port", "0", "--db", "other.db", "--token", "a b"], "The token of --token must be printable ASCII"),
         ):
             assert main(["serve", *options]) == 2
             (sentence,) = capsys.readouterr().err.splitlines()
@@ -301,3 +302,47 @@ def test_a_database_url_that_cannot_be_used_is_told_in_one_line_without_its_pass
     assert sentence.startswith(f"The database '{url[:10]}")
     assert sentence.endswith(".")
     assert "s3cr" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "named"),
+    [
+        (["--token", "a b-of-ann"], {}, "The token of --token"),
+        ([], {"CREW_SERVICE_TOKEN": "ü-of-ann"}, "The token in CREW_SERVICE_TOKEN"),
+        (["--user-token", "ann=a b-of-ann"], {}, "The token of 'ann' in --user-token"),
+        ([], {"CREW_SERVICE_USER_TOKENS": "ann=a b-of-ann"}, "The token of 'ann' in CREW_SERVICE_USER_TOKENS"),
+        (["--crew", "a=demo", "--crew-token", "a=a b-of-ann"], {}, "The token of --crew-token a"),
+    ],
+    ids=["token", "variable", "user", "users of the variable", "crew"],
+)
+def test_a_token_that_cannot_be_sent_is_named_and_not_shown(
+    options: list[str], variables: dict[str, str], named: str, tmp_path: Path
+) -> None:
+    refused = Command.refused(tmp_path, *options, environment=variables)
+    assert refused.returncode == 2
+    assert f"{named} must be printable ASCII" in refused.stderr
+    assert "of-ann" not in refused.stderr
+
+
+def test_a_tilde_in_a_target_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "crew.json").write_text(json.dumps(GATED))
+    arguments = _parser().parse_args(["serve", "--crew", "gated=~/crew.json"])
+    assert list(crews_of(arguments)) == ["gated"]
+
+
+def test_an_untested_uvicorn_is_refused_unless_connections_may_be_unbounded(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "uvicorn-99.0.dist-info").mkdir()
+    (tmp_path / "uvicorn-99.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: uvicorn\nVersion: 99.0\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path), "CREW_SERVICE_TOKEN": "a-token-for-tests-only"}
+    refused = Command.refused(tmp_path, environment=environment)
+    assert refused.returncode == 2
+    (sentence,) = refused.stderr.splitlines()
+    assert sentence.startswith("uvicorn 99.0 is installed, but connections are limited only with uvicorn")
+    assert sentence.endswith("; install that, or add --unbounded-connections.")
+    service = command("--unbounded-connections", environment=environment)
+    assert service.client("a-token-for-tests-only").get("/inputs").ok

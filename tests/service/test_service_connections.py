@@ -258,6 +258,25 @@ def test_s17_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get
         assert tracemalloc.get_traced_memory()[1] < 30 * MIB
 
 
+@pytest.mark.row("S36")
+def test_s36_a_user_who_reads_large_answers_slowly_holds_up_no_other(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crew_service.http.unsent.UNSENT_BYTES", 8 * MIB)
+    monkeypatch.setattr("crew_service.http.unsent.READ_SECONDS", 1000.0)  # nobody is disconnected
+    client = serve({"tasks": [{"id": "t", "output": "x" * 2 * MIB}]}, user_tokens=[("ann", "anns-token-0123456789")])
+    ann = client.holding("anns-token-0123456789")
+    kickoff_id = ann.kickoff()
+    ann.until(kickoff_id, "completed")
+    slow = f"GET /status/{kickoff_id} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\n\r\n".encode()
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(unread(client.url, slow)) for _ in range(8)]
+        eventually(lambda: sum(bool(select.select([each], [], [], 0)[0]) for each in connections) > 4, "full memory")
+        for _ in range(3):
+            assert client.get("/executions").ok
+            assert len(client.get(f"/status/{kickoff_id}").content) > 2 * MIB
+
+
 UNREAD = {
     "a large answer": b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n" * 4,
     "the document": b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200,

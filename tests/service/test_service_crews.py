@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import requests
 from crew_client import PLAIN, Client, Command, Receiver, eventually
+from stand_in_crew import StandInCrew
 
 from crew_service.cli import main
+from crew_service.engine.crew import Crew
 from crew_service.http import login_limit
 from scripts.stack.waiting import PATIENCE
 
@@ -38,6 +40,10 @@ FIGURES_OF_BRIEF = {
     *(line.replace("report", "brief") for line in FIGURES_OF_REPORT if "state=" not in line),
 }
 CREWS = ("--crew", "report=report.json", "--crew", "brief=brief.json")
+
+
+def test_the_stand_in_of_tests_has_every_member_of_a_crew() -> None:
+    assert {name for name in vars(Crew) if not name.startswith("_")} <= set(dir(StandInCrew))
 
 
 @pytest.fixture

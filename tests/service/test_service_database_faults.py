@@ -120,6 +120,25 @@ def test_s8_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
     assert len(troubled_lines(service)) < 6
 
 
+@pytest.mark.row("S77")
+def test_an_upload_to_a_full_disk_is_no_file_and_may_be_repeated(
+    start: Callable[..., Command], small_disk: Path
+) -> None:
+    client = start(str(small_disk / "x.db")).client(TOKEN)
+
+    def upload(size: int) -> requests.Response:
+        return client.session.post(f"{client.url}/files", files={"file": ("a", b"x" * size)}, timeout=PATIENCE)
+
+    assert upload(100).status_code == 200
+    make_room = full(small_disk)
+    refused = eventually(lambda: None if (answer := upload(1_000_000)).ok else (answer,), "the 503")[0]
+    detail = "The database cannot be written to: the disk is full."
+    assert (refused.status_code, refused.json()["detail"]) == (503, detail)
+    make_room()
+    the_service_mends(client, [])
+    assert eventually(lambda: upload(1_000_000).status_code == 200, "room for a file")
+
+
 @pytest.mark.row("S8")
 @pytest.mark.parametrize("come_back", ["moved", "copied"])
 def test_s8_a_moved_database_file_is_reported(start: Callable[..., Command], tmp_path: Path, come_back: str) -> None:

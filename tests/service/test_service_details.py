@@ -28,8 +28,18 @@ pytestmark = pytest.mark.waits
 DIALECTS = pytest.mark.parametrize("dialect", ["spec", "live"])
 FIELDS = [
     *("execution_id", "kickoff_ids", "crew", "dialect", "state", "inputs", "meta", "created_at", "started_at"),
-    *("ended_at", "work_seconds", "usage", "continued_from", "chain_usage", "error", "output", "output_json"),
-    *("tasks", "rounds", "view", "left_out"),
+    *(
+        "ended_at",
+        "work_seconds",
+        "held_until",
+        "usage",
+        "continued_from",
+        "chain_usage",
+        "error",
+        "output",
+        "output_json",
+    ),
+    *("tasks", "rounds", "files", "view", "left_out"),
 ]
 ROUND_FIELDS = [
     *("number", "task_id", "asked_at", "question", "outcomes", "draft", "output_sha256", "decided_at"),

@@ -20,6 +20,7 @@ from crew_service.http.app import crew_app
 from crew_service.http.dialects import DIALECTS
 from crew_service.http.endpoints import Endpoint, table
 from crew_service.http.slots import Slots
+from crew_service.http.uploads import Uploads
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import Settings
 from scripts.stack.waiting import PATIENCE
@@ -48,7 +49,9 @@ class Served:
     def app(self, folder: Path) -> FastAPI:
         settings = Settings(token="a-token-of-20-letters", dialect=self.dialect, database=str(folder / "service.db"))
         dialect = DIALECTS[self.dialect]()
-        return crew_app(Process(settings, {ROOT: self.crew}, dialect).crews[ROOT], dialect, Slots())
+        process = Process(settings, {ROOT: self.crew}, dialect)
+        uploads = Uploads(process.files, seconds=settings.body_seconds, most_text=settings.max_body)
+        return crew_app(process.crews[ROOT], dialect, Slots(), uploads)
 
 
 SERVED = [Served(dialect, kind) for dialect in sorted(DIALECTS) for kind in KINDS]
@@ -63,7 +66,7 @@ def test_every_route_of_the_application_stands_in_the_table_or_is_a_page(served:
     )
     routes = {(method, route.path) for route in added for method in (route.methods or {"GET"}) - {"HEAD"}}
     pages = {(method, path) for method, path, _ in page.ROUTES} | {("GET", path) for path in swagger_ui.PATHS}
-    known = pages | {(endpoint.method, endpoint.path) for endpoint in served.endpoints}
+    known = pages | {(endpoint.method, endpoint.route) for endpoint in served.endpoints}
     assert routes - {("GET", "/openapi.json")} == known
 
 
@@ -84,7 +87,7 @@ def test_the_document_gives_every_operation_a_summary_a_tag_its_body_and_the_ref
         assert (documented["summary"], documented["tags"]) == (endpoint.summary, [endpoint.tag])
         codes = {"200", *map(str, endpoint.refusals)}
         assert set(documented["responses"]) == codes, endpoint.path
-        assert ("requestBody" in documented) == (endpoint.body is not None), endpoint.path
+        assert ("requestBody" in documented) == bool(endpoint.body or endpoint.form), endpoint.path
         assert {part["name"] for part in documented.get("parameters", ())} >= names_in(endpoint.path), endpoint.path
 
 
@@ -136,7 +139,7 @@ def tokens(client: Client) -> dict[str, str]:
 
 
 def ask(client: Client, endpoint: Endpoint) -> int:
-    path = endpoint.path.format(kickoff_id="x", request_id="x", id="x")
+    path = endpoint.path.format(kickoff_id="x", request_id="x", id="x", name="x")
     return client.session.request(endpoint.method, client.url + path, json={}, timeout=PATIENCE).status_code
 
 

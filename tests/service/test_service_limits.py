@@ -12,11 +12,12 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from crew_client import Client, Serve, an_hour_passes, eventually, figure
 from databases import put
+from stand_in_crew import StandInCrew
 from test_service_owners import Asking
 
 from crew_service.engine import runner
@@ -28,11 +29,9 @@ from crew_service.engine.crew import (
     Report,
     StepDone,
     TaskDone,
-    TaskInfo,
     TaskOutput,
     TaskStarted,
 )
-from crew_service.engine.file_inputs import FileInputs
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 from scripts.stack.waiting import FACTOR, PATIENCE
@@ -40,17 +39,13 @@ from scripts.stack.waiting import FACTOR, PATIENCE
 pytestmark = pytest.mark.waits
 
 
-class Unruly:
+class Unruly(StandInCrew):
     """Does what its input `behaviour` names."""
 
-    kind: Literal["crew", "flow"] = "crew"
-    isolation: Literal["inline", "process"] = "inline"
-    file_inputs = FileInputs({})
+    inputs = required = ("behaviour",)
 
     def __init__(self, **behaviours: Callable[[Job, Report], Any]) -> None:
         self.behaviours = behaviours
-        self.inputs = self.required = ["behaviour"]
-        self.tasks = [TaskInfo("only_task", "Agent")]
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
         report(TaskStarted("only_task", "Agent"))

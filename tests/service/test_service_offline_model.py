@@ -47,6 +47,31 @@ def test_each_text_gets_an_embedding(model: str) -> None:
     assert [(each["index"], len(each["embedding"])) for each in answer["data"]] == [(0, 1536), (1, 1536)]
 
 
+def test_what_it_does_not_have_and_cannot_read_is_an_error_in_openais_form(model: str) -> None:
+    asked = {
+        404: requests.post(f"{model}/images/generations", json={}, timeout=PATIENCE),
+        405: requests.get(f"{model}/chat/completions", timeout=PATIENCE),
+        400: requests.post(f"{model}/chat/completions", data=b"{", timeout=PATIENCE),
+    }
+    for body in ([], {}, {"messages": "x"}, {"messages": [1]}, {"messages": [{"role": "user"}], "tools": [1]}):
+        answer = requests.post(f"{model}/chat/completions", json=body, timeout=PATIENCE)
+        assert answer.status_code == 400, body
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+    for status, answer in asked.items():
+        assert (answer.status_code, set(answer.json()["error"])) == (status, {"message", "type", "param", "code"})
+
+
+def test_a_stream_has_the_pieces_of_the_answer(model: str) -> None:
+    body = {"messages": [{"role": "user", "content": "?"}], "stream": True, "stream_options": {"include_usage": True}}
+    answer = requests.post(f"{model}/chat/completions", json=body, timeout=PATIENCE)
+    *events, last = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    assert last == "[DONE]"
+    chunks = [json.loads(event) for event in events]
+    pieces = [each["choices"][0]["delta"].get("content", "") for each in chunks if each["choices"]]
+    assert "".join(pieces) == "An answer from the offline model."
+    assert chunks[-1]["usage"]["total_tokens"] > 0
+
+
 @pytest.mark.parametrize("content", [None, "{", '{"a": 1}', "[]"])
 def test_answers_that_cannot_be_read_are_named_in_one_sentence(
     content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -17,7 +17,13 @@ from crew_client import Serve
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection
 
+from crew_service.engine.files import Files
+from crew_service.engine.tool_rules import JournalOptions, ToolRule
+from crew_service.options import oldest_release
+from crew_service.scripted_crew import ScriptedCrew
+from crew_service.settings import FileLimits
 from crew_service.storage import claims, flow_states, journal, queries, schema
+from crew_service.storage import files as stored_files
 from crew_service.storage.database import Database, DatabaseUnusable
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S31")]
@@ -81,23 +87,29 @@ def test_s31_what_an_earlier_release_writes_is_counted_listed_in_its_order_and_t
     engine.dispose()
 
 
-def test_s31_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgresql: str) -> None:
+@pytest.mark.parametrize("rule", ["once", pytest.param("prepare", marks=pytest.mark.row("S57"))])
+def test_s31_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgresql: str, rule: str) -> None:
+    crew = ScriptedCrew(
+        {"tasks": [{"id": "buy", "steps": [{"tool": "add"}]}]}, JournalOptions((ToolRule("add", rule),))
+    )
+    oldest = {"once": schema.WITH_RULES, "prepare": schema.WITH_PREPARE}[rule]
+    assert oldest_release([crew]) == oldest
     with closing(Database(postgresql)) as database:
         register = "INSERT INTO processes (id, beat, host, started_at) VALUES ('old', 0, 'elsewhere', 0)"
         engine = create_engine(postgresql)
         with engine.begin() as connection:
             connection.execute(text(register))
         with pytest.raises(DatabaseUnusable, match="A service of an earlier release is using this database"):
-            Database(postgresql).keep_out_earlier_releases(schema.WITH_RULES)
+            Database(postgresql).keep_out_earlier_releases(oldest)
         with engine.begin() as connection:
             assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.OLDEST
             connection.execute(text("DELETE FROM processes"))
             claims.register(connection, "new", host="here", alone=False, now=0.0)
-        database.keep_out_earlier_releases(schema.WITH_RULES)
+        database.keep_out_earlier_releases(oldest)
         with engine.begin() as connection:
-            assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.WITH_RULES
+            assert connection.execute(text("SELECT oldest FROM releases")).scalar() == oldest
         engine.dispose()
-    assert schema.OLDEST < schema.WITH_RULES <= schema.newest()
+    assert schema.OLDEST < oldest <= schema.newest()
 
 
 def test_s31_what_an_earlier_release_finishes_leaves_no_journal(database: str) -> None:
@@ -147,6 +159,40 @@ def test_s31_a_flow_with_a_state_is_not_claimed_by_an_earlier_release(postgresql
         assert claims.claim_due(connection, "old", "", now=time.time() + 1, limit=2) == []
         assert claims.claim_due(connection, "new", "", now=time.time() + 3, limit=2) == [with_state]
     engine.dispose()
+
+
+@pytest.mark.row("S76")
+def test_s31_an_execution_with_files_is_not_claimed_by_an_earlier_release_and_hands_them_on(postgresql: str) -> None:
+    """An earlier release that continues a failed execution does not know that it had files."""
+    with closing(Database(postgresql)) as database:
+        with_file, other = str(uuid.uuid4()), str(uuid.uuid4())
+        upload = Files(database, FileLimits()).begin("organization")
+        upload.add(b"abc")
+        file = upload.complete()
+        given = json.dumps([{**vars(file), "name": "report", "in_inputs": False}])
+        old = "INSERT INTO processes (id, beat, host, started_at, release) VALUES ('old', 0, '', 0, '0021')"
+        with database.writing() as connection:
+            claims.register(connection, "new", host="here", alone=False, now=0.0)
+            connection.execute(text(old))
+            write(connection, KICKOFF.replace("running", "queued"), with_file)
+            named = {"id": with_file, "files": given}
+            connection.execute(text("UPDATE executions SET files = :files WHERE id = :id"), named)
+            assert stored_files.take(connection, "organization", {file.id}, into=with_file)
+        now = time.time()
+        with database.writing() as connection:
+            claims.claim_due(connection, "old", "", now=now + 1, limit=2)
+            states = text("SELECT state, claimed_by FROM executions")
+            assert connection.execute(states).all() == [("queued", None)]
+            assert claims.claim_due(connection, "new", "", now=now + 3, limit=2) == [with_file]
+        continuing = KICKOFF.replace("(id, ", "(continued_from, id, ").replace("VALUES (", "VALUES (:earlier, ")
+        with database.writing() as connection:
+            write(connection, continuing, other, earlier=with_file)
+            found = "SELECT files FROM executions WHERE id = :id"
+            assert connection.execute(text(found), {"id": other}).scalar() == json.loads(given)
+            write(connection, REMOVAL, with_file)
+            assert stored_files.piece(connection, file.id, 0) == b"abc"
+            write(connection, REMOVAL, other)
+            assert stored_files.piece(connection, file.id, 0) is None
 
 
 @pytest.mark.row("S55")

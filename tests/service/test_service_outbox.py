@@ -15,15 +15,15 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import pytest
 import standardwebhooks
 from crew_client import PLAIN, Client, Command, Receiver, Serve, eventually, figure
+from stand_in_crew import StandInCrew
 
 from crew_service.engine import outbox
-from crew_service.engine.crew import Completed, Job, Report, StepDone, TaskDone, TaskInfo, TaskOutput
-from crew_service.engine.file_inputs import FileInputs
+from crew_service.engine.crew import Completed, Job, Report, StepDone, TaskDone, TaskOutput
 from crew_service.engine.sending import signature
 from crew_service.local import running_service
 from scripts.stack.waiting import PATIENCE
@@ -33,15 +33,10 @@ TOKEN = "a-token-of-the-organization"
 STANDARD = "whsec_" + base64.b64encode(bytes(range(24))).decode()
 
 
-class Talkative:
+class Talkative(StandInCrew):
     """Reports as many steps as its input says, each of as many characters."""
 
-    isolation: Literal["inline", "process"] = "inline"
-    kind: Literal["crew", "flow"] = "crew"
-    file_inputs = FileInputs({})
-    required: ClassVar = ["steps", "size"]
-    inputs: ClassVar = ["steps", "size"]
-    tasks: ClassVar = [TaskInfo("only_task", "Agent")]
+    inputs = required = ("steps", "size")
 
     def run(self, job: Job, report: Report) -> Completed:
         for number in range(job.inputs["steps"]):
@@ -103,6 +98,25 @@ def test_s9_a_graceful_stop_in_mid_delivery_sends_nothing_twice(receiver: Receiv
         client = Client(service.url, TOKEN)
         eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery")
     assert len(receiver.taken) == 300
+
+
+@pytest.mark.row("S59")
+def test_s59_a_graceful_stop_waits_for_a_receiver_that_answers_slowly(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "GRACE", 0.1)
+    options: dict[str, Any] = {"crew": Talkative(), "token": TOKEN, "db": tmp_path / "kept.db"}
+    receiver.hold.clear()
+    with running_service(**options) as service:
+        talk(Client(service.url, TOKEN), 1, stepWebhookUrl=f"{receiver.url}/step")
+        eventually(lambda: receiver.taken, "the delivery")
+        answering = threading.Timer(1.5, receiver.hold.set)
+        answering.start()
+    answering.join()
+    with running_service(**options) as service:
+        client = Client(service.url, TOKEN)
+        eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery")
+    assert len(receiver.taken) == 1
 
 
 @pytest.mark.row("S9")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import requests
 from crew_client import GATED, PLAIN, Serve, eventually
+from stand_in_crew import StandInCrew
 
 from crew_service.engine import outbox
 from crew_service.engine.browser_sessions import BrowserSessions
 from crew_service.engine.crew import Completed, Job, PendingReview, Report
-from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.flow_webhook import FlowWebhook
 from crew_service.engine.principals import Principal, Tokens
 from crew_service.engine.retention import forget_old
@@ -28,13 +28,10 @@ FLOW_KEY = "the-key-of-the-flow-webhook"
 HTML = {"Accept": "text/html"}
 
 
-class Asking:
+class Asking(StandInCrew):
     """A Flow that asks one question."""
 
-    kind, isolation = "flow", "inline"
-    inputs, required = ("topic",), ()
-    file_inputs = FileInputs({})
-    tasks = ()
+    kind, tasks = "flow", ()
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
         if job.gate is not None:

@@ -16,6 +16,7 @@ import requests
 from crew_client import GATED, PLAIN, Client, Receiver, Serve, eventually
 from speed import cpu_of
 from sqlalchemy import create_engine, text
+from stand_in_crew import StandInCrew
 
 from crew_service.engine import printed_writer
 from crew_service.engine.crew import (
@@ -28,7 +29,6 @@ from crew_service.engine.crew import (
     TaskDone,
     TaskInfo,
 )
-from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.printed import HIDDEN, MOST, Printed, secrets_of
 from crew_service.storage import printed
 
@@ -36,12 +36,9 @@ USER = ("ann", "anns-token-of-20-letters")
 DIALECTS = pytest.mark.parametrize("dialect", ["spec", "live"])
 
 
-class Printing:
+class Printing(StandInCrew):
     """A crew that prints what its input says, asks a person, and prints once more."""
 
-    kind, isolation = "crew", "inline"
-    inputs, required = ("topic",), ()
-    file_inputs = FileInputs({})
     tasks = (TaskInfo("write", "Writer", "", True),)
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,20 +17,25 @@ import pytest
 from sqlalchemy import event, insert, select, text, update
 
 from crew_service.engine import membership, retention
-from crew_service.engine.asks import BadArguments, changed_arguments
+from crew_service.engine.budgets import Budgets
 from crew_service.engine.container import Process
 from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TokensUsed
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.drafts import hashes_of
+from crew_service.engine.files import Files
+from crew_service.engine.jobs import Quota
+from crew_service.engine.ledger import Ledger
 from crew_service.engine.limits import Limits
+from crew_service.engine.masked_arguments import BadArguments, changed
 from crew_service.engine.principals import Principal
 from crew_service.engine.printed import Printed
 from crew_service.engine.retention import Retention
 from crew_service.engine.runner import Runner
-from crew_service.engine.segments import MOST_LOSSES
+from crew_service.engine.segments import MOST_LOSSES, Segment
 from crew_service.http.dialects import DIALECTS
+from crew_service.prices import Prices
 from crew_service.scripted_crew import DEMO, ScriptedCrew
-from crew_service.settings import Settings
+from crew_service.settings import FileLimits, Settings
 from crew_service.storage import claims, queries, schema, webhooks
 from crew_service.storage.availability import Availability, DatabaseUnavailable, FileUnusable
 from crew_service.storage.database import Database, DatabaseUnusable
@@ -55,7 +61,11 @@ def runner(database: Database, process_id: str, run: Callable[..., Any] | None =
     printed: Any = SimpleNamespace(of=Printed, write=lambda printed: None)
     where: Any = SimpleNamespace(id=process_id)
     hooks: Any = {"posted": lambda: None, "spent": lambda by_model: None, "printed": printed}
-    return Runner(database, where, "", crew, workers=4, limits=Limits(seconds), fresh_ids=False, **hooks)
+    hooks["stored_files"] = Files(database, FileLimits())
+    ledger = Ledger(database, Prices())
+    segment = partial(Segment, database, limits=Limits(seconds), fresh_ids=False, ledger=ledger, **hooks)
+    taken = {"quota": Quota(), "budgets": Budgets(), "ledger": ledger}
+    return Runner(database, where, "", crew, workers=4, segment=segment, **taken)
 
 
 def claim(database: Database, process_id: str) -> list[str]:
@@ -341,7 +351,7 @@ def test_s11_deep_json_in_a_draft_or_in_changed_arguments_is_read_or_refused(dep
     deep = '{"a":' + "[" * depth + "]" * depth + "}"
     is_hashed = hashes_of(deep)["object_sha256"] is not None
     try:
-        is_read = "a" in changed_arguments(deep, {"ask": {"arguments": {}}, "arguments": {}})
+        is_read = "a" in changed(deep, {}, {})
     except BadArguments:
         is_read = False
     assert (is_hashed, is_read) in {600: [(False, False), (True, True)], 5_000: [(False, False)]}[depth]

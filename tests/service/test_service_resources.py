@@ -13,17 +13,17 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pytest
 from crew_client import PLAIN, Command, Receiver, Serve, eventually, figure
+from stand_in_crew import StandInCrew
 from test_service_fairness import silence, store_webhooks
 
 from crew_service.cli import main
 from crew_service.engine import machine
 from crew_service.engine.background import Background
-from crew_service.engine.crew import Completed, Job, Report, TaskInfo
-from crew_service.engine.file_inputs import FileInputs
+from crew_service.engine.crew import Completed, Job, Report
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S38")]
 TOKEN = "a-token-of-the-organization"
@@ -50,7 +50,7 @@ def test_s38_what_counts_as_the_machines_trouble(error: Exception, is_trouble: b
 
 @pytest.mark.parametrize("files", [64, 256, 1024, 20_000])
 def test_s38_connections_in_and_out_leave_files_for_the_rest(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
-    monkeypatch.setattr(machine, "_files", lambda: files)
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda limit: (files, files))
     assert machine.connections_out() == min(256, files // 4)
     assert machine.connections_in(None) + machine.connections_out() <= files - files // 4
 
@@ -258,15 +258,10 @@ def test_s38_an_outbox_that_fails_unforeseen_goes_on(
     eventually(lambda: receiver.bodies("/first") and receiver.bodies("/second"), "both webhooks")
 
 
-class Unlucky:
+class Unlucky(StandInCrew):
     """A crew for which the machine has nothing left at first."""
 
-    isolation: Literal["inline", "process"] = "process"
-    kind: Literal["crew", "flow"] = "crew"
-    inputs: ClassVar[list[str]] = []
-    required: ClassVar[list[str]] = []
-    tasks: ClassVar = [TaskInfo("only_task", "Agent")]
-    file_inputs = FileInputs({})
+    isolation, inputs = "process", ()
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -16,9 +16,10 @@ from sqlalchemy import event, insert
 from sqlalchemy.engine import Engine
 
 from crew_service.engine import overview
+from crew_service.engine.budgets import Budgets
 from crew_service.engine.executions import Executions
 from crew_service.engine.metrics import Metrics, Pool
-from crew_service.engine.overview import Filter, Overview
+from crew_service.engine.overview import Overview
 from crew_service.engine.principals import Principal
 from crew_service.engine.retention import add_up_counts, forget_old
 from crew_service.storage import views
@@ -119,7 +120,7 @@ def counter() -> Iterator[Counter]:
 
 
 def page(owner: str | None = None, **which: Any) -> Action:
-    return lambda database: Overview(database, "").listed(Filter("", owner, **which))
+    return lambda database: Overview(database, "").listed(views.Filter("", owner, **which))
 
 
 def listed(owner: str | None, *states: State) -> Action:
@@ -128,7 +129,7 @@ def listed(owner: str | None, *states: State) -> Action:
 
 def metrics(database: Database) -> bytes:
     shown = Metrics([""])
-    shown.watch(database, {"": Pool(4, lambda: 0)})
+    shown.watch(database, {"": Pool(4, lambda: 0)}, Budgets())
     return shown.text()
 
 

@@ -20,7 +20,7 @@ def client(serve: Serve) -> Client:
 
 
 def test_inputs_lists_the_names_that_the_crew_asks_for(client: Client) -> None:
-    assert client.get("/inputs").json() == {"inputs": ["topic"], "required": ["topic"], "continues": True}
+    assert client.get("/inputs").json() == {"inputs": ["topic"], "required": ["topic"], "continues": True, "files": []}
 
 
 def test_an_execution_runs_waits_and_completes_with_the_results_of_every_task(client: Client) -> None:

@@ -22,7 +22,7 @@ DENIED = {"detail": "Invalid or missing authentication credentials"}
 TOKEN = "organization-token-0123456789"
 PATHS = [
     *(
-        (each.method, each.path.format(kickoff_id=uuid4(), id=uuid4()))
+        (each.method, each.path.format(kickoff_id=uuid4(), id=uuid4(), name="x"))
         for each in table(DIALECTS["spec"]())
         if each.needs_token
     ),

@@ -180,7 +180,7 @@ def test_s5_a_redirect_is_not_followed_so_that_the_credential_stays_with_its_add
 def test_s5_news_that_was_not_delivered_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
     receiver.answers = [500]
     options: dict[str, Any] = {"scenario": PLAIN, "token": "a-token", "db": tmp_path / "kept.db"}
-    with running_service(**options, webhook_timeout=10 * PATIENCE) as service:
+    with running_service(**options, webhook_timeout=5.0) as service:  # its stop waits as long
         client = Client(service.url, service.token)
         receiver.hold.clear()
         client.until(client.kickoff(crewWebhookUrl=f"{receiver.url}/crew"), "completed")

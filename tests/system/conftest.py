@@ -116,7 +116,7 @@ def airflow(
             "crew_wrong_token": {**gated_crew.connection, "password": "a-token-that-nobody-knows"},
             "crew_down": {**gated_crew.connection, "host": f"http://127.0.0.1:{free_port()}"},
         },
-        users={"admin": "ADMIN", "rita": "USER", "no-xcoms": "VIEWER", "no-dag": "VIEWER"},
+        users={"admin": "ADMIN", "op": "OP", "rita": "USER", "no-xcoms": "VIEWER", "no-dag": "VIEWER"},
         env={
             "AIRFLOW__CORE__AUTH_MANAGER": "limited_auth.LimitedAuthManager",
             "AIRFLOW__CREW__TASK_TAB": "True",

@@ -7,10 +7,12 @@ import time
 
 import pytest
 import requests
+from faults.proxy import LOST_POSTS, RESUME, FaultProxy, call_of
 
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, wait_until
 from scripts.stack.waiting import PATIENCE
 from tests.system.conftest import EXAMPLES
+from tests.system.reviews.test_reviews import decide, review_in
 
 FEEDBACK = "Shorter, and name the sources."
 CREW = {
@@ -102,6 +104,50 @@ def test_a_question_that_came_before_the_wait_is_found_at_its_first_poll(
     run.wait_for("success")
     assert "deferred" not in run.log("wait").lower()
     assert run.xcom("wait")["output"] == "Draft 1 on tea."
+
+
+@pytest.mark.row("A40")
+@pytest.mark.parametrize("has_arrived", [False, True], ids=["lost on its way", "its answer lost"])
+def test_another_answer_to_a_question_whose_answer_was_lost_waits_for_a_person_or_is_never_sent(
+    airflow: AirflowStack, live_crew: CrewService, has_arrived: bool
+) -> None:
+    name = "answer lost: reset" if has_arrived else "never arrived: reset"
+    lost = next(each for each in LOST_POSTS if (each.call, each.name) == (RESUME, name))
+    inbox = {"inbox_url": f"{airflow.url}/crew-inbox", "kickoff_timeout": 5}
+    with FaultProxy(live_crew.url, seed=0, rate=1.0, faults=(lost,)) as proxy:
+        connection = {**live_crew.connection, "host": proxy.url, "extra": json.dumps(inbox)}
+        airflow.api.add_connection("crew_inbox_lossy", **connection)
+        run = airflow.api.trigger("inbox_lost_answer")
+        decide(run, run.wait_for_review(), "revise", "Longer.")
+        resume = "crew.round_1.resume"
+        run.wait_for("failed")
+        assert "Sending it again could apply it twice" in run.log(resume)
+        proxy.faults = ()
+        assert sent(proxy) == ["Longer."]
+        run.clear("crew.round_1.review", downstream=True)
+        decide(run, review_in(run, "crew.round_1.review"), "revise", "Shorter.")
+        run.wait_for("failed")
+        assert sent(proxy) == ["Longer."]
+        said = run.log(resume)
+        assert "(revise, 20" in said
+        if has_arrived:
+            assert "its response was lost, but the execution has continued since" in said
+            run.clear(resume)
+            run.wait_for("failed")
+            assert sent(proxy) == ["Longer."]
+            return
+        assert "may already have been answered" in said
+        assert "clear this task once more" in said
+        run.clear(resume, downstream=True)
+        second = review_in(run, "crew.round_2.review")
+        assert "Draft 2 on tea, after: Shorter." in second["body"]
+        decide(run, second, "approve")
+        run.wait_for("success")
+        assert sent(proxy) == ["Longer.", "Shorter.", "Approved."]
+
+
+def sent(proxy: FaultProxy) -> list[str]:
+    return [request.json["human_feedback"] for request in proxy.requests if call_of(request) == RESUME]
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ from faults.variables import Variables
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import TaskRun, run
 
+from airflow_crew_provider.compat import variables as variables_module
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.stored_names import KICKOFF_STATE, REVIEW_STATE, RUN_STATE
-from airflow_crew_provider.task.store import VERSION, TaskStateUnavailable, VariableStore, store_of
+from airflow_crew_provider.stored_names import KICKOFF_STATE, REVIEW_STATE, RUN_STATE, TASK_RECORD
+from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, PLAIN_OF_RUN
+from airflow_crew_provider.task.store import UNOPENED, VERSION, TaskRecord, TaskStateUnavailable, record_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.since_airflow("3.0")]
@@ -39,7 +41,7 @@ def kickoff(**arguments: Any) -> CrewKickoffOperator:
 def lose(a_memory: Variables, task_run: TaskRun) -> None:
     """Lose the record of a kickoff wherever it is."""
     task_run.store.kept.clear()
-    for key in [each for each in a_memory.kept if each.startswith(f"{KICKOFF_STATE}__")]:
+    for key in [each for each in a_memory.kept if each.startswith(f"{TASK_RECORD}__")]:
         del a_memory.kept[key]
 
 
@@ -143,13 +145,38 @@ def test_a_reference_of_a_missing_backend_is_not_nothing(server: FaultServer) ->
 @pytest.mark.row("A52")
 @pytest.mark.parametrize(
     "value",
-    ['["a list"]', '"text"', '{"version": 99}', '{"version": "x"}', "{}", '{"version": 1}', '{"version": true}'],
+    [
+        *('["a list"]', '"text"', "null", "no JSON"),
+        *('{"version": 99}', '{"version": "x"}', "{}", '{"version": 1}', '{"version": true}'),
+    ],
 )
 def test_what_is_no_record_is_an_error(server: FaultServer, variables: Variables, value: str) -> None:
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
-    (key,) = (each for each in variables.kept if each.startswith(KICKOFF_STATE))
+    (key,) = (each for each in variables.kept if each.startswith(TASK_RECORD))
     variables.kept[key] = value
+    with pytest.raises(CrewTryFailed, match="cannot be read"):
+        run(kickoff(), task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+class Unnamed(Variables):
+    """Variables of Airflow 3.0 to 3.3, which does not tell a task their names."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "keys":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.row("A52")
+def test_null_is_an_error_where_airflow_names_no_variables(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unnamed, task_run = Unnamed(), TaskRun()
+    monkeypatch.setattr(variables_module, "Variable", unnamed)
+    assert run(kickoff(), task_run) == "k-1"
+    unnamed.kept = dict.fromkeys(unnamed.kept, "null")
     with pytest.raises(CrewTryFailed, match="cannot be read"):
         run(kickoff(), task_run.retry())
     assert len(server.sent(POST)) == 1
@@ -160,10 +187,44 @@ def test_a_retry_without_its_record_sends_nothing(server: FaultServer, a_memory:
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     lose(a_memory, task_run)
-    with pytest.raises(CrewTaskFailed, match=r"is lost.*execution k-1.*Nothing was sent"):
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A52", "A54")
+def test_the_lost_record_of_a_post_without_a_response_is_noticed(server: FaultServer, a_memory: Variables) -> None:
+    server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
+    task_run = TaskRun()
+    with pytest.raises(CrewTaskFailed, match="unknown"):
+        run(kickoff(), task_run)
+    lose(a_memory, task_run)
+    with pytest.raises(CrewTaskFailed, match="unknown"):
         run(kickoff(), task_run.retry())
     assert len(server.sent(POST)) == 1
-    assert run(kickoff(on_unknown_outcome="retry"), task_run.retry()) == "k-2"
+
+
+@pytest.mark.row("A52")
+def test_a_part_in_a_variable_of_its_own_is_read_until_the_record_has_it(variables: Variables) -> None:
+    part = TaskRecord(IDENTITY).part(REVIEW_STATE, PLAIN_OF_QUESTION)
+    earlier = {"draft": ["k-1", "t", "hash"], "until": "then", "dag_id": "dag", "run_id": "run"}
+    variables.kept[part.earlier_key] = json.dumps(earlier)
+    assert part.recall() == {"draft": ["k-1", "t", "hash"], "until": "then"}
+    part.keep({"over": True})
+    TaskRecord(IDENTITY).part(RUN_STATE, PLAIN_OF_RUN).keep({"execution_id": "k-1"})
+    assert TaskRecord(IDENTITY).part(REVIEW_STATE, PLAIN_OF_QUESTION).recall() == {"over": True}
+    part.forget()
+    assert TaskRecord(IDENTITY).part(REVIEW_STATE, PLAIN_OF_QUESTION).recall() == {}
+
+
+@pytest.mark.row("A52")
+def test_what_a_worker_without_the_common_record_wrote_later_counts(server: FaultServer, variables: Variables) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    part = TaskRecord(IDENTITY).part(KICKOFF_STATE, None)
+    copy = json.loads(variables.kept[part.earlier_key])
+    variables.kept[part.earlier_key] = json.dumps({**copy, "kickoff_id": "k-2"})
+    assert run(kickoff(), task_run.retry()) == "k-2"
+    assert len(server.sent(POST)) == 1
 
 
 @pytest.mark.row("A52", "A54")
@@ -204,41 +265,44 @@ def test_a_refused_kickoff_after_a_failed_execution_is_no_loss(server: FaultServ
     ],
 )
 def test_variables_hold_no_text_in_the_clear(variables: Variables, name: str, record: dict[str, Any]) -> None:
-    kept = VariableStore(IDENTITY, name)
+    plain = {RUN_STATE: PLAIN_OF_RUN, REVIEW_STATE: PLAIN_OF_QUESTION}[name]
+    kept = TaskRecord(IDENTITY).part(name, plain)
     kept.keep(record)
-    assert VariableStore(IDENTITY, name).recall() == record
+    assert TaskRecord(IDENTITY).part(name, plain).recall() == record
     assert DRAFT not in json.dumps(variables.kept)
     rows = {key: value for key, value in variables.kept.items() if "secret" not in key}
     (row,) = (json.loads(value) for value in rows.values())
     assert (row["dag_id"], row["run_id"], row["version"]) == ("dag", "run", VERSION)
-    assert {*record} - {"review", "decisions", "shown", "told"} <= {*row}
+    part = row["parts"][name]
+    assert {*record} - {"review", "decisions", "shown", "told"} <= {*part}
     (secret,) = {*variables.kept} - {*rows}
-    assert row["sealed_with"] == secret
+    assert part["sealed_with"] == secret
 
 
 @pytest.mark.row("A47")
-def test_texts_without_their_key_are_an_error(variables: Variables) -> None:
-    kept = VariableStore(IDENTITY, RUN_STATE)
-    kept.keep({"review": {"output": DRAFT}})
+def test_texts_without_their_key_leave_the_ids_readable(variables: Variables) -> None:
+    kept = TaskRecord(IDENTITY).part(RUN_STATE, PLAIN_OF_RUN)
+    kept.keep({"execution_id": "k-1", "review": {"output": DRAFT}})
     for key in [each for each in variables.kept if "secret" in each]:
         del variables.kept[key]
-    with pytest.raises(TaskStateUnavailable, match="cannot be opened"):
-        kept.recall()
+    found = kept.recall()
+    assert "cannot be opened" in found.pop(UNOPENED)
+    assert found == {"execution_id": "k-1"}
 
 
 @pytest.mark.row("A47")
 def test_a_key_is_never_replaced(variables: Variables) -> None:
-    VariableStore(IDENTITY, RUN_STATE).keep({"review": {"output": DRAFT}})
-    kept = VariableStore(IDENTITY, RUN_STATE)
+    TaskRecord(IDENTITY).part(RUN_STATE, PLAIN_OF_RUN).keep({"review": {"output": DRAFT}})
+    kept = TaskRecord(IDENTITY).part(RUN_STATE, PLAIN_OF_RUN)
     record = kept.recall()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(variables, "get", lambda key, **how: {}[key])  # Airflow says so of a failed read, too
         with pytest.raises(TaskStateUnavailable):
             kept.keep(record)
-    assert VariableStore(IDENTITY, RUN_STATE).recall() == record
+    assert TaskRecord(IDENTITY).part(RUN_STATE, PLAIN_OF_RUN).recall() == record
 
 
 def test_a_task_outside_a_run_keeps_nothing(a_state_store: None) -> None:
-    store = store_of({"task_state_store": None}, KICKOFF_STATE)
+    store = record_of({"task_state_store": None}).part(KICKOFF_STATE, None)
     store.keep({"kickoff_id": "k-1"})
     assert store.recall() == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -52,7 +53,7 @@ ALLOWED = {
     *("header", "div", "h1", "h2", "h3", "h4", "h5", "h6", "p", "span", "nav", "a"),
     *("b", "i", "bdi", "ul", "ol", "li", "section", "article", "blockquote", "details", "summary", "pre"),
     *("code", "dl", "dt", "dd", "footer", "table", "thead", "tbody", "tr", "th", "td", "em"),
-    *("strong", "hr", "br", "ins", "del", "time", "progress"),
+    *("strong", "hr", "br", "ins", "del", "time", "progress", "img"),
 }
 
 
@@ -92,8 +93,14 @@ def details_of(text: str) -> Json:
             "meta": {text: text},
         },
         **{"usage": usage, "output_json": None, "tasks": [{**task, "seconds": text, "usage": usage}]},
+        "files": [file_of(text), file_of(text, state="draft", direction="in", round=1)],
         **{"rounds": [decided, asked], "left_out": [text], "work_seconds": text},
     }
+
+
+def file_of(name: str, content: bytes = b"\x89PNG\r\n\x1a\n", **more: Any) -> Json:
+    kept = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "content_type": "image/png"}
+    return {"name": name, "version": 2, "task_id": name, "view": f"/file?{name}", "state": "final", **kept, **more}
 
 
 def decision_of(text: str) -> Json:
@@ -108,7 +115,8 @@ def decision_of(text: str) -> Json:
 def rendered(found: Json | None, decisions: list[Json] | None = None, **seen: Any) -> str:
     given = None if found is None else of_details(found)
     facts = Facts("k-1", "e-1", "crew_default", Seen(given, **seen), decisions or [])
-    return page.fragment(facts, form="/dags/d/required_actions", run="/crew-view/dags/d/runs/r")
+    own = {"form": "/dags/d/required_actions", "run": "/crew-view/dags/d/runs/r", "pictures": "/crew-view/own"}
+    return page.fragment(facts, **own)
 
 
 REASSEMBLED = {
@@ -143,6 +151,8 @@ def test_nothing_in_any_field_becomes_an_element_or_an_attribute_that_acts(text:
     html += rendered({**found, "output_json": {text: [text]}}, [])
     for tag, attributes in Elements(html).found:
         assert tag in ALLOWED, (tag, attributes)
+        if tag == "img":
+            assert re.fullmatch("/crew-view/own/[0-9a-f]{64}", attributes.pop("src") or "")
         assert not [
             name for name in attributes if name.startswith("on") or name in ("src", "style", "srcset", "action")
         ]
@@ -152,17 +162,16 @@ def test_nothing_in_any_field_becomes_an_element_or_an_attribute_that_acts(text:
     assert "49" not in html.replace("evil", "")
 
 
-def test_the_policy_lets_a_page_run_its_own_script_and_load_nothing() -> None:
+def test_the_policy_lets_a_page_run_its_own_script_and_load_own_pictures_only() -> None:
     policy = dict(each.strip().split(" ", 1) for each in page.policy().split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["frame-ancestors"] == "'self'"
     assert policy["script-src"].startswith("'sha256-")
-    assert policy["connect-src"] == "'self'"
+    assert policy["connect-src"] == policy["img-src"] == "'self'"
     assert "unsafe" not in page.policy()
 
 
 def test_a_page_holds_the_very_script_and_style_that_its_policy_names() -> None:
-    import hashlib
     from base64 import b64encode
 
     html = page.task_page("t", "", address="a", is_live=True, run="r")
@@ -353,6 +362,7 @@ def large(piece: str, count: int) -> tuple[Json, list[Json]]:
         **dict.fromkeys(("crew", "created_at", "ended_at", "error", "output", "current_task"), text),
         **{"state": "completed", "tasks": [{**task, "output": f"{number}{text}"} for number in range(count)]},
         **{"inputs": {f"{number}{text[:90]}": text for number in range(count)}, "left_out": [text] * count},
+        "files": [file_of(f"{number}{text}", bytes([number]), round=count - 1, state="draft") for number in range(60)],
         "rounds": [round_of(n, d, question=text, human_feedback=text, task_id=text) for n, d in enumerate(drafts)],
     }
     approvals = [{"reviewer": {"id": text, "name": text}}] * 30
@@ -673,6 +683,25 @@ def test_a_question_in_the_middle_of_a_task_is_shown_as_text_with_who_asks_for_w
     assert "The agent Ann &lt;b&gt; needs approval to run the tool send_mail." in html
     assert '<pre class="box">Question 2\n**send_mail**\n{\n  &#34;to&#34;: &#34;&lt;i&gt;bob&#34;\n}</pre>' in html
     assert "<summary>Question</summary>" in html
+
+
+@pytest.mark.parametrize(("question", "times"), [("May it run?", 1), ("**send_mail**", 0)], ids=["more", "the same"])
+def test_a_question_is_said_once(question: str, times: int) -> None:
+    html = rendered({"state": "pending", "rounds": [round_of(1, CALL, question=question, ask=ASK)]})
+    assert html.count("<blockquote") == times
+
+
+def test_what_an_agent_is_told_is_shown_turn_by_turn() -> None:
+    turns = [{"role": "user", "content": "Hello.\n\n* <b>stock</b>"}, {"role": "assistant", "content": "Yes?"}]
+    html = rendered({"state": "running", "inputs": {"messages": turns}})
+    assert "<b>user</b>\nHello.\n\n* &lt;b&gt;stock&lt;/b&gt;\n\n<b>assistant</b>\nYes?" in html
+
+
+@pytest.mark.parametrize("more", [{"name": "Ann"}, {"content": [{"type": "text"}]}, {"role": None}])
+def test_other_lists_are_shown_as_json(more: Any) -> None:
+    html = rendered({"state": "running", "inputs": {"messages": [{"role": "user", "content": "Hello.", **more}]}})
+    assert "<pre>[\n  {" in html
+    assert not page._is_conversation([])
 
 
 @pytest.mark.parametrize("ask", ["tool", {"kind": "vote"}, [5]])

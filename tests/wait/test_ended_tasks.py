@@ -9,9 +9,9 @@ from watched import T0, S, seen, watch
 
 from airflow_crew_provider.exceptions import CrewServerError
 from airflow_crew_provider.models import Execution, TaskResult
+from airflow_crew_provider.wait.narrator import MOST_TOLD
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
-    MOST_TOLD,
     PENDING,
     RESULTS_WITHIN,
     Pause,
@@ -35,7 +35,7 @@ def at(task: str | None, ended: int | None = None, **more: Any) -> Execution:
 
 
 def told(one: Watch, reply: Execution, *results: TaskResult, after: float = 0) -> list[str]:
-    return one.ended_tasks(reply, results, now=T0 + after)
+    return one.narrator.ended_tasks("k-1", reply, results, now=T0 + after)
 
 
 def test_each_result_is_told_once() -> None:
@@ -45,7 +45,7 @@ def test_each_result_is_told_once() -> None:
     assert told(one, at("check", 2), RESEARCH, WRITE) == []
     assert told(one, at("check", 1), RESEARCH, WRITE) == [], "a status that lags"
     assert told(one, at(None, 3, state=S.COMPLETED), RESEARCH, WRITE, CHECK) == [CHECKED]
-    assert one.ended == 3
+    assert one.narrator.ended == 3
 
 
 def test_a_name_is_cut_and_may_be_missing() -> None:
@@ -65,17 +65,17 @@ def test_a_result_that_the_status_does_not_count_yet_is_told_later() -> None:
 
 def test_results_in_the_status_count_as_finished_tasks() -> None:
     one = watch()
-    assert one.has_ended_tasks(at(None)) is False
+    assert one.narrator.has_ended_tasks(at(None)) is False
     reply = at(None, 1, state=S.PENDING, tasks=(RESEARCH, WRITE))
-    assert one.has_ended_tasks(reply) is True
+    assert one.narrator.has_ended_tasks(reply) is True
     assert told(one, reply, *reply.tasks) == [RESEARCHED, WRITTEN]
-    assert one.has_ended_tasks(reply) is False
-    assert one.has_ended_tasks(at(None, 3)) is True
+    assert one.narrator.has_ended_tasks(reply) is False
+    assert one.narrator.has_ended_tasks(at(None, 3)) is True
 
 
 def test_a_wait_that_shall_not_tell_of_tasks_does_not() -> None:
     one = watch(ended=None)
-    assert one.has_ended_tasks(at(None, 1)) is False
+    assert one.narrator.has_ended_tasks(at(None, 1)) is False
     assert told(one, at("write", 1), RESEARCH) == []
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from waiting_tasks import POLL, completed, kickoff_that_waits, sensor_that_waits
 
 from airflow_crew_provider.compat.supervisor import AirflowTaskTimeout
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from scripts.stack.waiting import wait_until
 
@@ -179,10 +181,94 @@ def test_a_stop_that_cannot_be_recorded_waits_for_the_last_try(
         stored = a_memory.set
 
         def refuse(key: str, value: Any, **more: Any) -> None:
-            if isinstance(value, dict) and value.get("timed_out"):
+            if '"timed_out"' in json.dumps(value):
                 raise OSError("the database is away")
             stored(key, value, **more)
 
         patch.setattr(a_memory, "set", refuse)
         times_out(task, task_run, server)
     assert len(server.sent(STOP)) == (0 if retries else 1)
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+def is_killed(task: CrewKickoffOperator, task_run: TaskRun, server: FaultServer) -> None:
+    """Let Airflow kill a try that waits in its worker: in a signal handler, which does not return."""
+
+    def kill() -> None:
+        wait_until(lambda: server.sent(POLL), "a poll")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def handle(*_: object) -> None:
+        task.on_kill()
+        raise Killed
+
+    server.on(POLL, SPEC.running)
+    before = signal.signal(signal.SIGUSR1, handle)
+    thread = Thread(target=kill)
+    thread.start()
+    try:
+        with pytest.raises(Killed):
+            task.execute(task_run.context())
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.row("A5", "A38")
+@pytest.mark.parametrize(
+    ("cancel_on_kill", "stop", "after", "stops"),
+    [
+        (True, Reply(status=503), SPEC.running, 2),
+        (True, {"status": "stopped"}, {"status": "error", "error": "stopped"}, 1),
+        (False, {"status": "stopped"}, SPEC.running, 0),
+    ],
+    ids=["not stopped", "stopped", "kept"],
+)
+def test_a_task_that_is_cleared_while_it_runs_starts_another_execution(
+    state: list[str], server: FaultServer, cancel_on_kill: bool, stop: Any, after: Any, stops: int
+) -> None:
+    """The next try has the numbers of a retry, so that only the kill shows that a user has cleared the task."""
+    server.on(POST, {"kickoff_id": "k-1"}, {"kickoff_id": "k-2"}).on("GET /status/k-2", completed("another"))
+    server.on("GET /inputs", {"inputs": [], "continues": True}).on(STOP, stop, {"status": "stopped"})
+    task_run = TaskRun("kickoff")
+    state[0] = "restarting"
+    waiting = {"wait_for_completion": True, "poll_interval": 0.05, "timeout": 5, "cancel_on_kill": cancel_on_kill}
+    is_killed(kickoff(**waiting), task_run, server)
+    assert len(server.sent(STOP)) == min(stops, 1)
+    state[0] = "running"
+    server.on(POLL, after)
+    task_run.clears += 1
+    assert kickoff(**waiting).execute(task_run.retry().context())["kickoff_id"] == "k-2"
+    assert [request.json.get("continueFrom") for request in server.sent(POST)] == [None, None]
+    assert len(server.sent(STOP)) == stops
+
+
+@pytest.mark.row("A5", "A38")
+@pytest.mark.parametrize(("ended", "stops"), [("failed", 1), ("restarting", 1), ("running", 0)])
+def test_a_kill_in_the_middle_of_a_request_to_the_supervisor_is_handled_once_the_request_is_over(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, log_text: Any, ended: str, stops: int
+) -> None:
+    monkeypatch.setattr(outcomes, "LOOKUP_SECONDS", 0.1)
+    line = Lock()
+
+    def state(task: str) -> str:
+        with line:
+            return ended
+
+    tell_states(monkeypatch, state, SUPERVISOR_COMMS=object())
+    task, task_run = kickoff(), TaskRun("kickoff")
+    task.execute(task_run.context())
+    task.has_ended = False  # it waits
+    before = signal.signal(signal.SIGUSR1, lambda *_: task.on_kill())
+    try:
+        with line:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert server.sent(STOP) == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    fate = "was stopped" if stops else "was not stopped and may still be active"
+    wait_until(lambda: f"The task was killed. Execution k-1 {fate}" in log_text(), "the fate of the execution")
+    assert len(server.sent(STOP)) == stops

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import Asset, AssetAlias
 from faults.dialects import PENDING_SPEC, SPEC
 from faults.server import FaultServer
+from faults.wire import Reply
 from simulated_airflow import TaskRun
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
@@ -53,6 +56,14 @@ def test_a_completed_crew_says_what_it_used(server: FaultServer) -> None:
 
 def test_a_kickoff_that_does_not_wait_says_that_the_crew_runs(server: FaultServer) -> None:
     assert event_of(kickoff()) == {**IDS, "state": "running", "usage": None}
+
+
+def test_the_paths_of_copied_files_are_named(server: FaultServer, tmp_path: Path) -> None:
+    file = {"name": "a.md", "version": 1, "size": 4, "sha256": hashlib.sha256(b"text").hexdigest(), "state": "final"}
+    server.on(POLL, SPEC.completed).on("GET /executions/k-1/files", {"files": [file]})
+    server.on("GET /executions/k-1/files/a.md?version=1", Reply(body=b"text"))
+    event = event_of(kickoff(wait_for_completion=True, files_to=str(tmp_path)))
+    assert event == {**IDS, "state": "completed", "usage": None, "files": [f"{tmp_path}/a.md"]}
 
 
 def test_a_draft_is_no_output(server: FaultServer) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from faults.dialects import PENDING_SPEC, SPEC
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
@@ -214,6 +214,30 @@ def test_n39_a_retry_stops_what_a_page_kept_from_being_stopped(server: FaultServ
         run(kickoff(timeout=0.1), task_run)
     assert "Execution k-1 was stopped" in failure(kickoff(timeout=0.1), task_run.retry())
     assert (sent(server, START), sent(server, STOP)) == (1, 2)
+
+
+@pytest.mark.row("N39")
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("made", ["a sensor", "a last try"])
+def test_n39_a_stop_at_a_timeout_is_repeated_where_no_try_follows(
+    server: FaultServer, made: str, deferrable: bool
+) -> None:
+    server.on(POLL, SPEC.running).on(STOP, Reply(body=PAGE), Reply(status=503), STOPPED)
+    limits = {"timeout": 0.1, "deferrable": deferrable}
+    task = sensor(cancel_on_timeout=True, **limits) if made == "a sensor" else kickoff(**limits)
+    with pytest.raises((AirflowSensorTimeout, CrewTaskFailed), match="Execution k-1 was stopped"):
+        run(task, TaskRun(task.task_id, retries=0))
+    assert sent(server, STOP) == 3
+
+
+@pytest.mark.row("N39")
+def test_n39_the_last_try_repeats_the_stop_that_an_earlier_one_has_left_to_it(server: FaultServer) -> None:
+    server.on(POLL, SPEC.running).on(STOP, *[Reply(body=PAGE)] * 3, STOPPED)
+    task_run = TaskRun(retries=1)
+    with pytest.raises(CrewTryFailed, match="A retry of this task stops it"):
+        run(kickoff(timeout=0.1), task_run)
+    assert "Execution k-1 was stopped" in failure(kickoff(timeout=0.1), task_run.retry())
+    assert (sent(server, START), sent(server, STOP)) == (1, 4)
 
 
 def test_n33_of_two_waits_that_see_it_each_fails_with_the_figures(server: FaultServer) -> None:

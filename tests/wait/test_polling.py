@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watched import T0, S, seen, watch
 
-from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.exceptions import (
     CrewApiError,
@@ -81,7 +81,7 @@ def test_the_log_says_that_an_execution_is_seen_again_after_a_failure_and_is_sil
     one, same, news = watch(), RUNNING, []
     for t, reply in enumerate((same, same, server_error(), same, same)):
         one.saw(reply, now=T0 + t) if isinstance(reply, Execution) else one.failed(reply, now=T0 + t)
-        news.append(one.news(now=T0 + t))
+        news.append(one.narrator.news(one, now=T0 + t))
     assert [bool(line) for line in news] == [True, False, True, True, False]
 
 
@@ -127,7 +127,7 @@ def test_n1_the_log_says_since_when_and_how_often_but_not_at_each_poll() -> None
     news = []
     for t in range(0, 120, 10):
         one.failed(server_error(), now=T0 + t)
-        news.append(one.news(now=T0 + t))
+        news.append(one.narrator.news(one, now=T0 + t))
     lines = [line for line in news if line]
     assert 2 <= len(lines) <= 3
     assert "has failed 1 times since 2027-01-15T08:00:00+00:00" in lines[0]
@@ -243,7 +243,7 @@ def test_n34_a_wait_that_goes_on_looks_its_connection_up_every_ten_minutes() -> 
 def test_n34_a_draft_that_was_answered_becomes_a_question_in_a_poll_that_has_not_changed() -> None:
     """Also of an answer to many polls, of which only that the wait goes on is believed."""
     draft = seen(S.PENDING, crew_task_id="draft_task", output="x")
-    one = watch(answered=AnsweredDraft(Draft("k-1", "draft_task"), until=T0 + 10))
+    one = watch(answered=AnsweredDraft(DraftId("k-1", "draft_task"), until=T0 + 10))
     assert one.saw(draft, now=T0) is None
     assert one.goes_on_after(draft, now=T0 + 5)
     assert not one.goes_on_after(draft, now=T0 + 10)
@@ -272,7 +272,7 @@ def test_n6_an_id_that_was_seen_once_is_waited_for_and_the_log_says_why(unknown:
     for t in (10, 400, 9_999):
         outcome = one.saw(unknown, now=T0 + t) if isinstance(unknown, Execution) else one.failed(unknown, now=T0 + t)
         assert outcome is None
-    line = one.news(now=T0 + 9_999)
+    line = one.narrator.news(one, now=T0 + 9_999)
     assert line is not None
     assert "may be waiting for a person" in line
     outcome = one.saw(seen(S.NOT_FOUND), now=T0 + 10_000)
@@ -322,7 +322,7 @@ def test_the_heartbeat_logs_progress_at_once_and_then_every_five_minutes() -> No
     news = []
     for t in range(0, 700, 10):
         one.saw(RUNNING, now=T0 + t)
-        news.append(one.news(now=T0 + t))
+        news.append(one.narrator.news(one, now=T0 + t))
     lines = [line for line in news if line]
     assert len(lines) == 3
     assert lines[0] == "Execution k-1 is running: 1 of 2 tasks, now draft_task, 0 s so far"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import sys
 import traceback
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,12 +17,14 @@ from simulated_airflow import run
 from waiting_tasks import POLL, in_both_places, kickoff_that_waits, sensor_that_waits
 
 from airflow_crew_provider import exceptions
+from airflow_crew_provider.compat import version
 from airflow_crew_provider.exceptions import (
     CrewConnectionError,
     CrewError,
     CrewExecutionFailed,
     CrewNotFound,
     CrewProtocolError,
+    CrewQuotaExceeded,
     CrewRateLimited,
     CrewServerError,
     CrewTimeout,
@@ -135,6 +140,78 @@ def test_a51_a_rule_of_airflow_that_names_our_error_matches(server: FaultServer,
     other = RetryRule(exception=CrewServerError, action=RetryAction.FAIL)
     policy = ExceptionRetryPolicy(rules=[other, RetryRule(exception=named, action=RetryAction.RETRY)])
     assert policy.evaluate(error, 1, 2).action is RetryAction.RETRY
+
+
+OVER_BUDGET = Reply(
+    body={
+        "detail": "The day's budget is used up.",
+        "budget": {"who": "*", "window": "day", "until": "2026-11-29T00:00:00Z"},
+    },
+    status=429,
+    headers={"Retry-After": "3600"},
+)
+
+
+@pytest.mark.row("A75")
+def test_a_kickoff_over_a_budget_fails_its_try_and_says_when_a_retry_works(server: FaultServer) -> None:
+    server.on("POST /kickoff", OVER_BUDGET)
+    error = failure_of(kickoff_that_waits())
+    assert isinstance(error, CrewQuotaExceeded)
+    assert isinstance(error, CrewTryFailed)
+    assert (error.retry_after, error.until) == (3600.0, "2026-11-29T00:00:00Z")
+    assert "A retry works from 2026-11-29T00:00:00Z on" in str(error)
+    server.on("POST /kickoff", {"kickoff_id": "k-2"}).on("GET /status/k-2", {"status": "error", "error": "no ink"})
+    assert isinstance(failure_of(kickoff_that_waits()), CrewExecutionFailed), "a retry starts one"
+
+
+@pytest.mark.row("A75")
+@pytest.mark.since_airflow("3.3")
+def test_the_policy_waits_until_the_budget_begins_anew_and_no_longer_than_it_may(server: FaultServer) -> None:
+    from airflow.sdk import RetryAction, RetryDecision
+
+    from airflow_crew_provider.retries import WaitForBudget
+
+    server.on("POST /kickoff", OVER_BUDGET)
+    error = failure_of(kickoff_that_waits())
+    decision = WaitForBudget().evaluate(error, 1, 2)
+    assert decision.retry_delay == timedelta(hours=1)
+    if hasattr(RetryDecision, "reschedule"):
+        assert decision.action is RetryAction.RESCHEDULE
+        assert decision.reschedule_timeout == timedelta(days=1)
+    else:
+        assert decision.action is RetryAction.RETRY
+    assert WaitForBudget(3600).evaluate(error, 1, 2).action is decision.action
+    late = WaitForBudget(timedelta(minutes=59)).evaluate(error, 1, 2)
+    assert late.action is RetryAction.FAIL
+    assert "later than max_wait (0:59:00)" in str(late.reason)
+
+
+@pytest.mark.since_airflow("3.3")
+@pytest.mark.parametrize(
+    "error", [CrewRateLimited(429, "POST", "/kickoff", "x", 7.0), CrewQuotaExceeded(429, "POST", "/kickoff", "x")]
+)
+def test_the_policy_leaves_everything_else_to_the_tasks_retries(error: CrewError) -> None:
+    from airflow.sdk import RetryAction
+
+    from airflow_crew_provider.retries import WaitForBudget
+
+    assert WaitForBudget().evaluate(error, 1, 2).action is RetryAction.DEFAULT
+
+
+@pytest.mark.since_airflow("3.3")
+@pytest.mark.parametrize("wrong", [0, -1.0, True, "1h", timedelta(0)])
+def test_the_policy_refuses_a_wait_that_makes_no_sense(wrong: Any) -> None:
+    from airflow_crew_provider.retries import WaitForBudget
+
+    with pytest.raises((TypeError, ValueError), match="max_wait must be"):
+        WaitForBudget(wrong)
+
+
+def test_below_airflow_3_3_the_import_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "RELEASE", (3, 2))
+    monkeypatch.delitem(sys.modules, "airflow_crew_provider.retries", raising=False)
+    with pytest.raises(ImportError, match=r"WaitForBudget needs Airflow 3\.3 or newer"):
+        importlib.import_module("airflow_crew_provider.retries")
 
 
 ERRORS = [each for each in vars(exceptions).values() if isinstance(each, type) and issubclass(each, CrewError)]

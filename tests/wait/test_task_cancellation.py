@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,7 @@ from simulated_airflow import tell_states
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.compat.supervisor import DELETED, AirflowTaskTimeout
 from airflow_crew_provider.wait import outcomes
-from airflow_crew_provider.wait.outcomes import cancels_without_reason, is_by_user, is_for_good, to_its_end
+from airflow_crew_provider.wait.outcomes import Ending, cancels_without_reason, ending_of, is_by_user, to_its_end
 
 try:
     from airflow.sdk.execution_time.context import set_current_context
@@ -25,6 +26,10 @@ except ImportError:
 GOES_ON = ["deferred", "scheduled", "queued", "running", "awaiting_input", "up_for_retry", "up_for_reschedule", None]
 ENDED = ["success", "failed", "skipped", "removed", "restarting", "upstream_failed", DELETED]
 TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
+
+
+def is_for_good(ti: Any) -> bool:
+    return ending_of(ti) not in (None, Ending.UNKNOWN)
 
 
 @pytest.fixture
@@ -85,10 +90,16 @@ def test_a_task_that_was_woken_may_have_succeeded_by_itself(
     assert asyncio.run(is_by_user(Trigger(), without_task=False, was_woken=woken)) is ended
 
 
-def test_the_state_of_a_worker_of_airflow_2_counts_too(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("state", "ended"), [("running", False), ("failed", True)])
+def test_the_state_of_a_worker_of_airflow_2_counts_too(
+    says: Any, monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
+) -> None:
     monkeypatch.setattr(supervisor, "task_runner", None)
-    monkeypatch.setattr(outcomes, "task_state", lambda ti: "running")
-    assert is_for_good(SimpleNamespace(job_id=7)) is False
+    row = SimpleNamespace(first=lambda: (state,))
+    database = SimpleNamespace(query=lambda *columns: SimpleNamespace(filter=lambda *of_task: row))
+    monkeypatch.setattr("airflow.utils.session.create_session", lambda: nullcontext(database))
+    task = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1}
+    assert is_for_good(SimpleNamespace(job_id=7, **task)) is ended
     assert is_for_good(SimpleNamespace(job_id=None)) is True
 
 

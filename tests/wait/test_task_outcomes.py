@@ -11,7 +11,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSensorTimeout
 from warning_log import WarningLog
 
-from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.exceptions import (
     CrewApiError,
@@ -31,6 +31,7 @@ from airflow_crew_provider.exceptions import (
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait import watch as watch_module
+from airflow_crew_provider.wait.narrator import Progress
 from airflow_crew_provider.wait.outcomes import (
     NET,
     CrewTaskFailed,
@@ -280,7 +281,7 @@ class Hook:
 
     def wait(self, watch: Watch) -> Outcome:
         self.watch = watch
-        watch.last = execution(ExecutionState.COMPLETED)
+        watch.progress.last = execution(ExecutionState.COMPLETED)
         return Outcome(self._kind, watch.kickoff_id, self._message)
 
 
@@ -296,22 +297,23 @@ def watch(**more: Any) -> Watch:
 def test_what_the_worker_saw_itself_is_not_fetched_again(kind: str) -> None:
     seen = execution(ExecutionState(kind))
     hook: Any = Hook(GAVE_UP)
-    assert outcomes.ended(hook, watch(last=seen), Outcome(kind, "k-1")) is seen
+    assert outcomes.ended(hook, watch(progress=Progress(last=seen)), Outcome(kind, "k-1")) is seen
 
 
 @pytest.mark.parametrize("kind", [COMPLETED, PENDING])
 @pytest.mark.parametrize("interval", [0.5, 60.0])
 def test_what_a_trigger_saw_is_fetched(noon: float, kind: str, interval: float) -> None:
     hook: Any = Hook(COMPLETED)
-    answered = AnsweredDraft(Draft("k-1", "t"), noon + 60)
-    first = watch(poll_interval=interval, last=execution(ExecutionState.RUNNING), answered=answered)
-    assert outcomes.ended(hook, first, Outcome(kind, "k-1")) is hook.watch.last
+    answered = AnsweredDraft(DraftId("k-1", "t"), noon + 60)
+    running = Progress(last=execution(ExecutionState.RUNNING))
+    first = watch(poll_interval=interval, progress=running, answered=answered)
+    assert outcomes.ended(hook, first, Outcome(kind, "k-1")) is hook.watch.progress.last
     again = hook.watch
     assert (again.kickoff_id, again.started, again.deadline) == ("k-1", noon, noon + FORGIVEN)
     assert again.poll_interval == min(interval, 5.0)
     assert (again.wait_past_pending, again.report_seen) == (kind == COMPLETED, kind == PENDING)
     assert again.answered is answered
-    assert again.ended is None, "tasks that the trigger has logged are not logged again"
+    assert again.narrator.ended is None, "tasks that the trigger has logged are not logged again"
 
 
 def test_an_execution_that_went_on_meanwhile_is_none() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from watched import T0, S, seen, watch
 
-from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.exceptions import (
     CrewConnectionError,
@@ -18,14 +18,13 @@ from airflow_crew_provider.exceptions import (
     to_json,
 )
 from airflow_crew_provider.models import Execution, output_sha256
+from airflow_crew_provider.wait.narrator import HEARTBEAT, NOBODY_IS_ASKED
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
     FAILED,
     FORGIVEN,
     GAVE_UP,
-    HEARTBEAT,
     LEARNED,
-    NOBODY_IS_ASKED,
     NOW_AND_THEN,
     OVER_BUDGET,
     PENDING,
@@ -58,7 +57,7 @@ def polled(one: Watch, reply: Execution | CrewError, at: float) -> str | None:
     """Let a wait see a reply so many seconds after it began; return what the log says then."""
     outcome = one.saw(reply, now=T0 + at) if isinstance(reply, Execution) else one.failed(reply, now=T0 + at)
     assert outcome is None
-    return one.news(now=T0 + at)
+    return one.narrator.news(one, now=T0 + at)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_a_wait_that_is_forgiven_no_more_says_since_when_and_why() -> None:
     for at in (0, 1, 2, 3):
         assert one.failed(BUSY, now=T0 + at) is None
     assert one.failed(BUSY, now=T0 + FORGIVEN) is None
-    said = f"The status request has failed 6 times since {SINCE}, the last time: {BUSY}. {one.fate}"
+    said = f"The status request has failed 6 times since {SINCE}, the last time: {BUSY}. {one.progress.fate('k-1')}"
     assert one.failed(BUSY, now=T0 + FORGIVEN + 0.5) == Outcome(GAVE_UP, "k-1", said, error=to_json(BUSY))
 
 
@@ -214,7 +213,7 @@ def test_a_wait_past_questions_may_end_at_an_unknown_outcome(kind: str, ends_at_
 
 
 def test_only_the_draft_that_was_answered_is_an_old_pause() -> None:
-    answered = AnsweredDraft(Draft("k-1", "t", output_sha256("Draft 1")), T0 + 60)
+    answered = AnsweredDraft(DraftId("k-1", "t", output_sha256("Draft 1")), T0 + 60)
     old = seen(S.PENDING, crew_task_id="t", output="Draft 1")
     assert watch(answered=answered).saw(old, now=T0 + 59) is None
     for reply, at in ((old, 60), (seen(S.PENDING, crew_task_id="t", output="Draft 2"), 0)):
@@ -238,20 +237,20 @@ def test_a_wait_goes_on_in_another_process_where_it_stood() -> None:
         **{"started": T0, "deadline": T0 + 1000, "known": True},
         **{"failing_since": T0 + 10, "failures": 2, "polls": 3},
     }
-    assert tuple(learned) == LEARNED
+    assert (*learned, "ended") == LEARNED, "the last one only if a task has ended"
     other = watch(started=T0 + 50)
     other.recall({**learned, "poll_interval": 999.0, "more": 1})
     assert (other.learned(), other.poll_interval) == (learned, 10.0)
     earlier = watch()
     earlier.recall({"looks": 7})
-    assert earlier.polls == 7
+    assert earlier.progress.polls == 7
 
 
 def test_every_reply_counts_as_a_poll() -> None:
     one = watch()
     for reply in (STEP, seen(S.NOT_FOUND), BUSY, UNKNOWN):
         polled(one, reply, 0)
-    assert one.polls == 4
+    assert one.progress.polls == 4
 
 
 # --- the steps ----------------------------------------------------------------------------------------------
@@ -298,9 +297,9 @@ def test_the_same_response_again_still_ends_trouble_and_meets_what_is_due() -> N
             answer = walk.send(False)
         assert isinstance(answer, Pause)
         assert isinstance(next(walk), Poll)
-    assert (one.failures, one.polls) == (1, 3)
+    assert (one.progress.failures, one.progress.polls) == (1, 3)
     assert isinstance(walk.send(STEP), Pause)
-    assert (one.failures, one.polls, len(said)) == (0, 4, 3), "its recovery is told"
+    assert (one.progress.failures, one.progress.polls, len(said)) == (0, 4, 3), "its recovery is told"
     next(walk)
     now[0] += 2 * NOW_AND_THEN
     assert walk.send(STEP) == Refresh(at_once=False)
@@ -326,7 +325,7 @@ def test_the_same_response_again_still_ends_trouble_and_meets_what_is_due() -> N
         ({"deadline": T0 + 9}, STEP, 9, False),
         ({"started": T0 - NOW_AND_THEN + 9}, STEP, 8, True),
         ({"started": T0 - NOW_AND_THEN + 9}, STEP, 9, False),
-        ({"answered": AnsweredDraft(Draft("k-1", "t"), T0 + 60)}, STEP, 1, False),
+        ({"answered": AnsweredDraft(DraftId("k-1", "t"), T0 + 60)}, STEP, 1, False),
     ],
     ids=[
         *("the same", "another", "a failure", "before the heartbeat", "the heartbeat", "before the deadline"),
@@ -340,7 +339,7 @@ def test_a_poll_repeats_the_last_one_until_something_is_due(more: Any, reply: An
 
 
 def test_a_draft_that_was_answered_ends_no_wait_while_it_may_be_old() -> None:
-    one = watch(answered=AnsweredDraft(Draft("k-1", "t"), T0 + 10), deadline=T0 + 20)
+    one = watch(answered=AnsweredDraft(DraftId("k-1", "t"), T0 + 10), deadline=T0 + 20)
     draft = seen(S.PENDING, crew_task_id="t", output="x")
     assert [one.could_end_after(draft, now=T0 + at) for at in (9, 10)] == [False, True]
     assert [one.could_end_after(seen(), now=T0 + at) for at in (19, 20)] == [False, True]
@@ -353,7 +352,7 @@ def test_an_unknown_id_is_not_a_failed_poll_where_the_connection_cannot_be_looke
     assert walk.send(UNKNOWN) == Refresh(at_once=True)
     assert isinstance(walk.send(CrewConnectionError("the back end is away")), Pause)
     assert said == ["The service does not know execution k-1 yet, 0 s so far"]
-    assert one.failures == 0
+    assert one.progress.failures == 0
 
 
 def test_an_id_that_was_known_before_is_not_reported_again() -> None:

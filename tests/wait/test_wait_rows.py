@@ -14,7 +14,8 @@ from simulated_airflow import PATHS, POKE, TOKEN, TRIGGERER, Connect, run, wait
 
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.wait.watch import COMPLETED, FAILED, GAVE_UP, NOBODY_IS_ASKED, PENDING, TIMEOUT
+from airflow_crew_provider.wait.narrator import NOBODY_IS_ASKED
+from airflow_crew_provider.wait.watch import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
 
 pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.waits]
 POLL = "GET /status/k-1"

@@ -11,17 +11,21 @@ import pytest
 from markdown_it import MarkdownIt
 
 from airflow_crew_provider.api import answers, endpoints, status
-from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.inbox import flow_webhooks as webhooks
 from airflow_crew_provider.inbox.messages import pending_execution
 from airflow_crew_provider.models import Execution, output_sha256
-from airflow_crew_provider.review import drafts as draft_text
-from airflow_crew_provider.review import drafts as edited_output
+from airflow_crew_provider.questions import drafts as draft_text
+from airflow_crew_provider.questions import drafts as edited_output
+from airflow_crew_provider.questions import question_in as question_shown
 from airflow_crew_provider.review.answer import pending_record, shown_draft
 
 approval = pytest.importorskip("crew_service.engine.approval", reason="needs the crew service")
 from crew_service.engine import drafts, sending  # noqa: E402
-from crew_service.engine.decisions import AnotherDraft, Decision, settled  # noqa: E402
+from crew_service.engine.crew import JournalEntry, PendingQuestion  # noqa: E402
+from crew_service.engine.decisions import AnotherDraft, Decision  # noqa: E402
+from crew_service.engine.printed import Printed  # noqa: E402
+from crew_service.engine.questions import AgentQuestion, question_in  # noqa: E402
 from crew_service.http import api, markdown  # noqa: E402
 
 CORPUS: dict[str, Any] = json.loads(Path(__file__).with_name("corpus.json").read_text("utf-8"))
@@ -38,6 +42,20 @@ def waiting(text: str) -> list[Execution]:
     """Return the executions waiting with a draft: by their status, and by a webhook."""
     body = {"status": "pending", "task_id": "t", "current_task": "t", "task_output": text}
     return [status.execution("e", body), pending_execution("e", "t", text)]
+
+
+@pytest.mark.parametrize("timeout", [60.0, None])
+def test_a_flows_question_is_read_as_the_service_tells_it(timeout: float | None) -> None:
+    entry = JournalEntry(1, "interview", "", "tool", "key", "ask_person")
+    terms = {"timeout": timeout, "metadata": {"channel": "#sales"}}
+    pending = PendingQuestion("question", entry, text="Which tone?", of_flow=terms)
+    told = AgentQuestion.opened(pending, number=2, printed=Printed(), before=None, now=1_000.0)
+    body = {"status": "pending", "current_task": "interview", "task_id": told.key, "task_output": told.output}
+    record = status.execution("e", {**body, **told.asked}).record()
+    assert record["ask"] == told.ask
+    shown = question_shown(shown_draft(record))
+    assert (shown.headline, told.key) == ("Answer the Flow", "interview#2")
+    assert (shown.expires and shown.expires.timestamp()) == (1_060.0 if timeout else None)
 
 
 @pytest.mark.parametrize(("kind", "is_approval"), [("approving", True), ("revising", False)])
@@ -72,15 +90,16 @@ def test_the_hashes_of_a_draft(draft: dict[str, Any]) -> None:
 
 @drafts_of_the_corpus
 def test_either_hash_finds_the_draft_on_both_sides(draft: dict[str, Any]) -> None:
-    gate = {"output": draft["text"], **drafts.hashes_of(draft["text"])}
+    asked = {"task_id": "t", "key": "t", "output": draft["text"], "agent": "", "state": {}, "rounds": []}
+    question = question_in({**asked, **drafts.hashes_of(draft["text"])})
     for named in {draft["output_sha256"], draft["object_sha256"]} - {None}:
-        assert settled(gate, Decision("e", "t", True, "", draft_sha256=named)).is_approve
+        assert question.settled(Decision("e", "t", True, "", draft_sha256=named)).is_approve
     for seen in waiting(draft["text"]):
         of_object = seen.record().get("object_sha256")
-        assert all(Draft("e", "t", named).waits_in(seen) for named in (draft["output_sha256"], of_object))
+        assert all(DraftId("e", "t", named).waits_in(seen) for named in (draft["output_sha256"], of_object))
     with pytest.raises(AnotherDraft):
-        settled(gate, Decision("e", "t", True, "", draft_sha256="0" * 64))
-    assert not any(Draft("e", "t", "0" * 64).waits_in(seen) for seen in waiting(draft["text"]))
+        question.settled(Decision("e", "t", True, "", draft_sha256="0" * 64))
+    assert not any(DraftId("e", "t", "0" * 64).waits_in(seen) for seen in waiting(draft["text"]))
 
 
 @pytest.mark.parametrize("case", CORPUS["edits"], ids=lambda case: f"{case['draft']} - {case['edited']}")
@@ -124,14 +143,49 @@ def test_the_corpus_would_act_if_it_were_shown_as_it_is() -> None:
 @pytest.mark.row("A8", "A11")
 @pytest.mark.parametrize("open_one", OPEN)
 def test_a8_a_question_that_an_earlier_release_left_open_takes_its_answer(open_one: dict[str, Any]) -> None:
-    """A record, a form and a gate; release 0.1 named an object by the hash of its one form."""
+    """A record, a form and the service's row; release 0.1 named an object by the hash of its one form."""
     named, gate = open_one["shown"]["output_sha256"], open_one["gate"]
     assert named in (gate["output_sha256"], gate.get("object_sha256"))
     assert shown_draft(pending_record(open_one["pending"])) == open_one["shown"]
-    assert Draft("execution-1", "draft_task", named).waits_in(status.execution("execution-1", open_one["status"]))
+    assert DraftId("execution-1", "draft_task", named).waits_in(status.execution("execution-1", open_one["status"]))
     of_first_release = {name: value for name, value in gate.items() if not name.endswith("_sha256")}
     for each in (gate, of_first_release, {**gate, **drafts.hashes_of(gate["output"])}):
         for given in (named, output_sha256(gate["output"])):
-            assert settled(each, Decision("execution-1", "draft_task", True, "", draft_sha256=given)).is_approve
+            assert (
+                question_in(each)
+                .settled(Decision("execution-1", "draft_task", True, "", draft_sha256=given))
+                .is_approve
+            )
         with pytest.raises(AnotherDraft):
-            settled(each, Decision("execution-1", "draft_task", True, "", draft_sha256="0" * 64))
+            question_in(each).settled(Decision("execution-1", "draft_task", True, "", draft_sha256="0" * 64))
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize("open_one", OPEN)
+@pytest.mark.parametrize(
+    "change", [{}, {"is_approve": False, "outcome": None}, {"field of a later release": [1]}], ids=str
+)
+def test_a8_a_stored_question_keeps_every_field(open_one: dict[str, Any], change: dict[str, Any]) -> None:
+    stored = {**open_one["gate"], **change}
+    of_first_release = {name: value for name, value in stored.items() if not name.endswith("_sha256")}
+    for each in (stored, of_first_release):
+        again = question_in(each).stored()
+        assert again.items() >= each.items()
+        assert ("is_approve" in again, "object_sha256" in again) == ("is_approve" in each, "object_sha256" in each)
+
+
+@pytest.mark.row("A8")
+def test_a8_an_answered_question_names_its_rounds_to_the_crew_and_to_an_earlier_release() -> None:
+    asked = {"task_id": "t", "key": "t", "output": "One", "agent": "", "state": {"n": 1}, "rounds": []}
+    said = question_in(asked).settled(Decision("e", "t", False, "Shorter."))
+    answered = question_in(asked).after(said)
+    assert answered is not None
+    rounds = [{"output": "One", "feedback": "Shorter."}]
+    assert answered.items() >= {**asked, "rounds": rounds, "is_approve": False, "outcome": None}.items()
+    decision = question_in(answered).for_crew()
+    assert (decision.task_id, decision.is_approve, decision.feedback, decision.state) == (
+        "t",
+        False,
+        "Shorter.",
+        {"n": 1},
+    )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from crewai import Agent, Crew, Task
-from crewai.agents.parser import AgentAction, AgentFinish
 
-from crew_service.crewai import internals, journal
+from crew_service.crewai import journal
+from crew_service.crewai.coroutines import awaited
+from crew_service.crewai.internals import crew_tasks
 from crew_service.engine.crew import LONGEST_IN_STEP, Progress, StepDone
 
 Callback = Callable[[Any], Any]
@@ -22,24 +22,24 @@ def callbacks_of(crew: Crew, task: Task) -> list[Callback]:
     return [callback for callback in (task.callback, common) if callback]
 
 
-def call(callback: Callback, argument: Any) -> None:
+def call(callback: Callback, argument: Any) -> Any:
     try:
         result = callback(argument)
-        if inspect.iscoroutine(result):
-            asyncio.run(result)
+        return awaited(result) if inspect.iscoroutine(result) else result
     except Exception as error:
         journal.note_outside(error)
         raise
 
 
-def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
-    for agent in _agents_of(crew):
-        agent.step_callback = NewSteps(_listener(agent.step_callback or crew.step_callback, report))
+def listen_to_steps(agents: Iterable[Any], report: Callable[[Progress], None], common: Callback | None = None) -> None:
+    """Report the agents' steps; `common` is the callback of agents that have none."""
+    for agent in filter(_has_steps, agents):
+        agent.step_callback = NewSteps(_listener(agent.step_callback or common, report))
 
 
 def pass_over_replayed_steps(crew: Crew) -> None:
     """Limit the step callbacks of a running crew's agents to new steps; repeated calls are harmless."""
-    for agent in _agents_of(crew):
+    for agent in filter(_has_steps, crew_tasks.agents_of(crew)):
         callers: list[Any] = [agent, agent.agent_executor]  # the executor has had its own copy since the kickoff
         for caller in filter(None, callers):
             if caller.step_callback and not isinstance(caller.step_callback, NewSteps):
@@ -56,13 +56,13 @@ class NewSteps:
         return None if journal.is_replaying() else self._own(answer)
 
 
-def _agents_of(crew: Crew) -> list[Agent]:
-    return [agent for agent in internals.agents_of(crew) if isinstance(agent, Agent)]
+def _has_steps(agent: Any) -> bool:
+    return isinstance(agent, Agent)
 
 
 def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callback:
     def step(answer: Any) -> None:
-        if isinstance(answer, AgentAction | AgentFinish):  # not the bare result that CrewAI reports before the action
+        if hasattr(answer, "thought"):  # not the bare result that CrewAI reports before the action
             report(_step(answer))
         if own:
             call(own, answer)
@@ -70,8 +70,8 @@ def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callb
     return step
 
 
-def _step(answer: AgentAction | AgentFinish) -> StepDone:
-    if isinstance(answer, AgentFinish):
+def _step(answer: Any) -> StepDone:
+    if not hasattr(answer, "tool"):  # the agent's last
         return StepDone(thought=answer.thought[:LONGEST_IN_STEP], result=str(answer.output)[:LONGEST_IN_STEP])
     return StepDone(
         thought=answer.thought[:LONGEST_IN_STEP],

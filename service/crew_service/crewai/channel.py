@@ -14,6 +14,8 @@ from typing import Any
 
 from crew_service.engine.crew import (
     Completed,
+    FilePiece,
+    InputFile,
     Job,
     JournalEntry,
     Outcome,
@@ -33,11 +35,14 @@ from crew_service.engine.crew import (
 LINK_CLOSED = 98  # exit code of a process whose crew closed its end of the socket
 LARGEST = 64 * 1024 * 1024  # bytes per message; ample for text that people read, such as a crew's output
 FORK, LEAVE = b"f", b"l"  # requests to a fork server
+READY = b"\0"  # a fork server can fork; anything else that it sends first is why it cannot
 UNBORN = "unborn"  # sent if a process could not start for lack of resources, and so has done nothing
 
 Message = dict[str, Any]
 
-PROGRESS = {kind.__name__: kind for kind in (TaskStarted, StepDone, TaskDone, TokensUsed, Step, StepsReplayed)}
+PROGRESS = {
+    kind.__name__: kind for kind in (TaskStarted, StepDone, TaskDone, TokensUsed, Step, StepsReplayed, FilePiece)
+}
 OF_JOB = ("execution_id", "inputs", "done", "restore_from", "steps")  # sent unchanged
 OUTCOMES = {kind.__name__: kind for kind in (Completed, PendingReview, PendingQuestion)}
 PAUSES = (PendingReview.__name__, PendingQuestion.__name__)  # message types
@@ -126,12 +131,15 @@ def is_awaited(progress: Progress) -> bool:
 
 def job_message(job: Job) -> Message:
     gate = asdict(job.gate) if job.gate else None
-    return {**{name: getattr(job, name) for name in OF_JOB}, "gate": gate}
+    files = [asdict(file) for file in job.files]
+    return {**{name: getattr(job, name) for name in OF_JOB}, "gate": gate, "files": files}
 
 
 def job_from(message: Message) -> Job:
     gate = decision_from(message["gate"]) if message["gate"] else None
-    return Job(**{name: message[name] for name in OF_JOB}, gate=gate, flow_state=lambda: message.get("flow_state"))
+    files = [InputFile(**each) for each in message["files"]]
+    given = {name: message[name] for name in OF_JOB}
+    return Job(**given, gate=gate, files=files, flow_state=lambda: message.get("flow_state"))
 
 
 def decision_from(fields: Message) -> ReviewDecision:

@@ -18,37 +18,60 @@ import threading
 import time
 import traceback
 from collections import deque
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from crewai.hooks import InterceptionPoint
+
 from crew_service import tracing
 from crew_service.crewai import (
-    answers,
     channel,
+    codec,
     description,
+    execution_files,
     feedback,
-    internals,
+    flow_asks,
+    hooks,
     journal,
     loading,
     open_tools,
+    output_files,
     process_tree,
     storage,
     task_outputs,
     world,
 )
+from crew_service.crewai.agent_run import AgentRun, AgentSource
 from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
 from crew_service.crewai.edit_check import EditCheck
 from crew_service.crewai.errors import Fatal, Interrupted, UnsupportedCrew
-from crew_service.crewai.flow_run import FlowRun
+from crew_service.crewai.flow_run import FlowRun, PlainFlowRun
 from crew_service.crewai.flow_source import FlowSource
+from crew_service.crewai.internals import (
+    Seam,
+    crew_tasks,
+    first_missing,
+    flow_methods,
+    human_input,
+    task_ends,
+    tool_calls,
+)
 from crew_service.crewai.loading import JsonCrew
-from crew_service.engine.crew import CrewFailed, Job, Progress, Report
+from crew_service.engine.crew import CrewFailed, Job, Progress, Report, Step, TaskDone
 from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import ToolRule
 
 CHECKED = 1.0  # seconds between checks of the link
+FORGOTTEN = (
+    ". The execution continued in a new process, as after each question or restart: attributes on `self` and module "
+    "globals that the earlier process set are gone, unlike `self.state`"
+)
+OF_INPUT = "EOF when reading a line"  # the text of Python's own error
+NO_TERMINAL = ". The crew has no terminal for input(): use human_input in a task, or self.ask() in a Flow"
 LAST_WORDS = 5.0  # seconds for exit handlers to run after the outcome is sent
 
 
@@ -62,6 +85,7 @@ class ServiceConnection:
         self._unstored: deque[threading.Event] = deque()  # one per waiting thread, oldest first
         self._sending = threading.Lock()
         self._over = False
+        self.files: output_files.OutputFolder | None = None
 
     @property
     def is_mine(self) -> bool:
@@ -94,6 +118,10 @@ class ServiceConnection:
         """Send progress; for some kinds, such as a finished task, wait until the service has stored it."""
         if not self.is_mine:  # in a forked copy, locks held by other threads are never released
             return
+        if isinstance(progress, TaskDone):
+            self.send_files(progress.task["task_id"])
+        elif isinstance(progress, Step) and progress.kind == "tool" and progress.state != "running":
+            self.send_files(progress.task_id)
         stored = threading.Event() if channel.is_awaited(progress) else None
         with self._sending:
             self._check_link()
@@ -102,6 +130,11 @@ class ServiceConnection:
             self._channel.send(channel.packed(progress))
         if stored:
             stored.wait()
+
+    def send_files(self, task_id: str) -> None:
+        """Send what the crew has written since the last time, so that it is stored before what is reported next."""
+        if self.files:
+            self.files.send_changes(self.report, task_id)
 
     def answer(self, message: Message) -> None:
         self._over = True
@@ -149,6 +182,7 @@ def work(link: socket.socket, dotenv: Path | None) -> None:
         if Fatal.noted:
             answer = _failed(Fatal.noted[0])
         _flush()
+        service.send_files(answer.get("task_id") or answer.get("entry", {}).get("task_id", ""))
         service.answer(answer)  # before the spans are exported, so that a slow collector cannot delay it
         if spans:
             spans.is_paused = answer["type"] in channel.PAUSES
@@ -172,16 +206,27 @@ def _answer(service: ServiceConnection, request: Message, dotenv: Path | None) -
         if not isinstance(error, CrewFailed | Interrupted):
             with contextlib.suppress(BaseException):  # the crew may have replaced the streams
                 sys.stderr.write(_told(traceback.format_exc()))
-        return _failed(error)
+        return _failed(error, continues=_continues(request))
     finally:
         if not service.is_mine:
             _end_copy(failure)
 
 
-def _failed(error: BaseException) -> Message:
+def _continues(request: Message) -> bool:
+    """Return whether an earlier process has already run a part of the execution."""
+    job, kept = request.get("job", {}), request.get("journal", {})
+    return bool(job.get("done") or job.get("gate") or kept.get("entries"))
+
+
+def _failed(error: BaseException, *, continues: bool = False) -> Message:
     kind = "" if isinstance(error, CrewFailed | Fatal) else f"{type(error).__name__}: "
     refused, unanswered = journal.blame(error)
-    text = _told(kind + answers.text_of(error))
+    text = _told(kind + codec.text_of(error))
+    own = [each for each in traceback.extract_tb(error.__traceback__) if loading.is_own(each.filename)]
+    if continues and own and isinstance(error, AttributeError | NameError):
+        text += FORGOTTEN
+    if isinstance(error, EOFError) and str(error) == OF_INPUT:
+        text += NO_TERMINAL
     return {"type": "failed", "error": text, "refused": refused, "unanswered": unanswered}
 
 
@@ -200,6 +245,7 @@ def _end_copy(failure: BaseException | None) -> NoReturn:
 
 def _leave() -> None:
     """Run the exit handlers, but skip Python's teardown of CrewAI, which would take a second."""
+    loading.end()
     atexit._run_exitfuncs()
     process_tree.end_descendants()
     _flush()
@@ -215,52 +261,80 @@ def _flush() -> None:
 def _done(service: ServiceConnection, request: Message, dotenv: Path | None) -> Message:
     report: Report = service.report
     if edit := request.get("edit"):
+        if tool_calls.JOURNAL.missing:  # a guardrail's tools would run
+            return {"type": "checked", "problem": f"it cannot be checked: {tool_calls.JOURNAL.reason}"}
         check = EditCheck(ToolRule(*rule) for rule in request["rules"])
-        internals.record_tool_calls(check)
+        tool_calls.record_tool_calls(check)
+    if job := request.get("job"):
+        execution_files.use(job["folder"])
+        service.files = output_files.use(job["written"], job["largest_file"])
     if kept := request.get("journal"):  # before the crew's own modules define or instantiate classes
         entries = map(channel.unpacked, kept["entries"])
         rules = [ToolRule(*rule) for rule in kept["rules"]]
-        report = journal.start(entries, request["job"]["steps"], rules, service, kept.get("flow_tools"))
+        steps, done = request["job"]["steps"], request["job"]["done"]
+        report = journal.start(entries, steps, rules, service, kept.get("flow_tools"), done)
         if kept["ask_person"]:
-            internals.give_tool(AskPerson())
+            crew_tasks.give_tool(AskPerson())
+    if before := request.get("forget"):
+        world.load_variables(dotenv)
+        storage.use(request["place"])
+        storage.forget(before)
+        return {"type": "forgotten"}
     try:
         world.load_variables(dotenv)
         told = storage.use(request["place"], owner=request.get("owner"))
-        if before := request.get("forget"):
-            storage.forget(before)
-            return {"type": "forgotten"}
         served = loading.build(request["target"])
         if kept or edit:
-            internals.record_tools()
+            tool_calls.record_tools()
         described = description.describe(served, request.get("flow_tools", ()))
     except UnsupportedCrew as refusal:
         return {"type": "refused", "reason": _told(str(refusal))}
     except BaseException as error:
-        if "job" not in request:
+        if edit:
             raise
-        reason, trace = _told(f"{type(error).__name__}: {error}"), _told(traceback.format_exc())
+        reason, trace = _told(loading.why_not(error, request["target"])), _told(traceback.format_exc())
         return {"type": "refused", "reason": reason, "trace": trace}
     if edit:
         return {"type": "checked", "problem": check.problem(served, **edit)}
     if "job" not in request:
-        described["can_record"] = internals.can_record()
+        described |= {"off": Seam.told(), "no_journal": _no_journal(served)}
+        told += served.told if isinstance(served, FlowSource) else []
         # Include the secrets in the crew's `.env`, which the service does not read.
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ), "told": told}
     if kept and not isinstance(served, FlowSource):
-        open_tools.check(served.crew if isinstance(served, JsonCrew) else served, rules, described["tools"])
-    internals.watch_failures(journal.note_left)
-    internals.let_interruptions_through()
-    internals.refuse_terminal(feedback.refuse)
-    internals.refuse_console(feedback.refuse_console)
-    internals.watch_files(task_outputs.check_path)
+        open_tools.check(loading.agents_of(served), rules, described["tools"])
+    if not crew_tasks.TASKS.missing:
+        crew_tasks.watch_failures(journal.note_left)
+        crew_tasks.let_interruptions_through()
+    human_input.refuse_terminal(feedback.refuse)
+    flow_asks.ask_people()
+    task_ends.keep_drafts_from_memory()
+    asks = flow_methods.off() if isinstance(served, FlowSource) else first_missing(human_input.PEOPLE)
+    asks = asks or task_ends.remembers_drafts()
+    if asks or crew_tasks.FILES.missing:
+        known = loading.tasks_of(served)
+        hooks.register(InterceptionPoint.PRE_STEP, partial(description.refuse_unknown, known, asks))
+    if not crew_tasks.FILES.missing:
+        crew_tasks.watch_files(task_outputs.check_path)
     outcome = _run_of(served, channel.job_from(request["job"]), report).run()
     journal.tell()
     return channel.packed(outcome)
 
 
-def _run_of(served: loading.Served, job: Job, report: Report) -> CrewRun | FlowRun:
+def _no_journal(served: loading.Served) -> str | None:
+    """Return why no journal can be kept, as a clause; None if it can."""
+    needed = (tool_calls.JOURNAL, crew_tasks.TASKS)
+    seam = first_missing(*needed) or (flow_methods.off() if isinstance(served, FlowSource) else None)
+    if seam:
+        return seam.reason
+    return None if tool_calls.can_record() else f"CrewAI {version('crewai')} calls tools in a different way"
+
+
+def _run_of(served: loading.Served, job: Job, report: Report) -> AgentRun | CrewRun | FlowRun | PlainFlowRun:
+    if isinstance(served, AgentSource):
+        return AgentRun(served, job, report)
     if isinstance(served, FlowSource):
-        return FlowRun(served, job, report)
+        return (PlainFlowRun if flow_methods.off() else FlowRun)(served, job, report)
     if isinstance(served, JsonCrew):
         return CrewRun(served.crew, dataclasses.replace(job, inputs={**served.defaults, **job.inputs}), report)
     return CrewRun(served, job, report)

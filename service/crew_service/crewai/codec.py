@@ -20,6 +20,9 @@ of a built-in type, or what pydantic does for a scalar or for `fields`. There is
 
 A model is built from its fields by name, so aliases, validators and serializers play no part. Fields that its class
 has gained since get their defaults; those that it has lost are dropped. References that were shared become copies.
+
+No other module of this package dumps or loads a value of a crew: failures of calls, structured outputs in JSON, forms
+of earlier releases and the JSON that people see are here too.
 """
 
 from __future__ import annotations
@@ -37,14 +40,14 @@ import zoneinfo
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Container
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
+from pydantic import BaseModel, RootModel, SecretBytes, SecretStr, TypeAdapter
 from pydantic_core import TzInfo
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # an object's address, as it appears in its text
@@ -55,6 +58,7 @@ GROWING: dict[type, str] = {list: "extend", dict: "update", set: "update", bytea
 SIMPLE_ARRAYS = "biufcSUmM"  # kinds of numpy's types whose values are just bytes
 LONGEST_WHOLE = 10_000  # bits of an integer in decimal
 LONGEST_KEPT_TEXT = 80  # characters of a value in an error
+LONGEST_ATTRIBUTE = 64 * 1024  # characters of one attribute of an exception
 Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[str, ...]
 Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -116,7 +120,7 @@ def encoded(
     :param is_whole: whether decoding must return an equal value; if not, fields that its models exclude may be lost
     :raises NotStorable: if decoding would not return such a value
     """
-    among = Among(expected, packages, is_whole)
+    among, is_endless = Among(expected, packages, is_whole), False
     try:
         text = json.dumps(_pack(value, among))
         same = decoded(text, expected)
@@ -126,13 +130,18 @@ def encoded(
     except NotStorable as error:
         problem = error
     except RecursionError:
-        problem = NotStorable(value, "is nested too deeply or contains itself")
+        problem, is_endless = NotStorable(value, "is nested too deeply or contains itself"), True
     except Exception as error:  # raised by a user's class
         problem = NotStorable(value, f"cannot be restored: {type(error).__name__}")
-    if not problem.path and not isinstance(problem.__context__, RecursionError):
+    if not problem.path:
         for name, part in _fields_of(value).items():
             try:
-                encoded(part, packages=packages, is_whole=is_whole)
+                if is_endless:
+                    _pack(part, among)
+                else:
+                    encoded(part, packages=packages, is_whole=is_whole)
+            except RecursionError:
+                raise NotStorable(part, problem.reason, (f".{name}",)) from None
             except NotStorable as error:
                 raise NotStorable(error.value, error.reason, (f".{name}", *error.path)) from None
     raise problem from None
@@ -226,13 +235,27 @@ def _packed_model(value: BaseModel, among: Among) -> dict[str, Any]:
 
 def _packed_state(value: BaseModel, among: Among) -> dict[str, Any]:
     state = BaseModel.__getstate__(value)
-    own = {name: each for name, each in state["__dict__"].items() if name in type(value).model_fields}
+    known = type(value).model_fields
+    own = {name: each for name, each in state["__dict__"].items() if name in known}
+    more = {name: each for name, each in state["__dict__"].items() if name not in known}
     packed: dict[str, Any] = {
         "__dict__": _pack(own, among),
         "__pydantic_fields_set__": _pack(set(state["__pydantic_fields_set__"]), among),
     }
     for name in ("__pydantic_extra__", "__pydantic_private__"):
         packed[name] = None if state[name] is None else _pack(dict(state[name]), among)
+    if more and (kept := _packed_attributes(type(value), more, among)):
+        packed["attributes"] = {"dict": kept}
+    return packed
+
+
+def _packed_attributes(kind: type, values: dict[str, Any], among: Among) -> dict[str, Any]:
+    """Pack what a model has beside its fields; a cached property that cannot be stored is computed again."""
+    packed = {}
+    for name, each in values.items():
+        is_cache = isinstance(getattr(kind, name, None), cached_property)
+        with suppress(NotStorable) if is_cache else nullcontext():
+            packed[name] = _part(each, f".{name}", among)
     return packed
 
 
@@ -401,6 +424,7 @@ def with_state(kind: type[Model], state: dict[str, Any]) -> Model:
         values[name] = known[name].get_default(call_default_factory=True, validated_data=values)
     made = object.__new__(kind)
     fields_set = set(state["__pydantic_fields_set__"]) & {*known, *(state["__pydantic_extra__"] or ())}
+    values.update(state.get("attributes", {}))
     BaseModel.__setstate__(made, {**state, "__dict__": values, "__pydantic_fields_set__": fields_set})
     return made
 
@@ -439,6 +463,153 @@ def resolved(path: str) -> type:
     if not isinstance(found, type):
         raise TypeError(f"{path} is not a class")
     return found
+
+
+# --- failures ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Raised:
+    """The answer of a call that raised an exception."""
+
+    error: Exception
+
+
+def failure(error: Exception) -> str:
+    """Encode an exception with its importable classes, and what pickle would keep of it."""
+    kind = type(error)
+    _, args, *more = _builtin(kind).__reduce__(error)
+    kept = {}
+    for name, value in (("args", [*args]), *(more[0] or {} if more else {}).items()):
+        with suppress(NotStorable):
+            if len(text := encoded(value)) <= LONGEST_ATTRIBUTE:
+                kept[name] = text
+    classes = [each for each in map(_importable, kind.__mro__) if each]
+    return json.dumps({"raised": [kind.__name__, text_of(error)], "classes": classes, "kept": kept})
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's text, or a substitute if its own class fails to produce one."""
+    try:
+        return str(error)
+    except Exception:  # raised by a user's class
+        return "its text cannot be read"
+
+
+def answer(text: str, expected: type[BaseModel] | None = None) -> Any:
+    """Return the answer of a call; a failure is `Raised`."""
+    packed = json.loads(text)
+    if isinstance(packed, dict) and "raised" in packed:
+        name, said = packed["raised"]
+        return Raised(_error(name, said, packed.get("classes", [f"builtins:{name}"]), packed.get("kept", {})))
+    return unpack(packed, expected)
+
+
+def _error(name: str, text: str, classes: list[str], kept: dict[str, str]) -> Exception:
+    """Return an exception that the crew's code catches like the original: of its class or, if impossible, a subclass.
+
+    It has the same name and text. No code of its class runs, which might need other arguments.
+    """
+    state: dict[str, Any] = {}
+    for each, value in kept.items():
+        with suppress(Exception):  # its class may be gone
+            state[each] = answer(value)
+    args = state.pop("args", [text])
+    for path in (*classes, "builtins:Exception"):
+        for is_made_up in (False, True):
+            with suppress(Exception):
+                known: Any = resolved(path)
+                kind = type(name, (known,), {"__str__": lambda _: text}) if is_made_up else known
+                return _same(kind, [text] if is_made_up else args, state, name, text)
+    return Exception(text)
+
+
+def _same(kind: type[Exception], args: list[Any], state: dict[str, Any], name: str, text: str) -> Exception:
+    builtin = _builtin(kind)
+    error: Exception = builtin.__new__(kind, *args)
+    builtin.__init__(error, *args)
+    error.__setstate__(state)
+    if kind.__name__ != name or str(error) != text:
+        raise ValueError("it is not the same exception")
+    return error
+
+
+def _builtin(kind: type[Exception]) -> Any:
+    return next(each for each in kind.__mro__ if each.__module__ == "builtins" and issubclass(each, Exception))
+
+
+def _importable(kind: type) -> str | None:
+    with suppress(Exception):
+        return path_of(kind) if issubclass(kind, Exception) else None
+    return None
+
+
+# --- JSON for people ---
+
+
+def shown(value: Any) -> Any:
+    """Return a value as plain JSON for people: models as objects, sets as lists, the rest as strings."""
+    try:
+        return json.loads(json.dumps(_with_plain_keys(value), default=_as_json))
+    except Exception:  # raised by a user's class, or it contains itself
+        return NotStorable(value).kept
+
+
+def _with_plain_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_key(name): _with_plain_keys(each) for name, each in value.items()}
+    return [_with_plain_keys(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _key(name: Any) -> Any:
+    """Convert a dict's key to one that JSON allows, as CrewAI does when it stores a state."""
+    if isinstance(name, enum.Enum):
+        return _key(name.value)
+    return name if isinstance(name, str | int | float | None) else str(name)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        try:
+            return value.model_dump(mode="json", fallback=str)
+        except Exception:  # such as bytes that are not UTF-8
+            return {name: shown(each) for name, each in vars(value).items() if name in type(value).model_fields}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _with_plain_keys(dataclasses.asdict(value))
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value)
+
+
+def is_in_json(value: Any, data: Any) -> bool:
+    """Return whether a structured output is the same when it is read from its JSON."""
+    kind: Any = type(value)
+    with suppress(Exception):  # raised by a user's model
+        same = kind.model_validate(data) if issubclass(kind, BaseModel) else data
+        return encoded(same, kind) == encoded(value, kind)
+    return False
+
+
+def of_json(model: type[BaseModel], *given: Any) -> BaseModel:
+    """Return a structured output from its JSON, in the first form that its model accepts or, if none, unchecked."""
+    for data in given:
+        with suppress(Exception):  # raised by a user's model
+            return model.model_validate(data)
+    data = given[0]
+    found = data if isinstance(data, dict) and not issubclass(model, RootModel) else {"root": data}
+    known = {name: found.get(name) for name in model.model_fields}
+    empty = {"__pydantic_extra__": None, "__pydantic_private__": None}
+    return with_state(model, {"__dict__": known, "__pydantic_fields_set__": set(known), **empty})
+
+
+def decoded_of_0_2(record: dict[str, Any]) -> Any:
+    """Return the result of a Flow's method, as release 0.2.0 stored it."""
+    if "model" not in record:
+        return record["value"]
+    kind: Any = resolved(":".join(record["model"]))
+    return kind.model_validate(record["data"])
 
 
 # --- classes with a form of their own ---

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Any, Literal
 
 from crew_service import tracing
-from crew_service.crewai import channel, project, world
+from crew_service.crewai import channel, execution_files, project, world
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Message
 from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.crewai.internals import NO_JOURNAL
 from crew_service.crewai.process_pool import PROCESSES, CrewProcess, ProcessPoolClosed
 from crew_service.crewai.world import Place
 from crew_service.engine import tool_rules
@@ -46,33 +46,34 @@ class CrewAICrew:
     def __init__(self, target: str, options: JournalOptions, place: Place) -> None:
         self._world = place.world
         self._request = {"target": world.absolute(target), "place": place.message()}
-        self._rules, self._flow_tools, self._gives_ask_person = _rules(target, options)
-        description, self._secrets = self._description(target)
+        self.rules, self._flow_tools, self._gives_ask_person = _rules(target, options)
+        description, self.secrets = self._description(target)
         asks_people = self._gives_ask_person or description["asks"]
         self._asking = f"its tool {ASK_PERSON}" if asks_people else None
         self._tools: list[list[str]] = description["tools"]  # the names of each tool
-        self._knows_all_tools: bool = description["knows_all_tools"]
-        self._keeps_journal = options.is_kept and description["can_record"]
-        self.kind: Literal["crew", "flow"] = description["kind"]
+        self.tools = [own for own, *_ in self._tools]
+        self.knows_all_tools: bool = description["knows_all_tools"]
+        self._no_journal: str | None = description["no_journal"]
+        self._keeps_journal = options.is_kept and not self._no_journal
+        self.off: list[str] = description["off"]
+        if options.is_kept and self._no_journal and (told := f"{NO_JOURNAL}: {self._no_journal}") not in self.off:
+            self.off.append(told)
+        self.kind: Literal["crew", "flow", "agent"] = description["kind"]
         if problem := self._problem(options):
             raise BadTarget(f"The crew {target!r} cannot be served: {problem}")
-        for rule in self._rules:
+        for rule in self.rules:
             if not (rule.is_common or any(map(rule.matches, self._tools))):
                 log.warning("the rule %s matches no tool known before a task runs; check the tool's name", rule)
-        if options.is_kept and not self._keeps_journal:
-            log.warning("no journal is kept with CrewAI %s: a killed task repeats its calls", version("crewai"))
+        for what in self.off:
+            log.warning("%s", what)
         self.inputs: list[str] = description["inputs"]
         self.required: list[str] = description["required"]
-        self.file_inputs = FileInputs(description["files"])
+        self.file_inputs = FileInputs(description["files"], problem=description["file_problem"])
         self.tasks = [TaskInfo(**task) for task in description["tasks"]]
 
     @property
-    def has_once(self) -> bool:
-        return tool_rules.run_once(self._rules) is not None
-
-    @property
     def asks(self) -> str | None:
-        return self._asking or tool_rules.asking(self._rules)
+        return self._asking or tool_rules.asking(self.rules)
 
     def has_tool(self, rule: ToolRule) -> bool:
         """Whether the crew has a tool that the rule matches, among those that are known before a task runs."""
@@ -80,24 +81,27 @@ class CrewAICrew:
 
     @property
     def _told_rules(self) -> list[list[Any]]:
-        return [[each.pattern, each.rule, each.is_common] for each in self._rules]
+        return [[each.pattern, each.rule, each.is_common] for each in self.rules]
 
     def _problem(self, options: JournalOptions) -> str | None:
         """Return why the crew's rules cannot be followed, worded as the end of a sentence; None if they can."""
-        once = tool_rules.run_once(self._rules) or self._asking
+        once = tool_rules.run_once(self.rules) or self._asking
         if once and options.is_kept and not self._keeps_journal:
-            return f"{once} is not supported with CrewAI {version('crewai')}, which calls tools in a different way."
+            return f"{once} is not supported: {self._no_journal}."
         if self._asking and not options.is_kept:
             return f"{self._asking} {NEEDS_JOURNAL}"
-        if self.kind == "flow" and (problem := tool_rules.undeclared(self._rules, self._flow_tools)):
+        if self.kind == "flow" and (problem := tool_rules.undeclared(self.rules, self._flow_tools)):
             return problem
-        known = self._tools if self._knows_all_tools else None
-        return tool_rules.problem(self._rules, known, is_kept=options.is_kept)
+        known = self._tools if self.knows_all_tools else None
+        return tool_rules.problem(self.rules, known, is_kept=options.is_kept)
 
     def run(self, job: Job, report: Report) -> Outcome:
-        job.printed.hide(self._secrets)
-        with PROCESSES.worker(self._world, job.printed.add) as worker:
-            self._begin(worker, job)
+        job.printed.hide(self.secrets)
+        with (
+            execution_files.laid_out(job) as folders,
+            PROCESSES.worker(self._world, job.printed.add) as worker,
+        ):
+            self._begin(worker, job, folders)
             for message in self._messages(worker, job):
                 if message["type"] == "refused":
                     raise _not_loaded(job, message)
@@ -111,20 +115,22 @@ class CrewAICrew:
                         worker.send({"type": "stored"})
         raise CrewFailed("The crew's process ended before the crew was done.")
 
-    def _begin(self, worker: CrewProcess, job: Job) -> None:
+    def _begin(self, worker: CrewProcess, job: Job, folders: tuple[str, str]) -> None:
         """Send the job, then its finished tasks and journal entries as separate messages, because each may be large."""
         recorded = job.recorded() if self._keeps_journal else []
         told = channel.job_message(job)
         told["done"] = len(job.done)
         state = job.flow_state() if self.kind == "flow" else None
         told["flow_state"] = state is not None
+        told["folder"], told["written"] = folders
+        told["largest_file"] = job.largest_file
         request = {**self._request, "owner": job.owner, "job": told, "trace": tracing.carrier()}
         if self._keeps_journal:
             request["journal"] = {
                 "entries": len(recorded),
                 "rules": self._told_rules,
                 "ask_person": self._gives_ask_person,
-                "flow_tools": self._flow_tools if self.kind == "flow" and self._rules else None,
+                "flow_tools": self._flow_tools if self.kind == "flow" and self.rules else None,
             }
         worker.send(request)
         for task in job.done:
@@ -160,7 +166,7 @@ class CrewAICrew:
             problem: str | None = f"it cannot be checked now: {error}"
         else:
             problem = said.get("problem", said.get("reason"))
-        return problem and _line(masked(problem, self._secrets))
+        return problem and _line(masked(problem, self.secrets))
 
     def _description(self, target: str) -> tuple[Message, list[str]]:
         """Load the crew in a process and return its description and secrets; raise `BadTarget` if that fails."""
@@ -168,6 +174,8 @@ class CrewAICrew:
             said = self._asked({**self._request, "flow_tools": self._flow_tools}, "description", seconds=LOADING)
         except (Cancelled, CrewFailed, ProcessPoolClosed, OSError) as error:
             raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(str(error))}") from None
+        if said["type"] == "refused" and "trace" in said:
+            raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(said['reason'])}", said["trace"])
         if said["type"] == "refused":
             raise BadTarget(f"The crew {target!r} cannot be served: {said['reason']}")
         for text in said["told"]:

@@ -2,32 +2,31 @@
 
 A hook stops a gated task after its answer is validated and converted, but before its callbacks run and its file is
 written; both happen after approval. The hook records the answer, so the return value of `kickoff` does not matter.
-This module patches nothing in CrewAI: hooks, callbacks, outputs and the fields that checkpoints set are all public.
+This module patches nothing in CrewAI: hooks, callbacks and outputs are public.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from crewai import Agent, Crew, CrewOutput, Process, Task, TaskOutput
-from crewai.core.providers.human_input import set_provider
-from crewai.events import crewai_event_bus
-from crewai.hooks import InterceptionPoint, register_hook, unregister_hook
-from crewai.hooks.contexts import StepContext
+from crewai import Agent, Crew, Process, Task, TaskOutput
+from crewai.hooks import InterceptionPoint
 from crewai.tasks.conditional_task import ConditionalTask
 
-from crew_service.crewai import journal, usage
+from crew_service.crewai import execution_files, flow_values, hooks, journal, prepared_calls, usage
+from crew_service.crewai.approved import finish
 from crew_service.crewai.callbacks import call, callbacks_of, listen_to_steps
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Asked, Fatal, Interrupted
 from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, StoredFeedback
-from crew_service.crewai.task_outputs import edited, lost, object_in, restored, save, stored, structured
+from crew_service.crewai.internals import crew_tasks, human_input, step_events
+from crew_service.crewai.internals.crew_tasks import CONTINUE
+from crew_service.crewai.task_outputs import edited, lost, restored, save, stored
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
     Completed,
@@ -57,10 +56,13 @@ class CrewRun:
     def __init__(self, crew: Crew, job: Job, report: Callable[[Progress], None]) -> None:
         self._crew = crew
         self._inputs = job.inputs
-        self._tasks = named_tasks(crew)
+        self._files = execution_files.of_kickoff(job)
+        self._tasks = named_tasks(crew.tasks)
         self._names = {id(task): name for name, task in self._tasks.items()}
         self._by_id = {str(task.id): name for name, task in self._tasks.items()}
-        self._report = TokenMeter(report, self._task_of, usage.models_of(crew))
+        self._report = TokenMeter(
+            report, self._task_of, usage.models_of(crew_tasks.agents_of(crew), crew.manager_llm, crew.planning_llm)
+        )
         self._finished = TaskOrder(self._tasks, job.done, self._report)
         over = {output["task_id"] for output in job.done}
         self._gate = job.gate if job.gate and job.gate.task_id not in over else None
@@ -78,7 +80,7 @@ class CrewRun:
             self._keep_contexts()
         try:
             with self._hooked():
-                result = self._crew.kickoff(inputs=dict(self._inputs))
+                result = self._crew.kickoff(inputs=dict(self._inputs), **self._files)
         except Asked:
             self._finished.check_kept()
             raise
@@ -88,22 +90,25 @@ class CrewRun:
         finally:
             self._report.tell()
         if self._reached:
-            crewai_event_bus.flush()
+            step_events.flush()
             return self._waiting(self._reached)
         self._finished.pass_over()
-        return _completed(result, self._usage())
+        return Completed(flow_values.text(result), flow_values.json_object(result), self._usage())
 
     def _prepare(self) -> None:
         crew = self._crew
         crew.stream = False
         crew.task_callback = None
+        crew.after_kickoff_callbacks = [_or_given(hook) for hook in crew.after_kickoff_callbacks]
         for task in crew.tasks:
             task.callback = self._finisher(task)
-        listen_to_steps(crew, self._report)
+        listen_to_steps(crew_tasks.agents_of(crew), self._report, crew.step_callback)
         if self._state.get("descriptions"):
             crew.planning = False
-        # CrewAI skips tasks that have an output only when it continues from a checkpoint.
-        crew.checkpoint_kickoff_event_id = "stored"
+        if not CONTINUE.missing:
+            crew.checkpoint_kickoff_event_id = "stored"
+        elif any(task.output for task in crew.tasks):
+            raise CrewFailed(f"The crew cannot continue after its finished tasks: {CONTINUE.reason}. Start it again.")
 
     def _go_on_from(self, gate: ReviewDecision) -> None:
         if not gate.is_approve:
@@ -124,13 +129,11 @@ class CrewRun:
                 task.context = None
 
     def _settle(self, task: Task, approved: StoredOutput, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Do what CrewAI does after a task's answer, now that the answer is approved."""
         assert task.output
-        for callback in self._after[id(task)]:
-            call(callback, task.output)
-        if path := self._state.get("output_file"):
-            save(task.output, path, make_directory=bool(task.create_directory))
-        self._finished.add(approved)
+        with journal.going_back():
+            journal.enter(approved["task_id"], "approved", self._tools())
+            finish(task, task.output, self._crew, self._after[id(task)], self._state.get("output_file"))
+            self._finished.add(approved)
         return inputs
 
     def _without_planning(self, task: Task) -> None:
@@ -143,16 +146,13 @@ class CrewRun:
     def _hooked(self) -> Iterator[None]:
         revised = self._gate if self._gate and not self._gate.is_approve else None
         task = self._tasks[revised.task_id] if revised else None
-        set_provider(StoredFeedback(self._crew.tasks, task, revised.rounds if revised else ()))
-        register_hook(InterceptionPoint.PRE_STEP, self._starting)
-        register_hook(InterceptionPoint.POST_STEP, self._answered)
-        try:
+        human_input.ask(StoredFeedback(self._crew.tasks, task, revised.rounds if revised else ()))
+        with ExitStack() as ends:
+            ends.callback(hooks.register(InterceptionPoint.PRE_STEP, self._starting))
+            ends.callback(hooks.register(InterceptionPoint.POST_STEP, self._answered))
             yield
-        finally:
-            unregister_hook(InterceptionPoint.PRE_STEP, self._starting)
-            unregister_hook(InterceptionPoint.POST_STEP, self._answered)
 
-    def _starting(self, step: StepContext) -> None:
+    def _starting(self, step: Any) -> None:
         name = self._names.get(id(step.task))
         if step.kind != "task" or name is None:
             return
@@ -164,12 +164,15 @@ class CrewRun:
         self._report(TaskStarted(name, (step.agent_role or "").strip()))
         TASK.set(name)
         revised = self._gate and self._gate.task_id == name and not self._gate.is_approve
-        journal.enter(name, f"round {len(self._gate.rounds)}" if self._gate and revised else "")
+        journal.enter(name, f"round {len(self._gate.rounds)}" if self._gate and revised else "", self._tools())
+
+    def _tools(self) -> prepared_calls.Tools:
+        return crew_tasks.tools_of(self._crew.tasks, crew_tasks.agents_of(self._crew))
 
     def _task_of(self, task_id: str | None) -> str:
         return self._by_id.get(task_id or "", TASK.get())
 
-    def _answered(self, step: StepContext) -> None:
+    def _answered(self, step: Any) -> None:
         if step.kind != "task" or not step.task.human_input:
             return
         if id(step.task) not in self._names:
@@ -183,8 +186,8 @@ class CrewRun:
                 raise Fatal(NOT_STOPPED)
             for callback in self._after[id(task)]:
                 call(callback, output)
-            if task.output_file:  # CrewAI writes it later: if the process died before that, the task would not rerun
-                save(output, task.output_file, make_directory=bool(task.create_directory))
+            # CrewAI writes the file later: if the process died before that, the task would not rerun.
+            save(task, output, task.output_file)
             self._finished.add(self._stored(task, output))
 
         return finish
@@ -239,6 +242,8 @@ class TaskOrder:
         self._early: dict[str, StoredOutput] = {}
         self._report = report
         self._lock = threading.Lock()
+        for task in tasks.values():
+            task.output = None  # only what this execution has stored counts as finished
         for output in done:
             task = tasks[output["task_id"]]
             task.output = restored(task, output)
@@ -269,11 +274,11 @@ class TaskOrder:
                 self.add(stored(task_id, task.output, 0.0))
 
 
-def _completed(result: Any, used: usage.Usage) -> Completed:
-    """Accept any result: an after-kickoff callback may have replaced the crew's output."""
-    if isinstance(result, CrewOutput):
-        raw = result.raw if isinstance(result.raw, str) else json.dumps(result.raw, default=str)
-        return Completed(raw, structured(result) or object_in(raw), used)
-    if isinstance(result, dict):
-        return Completed(json.dumps(result, default=str), result, used)
-    return Completed(str(result), None, used)
+def _or_given(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let a hook that returns nothing, as one that only reports the answer, leave the answer as it is."""
+
+    def hooked(given: Any) -> Any:
+        answer = call(hook, given)
+        return given if answer is None else answer
+
+    return hooked

@@ -9,14 +9,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from crewai import Crew
-
-from crew_service.crewai import description, internals, loading, task_outputs
+from crew_service.crewai import description, loading, task_outputs
 from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Interrupted
-from crew_service.crewai.flow_source import FlowSource
-from crew_service.crewai.loading import JsonCrew
+from crew_service.crewai.internals import tool_calls
 from crew_service.engine.tool_rules import REPEAT, ToolRule, rule_of
 
 
@@ -24,13 +21,13 @@ class NotRun(Interrupted):
     """A tool with a rule was not run."""
 
 
-class EditCheck(internals.NoRecorder):
+class EditCheck(tool_calls.NoRecorder):
     def __init__(self, rules: Iterable[ToolRule]) -> None:
         self._rules = tuple(rules)
         self._refusal: str | None = None
 
     def of_tool(self, tool: Any, *call: Any) -> None:
-        name = internals.tool_name(tool)
+        name = tool_calls.tool_name(tool)
         if isinstance(tool, AskPerson) or rule_of(self._rules, (tool.name, name)) != REPEAT:
             self._refusal = (
                 f"the guardrail of its task calls the tool {name}, which may run only within the execution, where its "
@@ -40,16 +37,15 @@ class EditCheck(internals.NoRecorder):
 
     def problem(self, served: loading.Served, task_id: str, state: dict[str, Any], text: str) -> str | None:
         """Return why `text` cannot replace the waiting answer, worded as the end of a sentence; None if it can."""
-        crew = served.crew if isinstance(served, JsonCrew) else served
         with suppress(NotRun):
-            found = _problem(crew, task_id, state, text)
+            found = _problem(served, task_id, state, text)
         return self._refusal or found
 
 
-def _problem(crew: Crew | FlowSource, task_id: str, state: dict[str, Any], text: str) -> str | None:
+def _problem(served: loading.Served, task_id: str, state: dict[str, Any], text: str) -> str | None:
     if "tool" in state:
-        return description.arguments_problem(crew, state, text)
-    task = None if isinstance(crew, FlowSource) else named_tasks(crew).get(task_id)
+        return description.arguments_problem(served, state, text)
+    task = named_tasks(loading.tasks_of(served)).get(task_id)
     if task is None or "task" not in state:
         return "the crew has changed and no longer has this task"
     return task_outputs.edit_problem(task, state["task"], text)

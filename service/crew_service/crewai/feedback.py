@@ -3,51 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from crewai import Task
-from crewai.agents.parser import AgentFinish
-from crewai.core.providers.human_input import AsyncExecutorContext, ExecutorContext, SyncHumanInputProvider
 
-from crew_service.crewai import internals
 from crew_service.crewai.errors import Fatal
+from crew_service.crewai.internals import human_input
+from crew_service.crewai.internals.flow_methods import ASK
 from crew_service.engine.crew import Round
 
 NOT_STOPPED = "A task that asks a person for feedback was not stopped; the crew must not clear CrewAI's hooks."
 AT_A_TERMINAL = "The crew requests terminal input, but has no terminal; use a task with human_input to ask a person."
-ASKED = "The Flow requests terminal input, but has no terminal; use a method with @human_feedback to ask a person."
+ASKED = "The Flow requests terminal input, but has no terminal; ask a person with self.ask() or @human_feedback."
 OF_A_TASK = "A crew started by a task asks a person for feedback, but only the served crew's own tasks can do so."
 
 
-def refuse(*args: object, **values: object) -> NoReturn:
-    raise Fatal(AT_A_TERMINAL)
+def refuse(module: str) -> NoReturn:
+    """Fail: this module of CrewAI would read from a terminal."""
+    if not module.startswith("crewai.flow."):
+        raise Fatal(AT_A_TERMINAL)
+    raise Fatal(f"The Flow asks a person, but nobody can be asked: {ASK.reason}." if ASK.missing else ASKED)
 
 
-def refuse_console(*args: object, **values: object) -> NoReturn:
-    raise Fatal(ASKED)
-
-
-class StoredFeedback(SyncHumanInputProvider):
-    """Answers CrewAI's requests for human input from the stored decisions."""
+class StoredFeedback:
+    """Answers CrewAI's requests for human input from the stored decisions: a human input provider."""
 
     def __init__(self, tasks: list[Task], revised: Task | None, rounds: tuple[Round, ...]) -> None:
         self._tasks = tasks
         self._revised = revised
         self._rounds = rounds
 
-    def post_setup_messages(self, context: ExecutorContext) -> None:
+    def setup_messages(self, *_: Any, **__: Any) -> bool:
+        return False
+
+    def post_setup_messages(self, context: Any, *_: Any, **__: Any) -> None:
         """Restore the conversation from the earlier rounds if the task that is starting is the revised one."""
         if context.task is None or context.task is not self._revised:
             return
         _tell(context, self._rounds)
 
-    def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
+    def handle_feedback(self, formatted_answer: Any, context: Any, *_: Any, **__: Any) -> Any:
         """Accept the answer unchanged: the crew then stops so that a person can decide."""
         if not any(context.task is task for task in self._tasks):
             raise Fatal(OF_A_TASK)
         return formatted_answer
 
-    async def handle_feedback_async(self, formatted_answer: AgentFinish, context: AsyncExecutorContext) -> AgentFinish:
+    async def handle_feedback_async(self, formatted_answer: Any, context: Any, *_: Any, **__: Any) -> Any:
         return self.handle_feedback(formatted_answer, context)
 
 
@@ -61,16 +62,16 @@ class NestedFeedback(StoredFeedback):
         super().__init__([], None, ())
         self._rounds_of = rounds_of
 
-    def post_setup_messages(self, context: ExecutorContext) -> None:
+    def post_setup_messages(self, context: Any, *_: Any, **__: Any) -> None:
         _tell(context, self._rounds_of(context.task) or ())
 
-    def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
+    def handle_feedback(self, formatted_answer: Any, context: Any, *_: Any, **__: Any) -> Any:
         if self._rounds_of(context.task) is None:
             raise Fatal(OF_A_TASK)
         return formatted_answer
 
 
-def _tell(context: ExecutorContext, rounds: tuple[Round, ...]) -> None:
+def _tell(context: Any, rounds: tuple[Round, ...]) -> None:
     for earlier in rounds:
         context.messages.append({"role": "assistant", "content": earlier.output})
-        context.messages.append(internals.feedback_message(context, earlier.feedback))
+        context.messages.append(human_input.feedback_message(context, earlier.feedback))

@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from crew_service.engine.file_inputs import FILE, INPUTS
+from crew_service.engine.file_inputs import INPUTS
 
 LIBRARY = "crewai_files"
+# What the place of a file takes: an object with a source; any of several types, one of which fits every file; a source.
+TYPED, ANY, SOURCE = "typed", "any", "source"
 Place = dict[str, Any]
 # Parts of a schema that do not validate a value, and keys, which are strings in JSON.
 SKIPPED = frozenset({"serialization", "metadata", "default", "config", "function", "keys_schema", "cls"})
@@ -31,7 +33,7 @@ def places(model: type[BaseModel] | None) -> dict[str, Place]:
 def _place(schema: Any, found: dict[str, Place]) -> Place:
     """Return the place of a value that the schema validates; add those that schemas refer to by name to `found`."""
     if _is_of_library(schema):
-        return FILE
+        return {"file": _kind(schema.get("cls"))}
     if schema["type"] == "definition-ref":
         return {"refs": [schema["schema_ref"]]}
     if schema["type"] == "definitions":
@@ -55,6 +57,12 @@ def _is_of_library(schema: Any) -> bool:
     function = function.get("function") if isinstance(function, dict) else function
     origins = [*(kind.__mro__ if isinstance(kind, type) else ()), function]
     return any(str(getattr(each, "__module__", "")).partition(".")[0] == LIBRARY for each in origins)
+
+
+def _kind(model: Any) -> str:
+    if not isinstance(model, type) or "source" not in getattr(model, "model_fields", ()):
+        return SOURCE
+    return ANY if (model.__module__.partition(".")[0], model.__name__) == (LIBRARY, "File") else TYPED
 
 
 def _schemas(value: Any) -> Iterator[Any]:
@@ -96,9 +104,12 @@ def _named(name: str, field: Any, found: dict[str, Place]) -> Iterator[Place]:
 def _merged(parts: Any) -> Place:
     """Return the place of a value that belongs to all the places."""
     merged: Place = {}
+    parts = list(parts)
+    if kinds := [part["file"] for part in parts if part.get("file")]:
+        refs = [ref for part in parts for ref in part.get("refs", ())]  # perhaps to another of these types
+        kind = next((each for each in (ANY, TYPED) if each in kinds), SOURCE)
+        return {"file": kind, "refs": refs} if refs else {"file": kind}
     for part in parts:
-        if part.get("file"):
-            return FILE
         merged["refs"] = [*merged.get("refs", []), *part.get("refs", [])]
         for key in ("each", "json"):
             if key in part:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
+from crewai.flow import HumanFeedbackPending, PendingFeedbackContext
 from crewai.flow.flow import Flow
 
-from crew_service.crewai import internals
+from crew_service.crewai.internals import flow_methods
 
 VALUES = frozenset(("method_output", "metadata"))  # fields of a question with any values
 INSIDE: ContextVar[bool] = ContextVar("inside a branch", default=False)
@@ -75,22 +76,22 @@ class Branches:
             ("_execute_racing_listeners", self._race),
             ("_execute_listeners", self._after_an_answer),
         ):
-            internals.replace(self._flow, name, wrapped)
+            flow_methods.replace(self._flow, name, wrapped)
 
     def _pause_if_asked(self) -> None:
         if self.waiting:
             raise HumanFeedbackPending(context=self.waiting[0].context)
 
     def _wait(self, question: HumanFeedbackPending, *, starts: bool = False) -> None:
-        self.waiting.append(Question(question.context, sorted(internals.fired(self._flow)), starts))
+        self.waiting.append(Question(question.context, sorted(flow_methods.fired(self._flow)), starts))
 
-    def _start(self, original: internals.AsyncCall) -> internals.AsyncCall:
-        async def start(*args: Any) -> None:
+    def _start(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
+        async def start(*args: Any, **kwargs: Any) -> None:
             outermost = not INSIDE.get()
             token = INSIDE.set(True)
             self._open += outermost
             try:
-                await original(*args)
+                await original(*args, **kwargs)
             except HumanFeedbackPending as question:
                 self._wait(question, starts=True)
             finally:
@@ -101,12 +102,12 @@ class Branches:
 
         return start
 
-    def _listener(self, original: internals.AsyncCall) -> internals.AsyncCall:
-        async def listen(name: str, *args: Any) -> Any:
+    def _listener(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
+        async def listen(name: str, *args: Any, **kwargs: Any) -> Any:
             rivals = RACING.get()
             token = RACING.set(frozenset())
             try:
-                result = await original(name, *args)
+                result = await original(name, *args, **kwargs)
             except HumanFeedbackPending as question:
                 self._wait(question)
                 if name in rivals:
@@ -120,46 +121,46 @@ class Branches:
 
         return listen
 
-    def _race(self, original: internals.AsyncCall) -> internals.AsyncCall:
-        async def race(rivals: frozenset[str], *args: Any) -> None:
+    def _race(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
+        async def race(rivals: frozenset[str], *args: Any, **kwargs: Any) -> None:
             token = RACING.set(frozenset(rivals))
             try:
-                await original(rivals, *args)
+                await original(rivals, *args, **kwargs)
             finally:
                 RACING.reset(token)
 
         return race
 
-    def _after_an_answer(self, original: internals.AsyncCall) -> internals.AsyncCall:
-        async def listeners(event: str, result: Any, *rest: Any) -> None:
+    def _after_an_answer(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
+        async def listeners(event: str, result: Any, *rest: Any, **kwargs: Any) -> None:
             if INSIDE.get():
-                await original(event, result, *rest)
+                await original(event, result, *rest, **kwargs)
                 return
             token = INSIDE.set(True)
             try:
                 await self._answered()
-                await self._follow(original, event, result)
+                await self._follow(partial(original, **kwargs), event, result)
             finally:
                 INSIDE.reset(token)
             self._pause_if_asked()
 
         return listeners
 
-    async def _follow(self, listeners: internals.AsyncCall, event: str, result: Any) -> None:
+    async def _follow(self, listeners: flow_methods.AsyncCall, event: str, result: Any) -> None:
         """Do what CrewAI does after an answer in the same process, and also loop back, as it does only on a resume."""
         assert self._asked
         gate = self._asked.context.method_name
-        internals.rearm_way_back(self._flow, event, gate)
+        flow_methods.rearm_way_back(self._flow, event, gate)
         if event == gate:
             await listeners(event, result)
             return
-        fired = internals.fired(self._flow)
+        fired = flow_methods.fired(self._flow)
         earlier = fired if self._asked.fired is None else fired & set(self._asked.fired)
-        starts = internals.started(self._flow, gate) if self._asked.starts is None else self._asked.starts
+        starts = flow_methods.started(self._flow, gate) if self._asked.starts is None else self._asked.starts
         if starts:
-            internals.rearm(self._flow, event, earlier)
+            flow_methods.rearm(self._flow, event, earlier)
         await listeners(gate, event)
         if not starts:
-            internals.rearm(self._flow, event, earlier | internals.fired(self._flow) - fired)
+            flow_methods.rearm(self._flow, event, earlier | flow_methods.fired(self._flow) - fired)
         await listeners(event, result)
-        await internals.start_again(self._flow, event)
+        await flow_methods.start_again(self._flow, event)

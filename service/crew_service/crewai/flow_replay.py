@@ -6,8 +6,9 @@ from typing import Any
 
 from crewai.flow.flow import Flow
 
-from crew_service.crewai import flow_values, internals
+from crew_service.crewai import flow_values
 from crew_service.crewai.flow_state import FlowState
+from crew_service.crewai.internals import flow_methods
 from crew_service.engine.crew import CrewFailed, TaskOutput
 
 CHANGED = "The Flow has changed: the stored return value of its method {!r} cannot be restored ({}). Start it again."
@@ -22,7 +23,9 @@ class Replay:
     def __init__(self, finished: list[TaskOutput], state_id: str, state: FlowState) -> None:
         self._state_id, self._kept = state_id, state
         points: list[Any] = [(task["task_id"], task.get("point")) for task in finished]
-        self._results = [(name, _restored(name, point["result"])) for name, point in points if point]
+        self._results = [
+            (name, _restored(name, point["result"])) for name, point in points if point and "result" in point
+        ]
         # Release 0.2.0 stored the state with each result.
         self._state = next((point["state"] for _, point in reversed(points) if point and "state" in point), None)
         if self._results and self._state is None and not state.is_kept:
@@ -36,11 +39,11 @@ class Replay:
         if self._kept.is_kept:
             self._kept.restore()
         elif self._state is not None:
-            internals.restore_state(flow, self._state)
+            flow_methods.restore_state(flow, self._state)
         else:
             return
         self._state = None
-        internals.stamp(flow, self._state_id)  # the stored id may be that of an execution that this one continues
+        flow_methods.stamp(flow, self._state_id)  # the stored id may be that of an execution that this one continues
 
     def take(self, name: str) -> list[Any]:
         """Return the stored result of the method's next call, in a list; an empty list if the method must run."""

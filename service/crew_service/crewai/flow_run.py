@@ -16,16 +16,16 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
-from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
-from crewai.flow.flow_config import flow_config
+from crewai.flow import HumanFeedbackPending, PendingFeedbackContext
 
-from crew_service.crewai import codec, flow_values, internals, journal, usage
+from crew_service.crewai import codec, flow_values, journal, task_outputs, usage
 from crew_service.crewai.errors import Asked, Fatal
 from crew_service.crewai.flow_branches import Branches, Question
 from crew_service.crewai.flow_persistence import WithoutPauses
 from crew_service.crewai.flow_replay import Replay
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.flow_state import FlowState
+from crew_service.crewai.internals import flow_methods
 from crew_service.crewai.nested_tasks import APPROVE, METHOD, REVISE, NestedTasks, TaskAsks
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
@@ -55,15 +55,13 @@ class FlowRun:
         self._asks: dict[int, TaskAsks] = {}
         # Calls to one method share a journal, which is erased when a call ends, so they take turns.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._job = job = replace(job, gate=self._nested.before)
+        self._job = job = replace(job, gate=self._nested.before, inputs=source.inputs_of(job))
         self._report = TokenMeter(report, lambda task_id: run.method if (run := METHOD.get()) else "")
         self._name = source.name
         self._stored: dict[str, Any] = job.gate.state if job.gate else {}
         since = job.done[self._stored.get("done", 0) :]
         self._answer_is_stored = bool(job.gate and since)
         self._done = len(job.done)
-        if not job.gate:
-            source.check_inputs(job.inputs)
         self._flow = source.new(job.inputs)
         self._packages = codec.loaded_packages()
         self._state = FlowState(self._flow, job.flow_state(), self._packages)
@@ -97,20 +95,20 @@ class FlowRun:
     def _prepare(self) -> None:
         flow = self._flow
         flow.stream = False
-        internals.set_persistence(flow, WithoutPauses(self._own_persistence))
-        internals.add_inputs_by_name(flow)
+        flow_methods.set_persistence(flow, WithoutPauses(self._own_persistence))
+        flow_methods.add_inputs_by_name(flow)
         self._branches.separate()
-        internals.replace(flow, "_execute_method", self._reported)
-        internals.replace(flow, "_run_human_feedback_step", self._asking)
-        internals.replace(flow, "_finalize_human_feedback", self._decided)
-        flow_config.hitl_provider = _Asking(flow)
+        flow_methods.replace(flow, "_execute_method", self._reported)
+        flow_methods.replace(flow, "_run_human_feedback_step", self._asking)
+        flow_methods.replace(flow, "_finalize_human_feedback", self._decided)
+        flow_methods.set_feedback_provider(_Asking(flow))
         self._nested.watch()
         journal.keep_branches()
 
     def _kickoff(self) -> Any:
         if self._job.restore_from:
             self._restore(self._job.restore_from)
-        internals.stamp(self._flow, self._job.execution_id)
+        flow_methods.stamp(self._flow, self._job.execution_id)
         return self._flow.kickoff(inputs=dict(self._job.inputs))
 
     def _restore(self, state_id: str) -> None:
@@ -118,22 +116,22 @@ class FlowRun:
         if not state:
             reason = "has no state with that id" if self._own_persistence else "has no @persist"
             raise CrewFailed(f"The Flow cannot start from the state {state_id}: it {reason}.")
-        internals.restore_state(self._flow, state)
+        flow_methods.restore_state(self._flow, state)
 
     def _resume(self, gate: PendingFeedbackContext) -> Any:
         assert self._job.gate
         if "state" in self._stored:  # by release 0.2.0
-            internals.restore_state(self._flow, self._stored["state"])
+            flow_methods.restore_state(self._flow, self._stored["state"])
         elif not self._state.is_kept:
             reason = self._state.problem or "its state was not kept"
             raise CrewFailed(f"The Flow cannot continue after the answer: {reason}. Start the Flow again.")
         self._replay.begin(self._flow)
-        internals.stamp(self._flow, self._job.execution_id)
-        internals.remember(self._flow, self._stored["memory"], _decoded)
-        internals.wait_at(self._flow, gate)
+        flow_methods.stamp(self._flow, self._job.execution_id)
+        flow_methods.remember(self._flow, self._stored["memory"], _decoded)
+        flow_methods.wait_at(self._flow, gate)
         return self._flow.resume(self._job.gate.feedback)
 
-    def _reported(self, original: internals.AsyncCall) -> internals.AsyncCall:
+    def _reported(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
         """Report the start and end of each method; do not rerun one that finished before a crash."""
 
         async def execute(name: str, *args: Any, **values: Any) -> Any:
@@ -143,14 +141,14 @@ class FlowRun:
         async def in_turn(name: str, method: Any, *args: Any, **values: Any) -> Any:
             self._replay.begin(self._flow)
             if earlier := self._replay.take(name):
-                return await original(name, lambda *_, **__: earlier[0])
+                return await original(name, lambda *_, **__: earlier[0], *args, **values)
             await asyncio.to_thread(self._report, TaskStarted(name, self._name))
             began = time.monotonic()
             try:
                 with self._nested.method(name):
                     finished = await original(name, method, *args, **values)
             except (TaskAsks, Asked) as asks:
-                question = internals.question_in(self._flow, name)
+                question = flow_methods.question_in(self._flow, name)
                 if isinstance(asks, TaskAsks):  # a call's question is in the journal
                     self._asks[id(question)] = asks
                 raise HumanFeedbackPending(context=question) from None
@@ -164,24 +162,25 @@ class FlowRun:
 
         return execute
 
-    def _asking(self, original: internals.AsyncCall) -> internals.AsyncCall:
+    def _asking(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
         """Stop at the question before CrewAI creates a model: a chosen outcome needs none."""
 
-        async def ask(name: str, feedback: Any, output: Any) -> Any:
+        async def ask(name: str, feedback: Any, output: Any, *args: Any, **values: Any) -> Any:
             if feedback.learn or feedback.provider is not None:
-                return await original(name, feedback, output)
-            raise HumanFeedbackPending(context=internals.gate(self._flow, name, feedback, output))
+                return await original(name, feedback, output, *args, **values)
+            raise HumanFeedbackPending(context=flow_methods.gate(self._flow, name, feedback, output))
 
         return ask
 
-    def _decided(self, original: internals.AsyncCall) -> internals.AsyncCall:
+    def _decided(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
         """Accept a chosen outcome directly; pass free text to the model, as CrewAI does."""
 
-        async def finalize(**values: Any) -> Any:
+        async def finalize(*args: Any, **values: Any) -> Any:
             gate = self._job.gate
-            chosen = gate.outcome if gate and self._asked and values["method_name"] == self._asked.method_name else None
+            is_asked = self._asked and values.get("method_name") == self._asked.method_name
+            chosen = gate.outcome if gate and is_asked else None
             if chosen is None:
-                return await original(**values)
+                return await original(*args, **values)
             result = await original(**{**values, "emit": None, "default_outcome": None})
             result.outcome = chosen
             return result
@@ -199,19 +198,7 @@ class FlowRun:
             await asyncio.to_thread(self._report, TaskDone(record, state))
 
     def _record(self, name: str, result: Any) -> TaskOutput:
-        output = flow_values.text(result)
-        record: TaskOutput = {
-            "task_id": name,
-            "agent": self._name,
-            "output": output,
-            "execution_time": self._seconds.get(name, 0.0),
-            "name": name,
-            "description": "",
-            "expected_output": "",
-            "summary": output[:80],
-        }
-        data = None if isinstance(result, str) else flow_values.json_object(result)
-        return record if data is None else {**record, "output_json": data}
+        return task_outputs.of_value(name, self._name, result, self._seconds.get(name, 0.0))
 
     def _refuse_to_ask(self, method: str, problems: list[str]) -> None:
         if problems:
@@ -229,7 +216,7 @@ class FlowRun:
 
         state = {
             "waiting": [question.to_dict(keep) for question in waiting],
-            "memory": internals.memory(self._flow, keep),
+            "memory": flow_methods.memory(self._flow, keep),
             "usage": self._usage(),
             "done": self._done,
             "seconds": self._seconds,
@@ -244,7 +231,7 @@ class FlowRun:
             details={
                 "flow_class": asked.flow_class.rpartition(".")[2],
                 "default_outcome": asked.default_outcome,
-                "metadata": flow_values.jsonable(asked.metadata),
+                "metadata": codec.shown(asked.metadata),
                 "state": self._shown(),
             },
             flow_state=flow_state,
@@ -272,11 +259,34 @@ class FlowRun:
 
     def _shown(self) -> Any:
         """Return the state as CrewAI shows it; only its id if it is too large to be sent."""
-        shown = flow_values.jsonable(self._flow.state)
+        shown = codec.shown(self._flow.state)
         return shown if len(json.dumps(shown)) <= LONGEST_SHOWN else {"id": self._job.execution_id}
 
     def _usage(self) -> usage.Usage:
         return usage.added(self._used, self._report.total)
+
+
+class PlainFlowRun:
+    """Runs a Flow by CrewAI's public API only, from its beginning to its end; nobody is asked anything."""
+
+    def __init__(self, source: FlowSource, job: Job, report: Report) -> None:
+        if job.gate or job.done or job.restore_from:
+            off = flow_methods.off()
+            raise CrewFailed(f"The Flow cannot continue: {off and off.reason}. Start it again.")
+        self._job = job = replace(job, inputs=source.inputs_of(job))
+        self._report = TokenMeter(report, lambda task_id: "")
+        self._flow = source.new(job.inputs)
+
+    def run(self) -> Completed:
+        self._flow.stream = False
+        flow_methods.set_feedback_provider(_NotAsking())
+        flow_methods.stamp(self._flow, self._job.execution_id)
+        try:
+            # With inputs, even none of them, CrewAI checks all defaults.
+            result = self._flow.kickoff(inputs=dict(self._job.inputs) or None)
+        finally:
+            self._report.tell()
+        return Completed(flow_values.text(result), flow_values.json_object(result), self._report.total)
 
 
 def _decoded(text: str) -> Any:
@@ -299,3 +309,11 @@ class _Asking:
                 "A Flow started by a method asks a person for feedback, but only the served Flow itself can do so."
             )
         raise HumanFeedbackPending(context=context)
+
+
+class _NotAsking:
+    """Fails on CrewAI's behalf: this Flow cannot pause."""
+
+    def request_feedback(self, *_: Any, **__: Any) -> str:
+        off = flow_methods.off()
+        raise Fatal(f"A Flow's method asks a person, but Flows cannot pause: {off and off.reason}.")

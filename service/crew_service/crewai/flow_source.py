@@ -12,39 +12,56 @@ import crewai
 from crewai.flow.flow import Flow
 from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 
-from crew_service.crewai import answers, file_types, internals
+from crew_service.crewai import answers, execution_files, file_types, flow_asks
 from crew_service.crewai.errors import UnsupportedCrew
-from crew_service.engine.crew import STATE_ID, STATE_ID_REFUSED, CrewFailed, digest_of
-from crew_service.engine.file_inputs import FileInputs
+from crew_service.crewai.internals import flow_methods
+from crew_service.engine.crew import STATE_ID, STATE_ID_REFUSED, CrewFailed, Job, digest_of
+from crew_service.engine.file_inputs import REFUSED, FileInputs
 
 Inputs = dict[str, Any]
+CONVERSATION = (
+    "This is a conversational Flow: each of its turns needs a message, which a kickoff does not give. A Flow that asks "
+    "people with self.ask() can be served."
+)
+NO_FIELD = "This Flow takes no files: its state has no field with one of CrewAI's file types."
 
 
 class FlowSource:
-    def __init__(self, make: Callable[[Inputs], Flow[Any]], flow: type[Flow[Any]], definition: Any, state: Any) -> None:
+    def __init__(
+        self,
+        make: Callable[[Inputs], Flow[Any]],
+        flow: type[Flow[Any]],
+        definition: Any,
+        state: Any,
+        provided: Any = None,
+    ) -> None:
         self.new = make
         self._class = flow
+        self._provided = provided or flow
         self.name: str = definition.name
         self._methods = definition.methods
-        self._never_listening = internals.never_listening(definition)
+        self._never_listening = flow_methods.never_listening(definition)
         self._state = state
         self._files = file_types.places(_model(state))
 
     @classmethod
     def of_class(cls, flow_class: type[Flow[Any]]) -> FlowSource:
-        state = internals.state_model(flow_class)
+        state = flow_methods.state_model(flow_class)
+        if _missing(state) and "__init__" in vars(flow_class):
+            with suppress(Exception):  # its own `__init__` does not supply what the state requires
+                state = flow_class().state
 
         def make(inputs: Inputs) -> Flow[Any]:
             return flow_class(initial_state=_filled(state, inputs)) if _missing(state) else flow_class()
 
         if not _missing(state):
             make({})  # a Flow that cannot be created is rejected when the service starts
-        return cls(make, flow_class, flow_class.flow_definition(), state)
+        return cls(make, flow_class, flow_methods.definition(flow_class), state)
 
     @classmethod
     def of_instance(cls, flow: Flow[Any]) -> FlowSource:
         """Use this instance itself, because a process runs at most one segment."""
-        return cls(lambda inputs: flow, type(flow), internals.definition(flow), flow.state)
+        return cls(lambda inputs: flow, type(flow), flow_methods.definition(flow), flow.state, flow)
 
     @classmethod
     def declared(cls, path: Path) -> FlowSource:
@@ -52,8 +69,12 @@ class FlowSource:
         return cls.of_instance(flow)
 
     def describe(self) -> dict[str, Any]:
-        if not self._methods:
+        off = flow_methods.off()
+        if not (self._methods or off):
             raise UnsupportedCrew("it is a Flow without methods; give it one with @start().")
+        for name, method in self._methods.items():
+            if off and method.human_feedback is not None:
+                raise UnsupportedCrew(f"its method {name!r} asks a person, but Flows cannot pause: {off.reason}.")
         for name in self._never_listening:
             raise UnsupportedCrew(
                 f"its start method {name!r} also listens, which CrewAI {crewai.__version__} ignores; "
@@ -74,13 +95,26 @@ class FlowSource:
             "required": required(self._state),
             "tasks": tasks,
             "files": self._files,
+            "file_problem": execution_files.problem() or (None if self._files else NO_FIELD),
         }
 
-    def check_inputs(self, inputs: Inputs) -> None:
-        """Refuse the inputs of an execution that was queued from a terminal or by an earlier release."""
-        problem = STATE_ID_REFUSED if STATE_ID in inputs else FileInputs(self._files).problem(inputs)
-        if problem:
-            raise CrewFailed(problem)
+    @property
+    def told(self) -> list[str]:
+        """List what users should know when the service starts."""
+        return [flow_asks.KEEPS_PROVIDER] if flow_asks.keeps_provider(self._provided) else []
+
+    def inputs_of(self, job: Job) -> Inputs:
+        """Return the inputs with their files; refuse what a terminal or an earlier release should not have queued."""
+        if STATE_ID in job.inputs and not job.gate:
+            raise CrewFailed(STATE_ID_REFUSED)
+        if getattr(self._class, "conversational", False):
+            raise CrewFailed(CONVERSATION)
+        try:
+            return execution_files.in_inputs(job, FileInputs(self._files))
+        except LookupError as place:
+            if job.gate:
+                return job.inputs
+            raise CrewFailed(REFUSED.format(name=place.args[0])) from None
 
     def _code(self, method: str) -> str:
         """Return a method's source code; an empty string if it is unavailable."""

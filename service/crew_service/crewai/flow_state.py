@@ -17,7 +17,8 @@ from typing import Any
 from crewai.flow.flow import Flow
 from pydantic import BaseModel
 
-from crew_service.crewai import codec, flow_values, internals
+from crew_service.crewai import codec, flow_values
+from crew_service.crewai.internals import flow_methods
 from crew_service.engine.crew import CrewFailed
 
 log = logging.getLogger(__name__)
@@ -50,14 +51,14 @@ class FlowState:
         :raises CrewFailed: if the Flow's class has changed so much that it has no such state
         """
         assert self._text is not None
-        state = internals.state(self._flow)
+        state = flow_methods.state(self._flow)
         try:
             restored = codec.decoded(self._text, _expected(state))
             if not isinstance(restored, type(state)):
                 raise TypeError(f"it is now a {type(state).__name__}")
         except Exception as error:
             raise CrewFailed(f"The Flow has changed: its state cannot be restored ({error}). Start it again.") from None
-        internals.set_state(self._flow, restored)
+        flow_methods.set_state(self._flow, restored)
         self._text = None
 
     def changed(self) -> str | None:
@@ -81,7 +82,7 @@ class FlowState:
         return kept
 
     def _content(self) -> dict[str, str]:
-        state = internals.state(self._flow)
+        state = flow_methods.state(self._flow)
         try:
             text = codec.encoded(state, _expected(state), packages=self._packages)
         except codec.NotStorable as error:

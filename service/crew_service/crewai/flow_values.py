@@ -1,16 +1,13 @@
-"""Converts a Flow's values to text for display, and the results of its methods to and from their stored form."""
+"""Converts what crews and Flows return to text for display, and methods' results to and from their stored form."""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import json
 from collections.abc import Container
-from datetime import date, time
 from typing import Any
 
+from crewai import CrewOutput, TaskOutput
 from crewai.flow.human_feedback import HumanFeedbackResult
-from pydantic import BaseModel
 
 from crew_service.crewai import codec
 
@@ -27,63 +24,32 @@ def text(value: Any) -> str:
             return value
         case HumanFeedbackResult():
             return text(value.output)
-        case BaseModel() if isinstance(getattr(value, "raw", None), str):
-            return str(value.raw)  # type: ignore[attr-defined]
+        case _ if _is_answer(value):
+            return text(value.raw)
         case _:
-            return json.dumps(jsonable(value), ensure_ascii=False)
+            return json.dumps(codec.shown(value), ensure_ascii=False)
 
 
 def json_object(value: Any) -> dict[str, Any] | None:
     """Return the JSON object that a value or string represents; None if it does not represent one."""
     if isinstance(value, HumanFeedbackResult):
         return json_object(value.output)
-    if isinstance(value, BaseModel) and isinstance(getattr(value, "raw", None), str):
-        structured = getattr(value, "json_dict", None) or getattr(value, "pydantic", None)
-        return json_object(structured if structured is not None else value.raw)  # type: ignore[attr-defined]
+    if _is_answer(value):
+        structured = getattr(value, "json_dict", None) or value.pydantic
+        return json_object(structured if structured is not None else value.raw)
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return None
     else:
-        value = jsonable(value)
+        value = codec.shown(value)
     return value if isinstance(value, dict) else None
 
 
-def jsonable(value: Any) -> Any:
-    """Return a value as the plain JSON that CrewAI stores: models as objects, sets as lists, the rest as strings."""
-    try:
-        return json.loads(json.dumps(_with_plain_keys(value), default=_plain))
-    except Exception:  # raised by a user's class, or it contains itself
-        return codec.NotStorable(value).kept
-
-
-def _with_plain_keys(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_key(name): _with_plain_keys(each) for name, each in value.items()}
-    return [_with_plain_keys(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _key(name: Any) -> Any:
-    """Convert a dict's key to one that JSON allows, as CrewAI does when it stores a state."""
-    if isinstance(name, enum.Enum):
-        return _key(name.value)
-    return name if isinstance(name, str | int | float | None) else str(name)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        try:
-            return value.model_dump(mode="json", fallback=str)
-        except Exception:  # such as bytes that are not UTF-8
-            return {name: jsonable(each) for name, each in vars(value).items() if name in type(value).model_fields}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _with_plain_keys(dataclasses.asdict(value))
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=str)
-    if isinstance(value, enum.Enum):
-        return value.value
-    return value.isoformat() if isinstance(value, date | time) else str(value)
+def _is_answer(value: Any) -> bool:
+    """Whether a value is the answer of a crew, a task or an agent, which has its text in `raw`."""
+    return isinstance(value, CrewOutput | TaskOutput) or type(value).__name__ == "LiteAgentOutput"
 
 
 def stored(value: Any, packages: Container[str], name: str) -> Stored:
@@ -105,10 +71,7 @@ def restored(record: Stored) -> Any:
     """
     if "kept" in record:
         return codec.decoded(record["kept"])
-    if "model" not in record:  # stored by release 0.2.0, like the rest
-        return record["value"]
-    kind: Any = codec.resolved(":".join(record["model"]))
-    return kind.model_validate(record["data"])
+    return codec.decoded_of_0_2(record)
 
 
 def problem(error: codec.NotStorable, whole: str) -> str:

@@ -19,12 +19,14 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from crew_service.crewai import process_tree, world
-from crew_service.crewai.channel import LEAVE, UNBORN
+from crew_service.crewai.channel import LEAVE, READY, UNBORN
 
 LEFT = 15.0  # seconds for a dismissed process to exit; normally, it takes at most five
+LONGEST = 1_000  # characters of an error
 LOOK = 5.0  # seconds between checks of the processes
 
 
@@ -126,8 +128,20 @@ def _is_left(link: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
+@contextlib.contextmanager
+def _telling(control: socket.socket) -> Iterator[None]:
+    """Tell the service why CrewAI cannot be imported."""
+    try:
+        yield
+    except BaseException as error:
+        control.sendall(f"{type(error).__name__}: {error}"[:LONGEST].encode(errors="backslashreplace"))
+        raise
+
+
 def main() -> None:
     """Take as arguments the descriptor of the socket to the service, the crews' folder and their `.env` (or "")."""
+    for output in (sys.stdout, sys.stderr):  # the service reads UTF-8, whatever the locale
+        output.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     folder, dotenv = Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3] else None
@@ -137,7 +151,11 @@ def main() -> None:
         given = world.load_variables(dotenv)
     world.keep_out_others(dotenv)
     gc.disable()  # imports create no garbage; looking for it takes up a tenth of the startup time
-    from crew_service.crewai.child_process import work  # imports CrewAI
+    with _telling(control):
+        from crew_service.crewai.child_process import work  # imports CrewAI
+        from crew_service.crewai.internals import Seam
+
+        Seam.told()  # imports what the names are in
 
     with contextlib.suppress(ImportError):
         importlib.import_module("lance_namespace")  # most of the loading time of a Flow's memory; starts no thread
@@ -147,7 +165,7 @@ def main() -> None:
     sys.stdout.flush()  # otherwise each child would print it again
     gc.enable()
     gc.freeze()  # so that garbage collection in a child does not copy shared pages
-    control.sendall(b"r")
+    control.sendall(READY)
     if link := ForkServer(control).serve():
         work(link, dotenv)
 

@@ -5,6 +5,9 @@ get the recorded answers; calls without a recorded answer are executed. The key 
 review round, the calling tool or model, the request, and how often that request has been made.
 
 The start of a tool call is stored before the tool runs. Every answer is sent to the service before the crew continues.
+A tool with the rule `prepare` runs again before it is answered, in the recorded order, because later calls need its
+effect in the process; until then, no tool that may run only once starts. What makes no call again, because it has
+ended, has its calls made on its behalf (`prepared_calls`).
 An agent's memory lookups are also recorded, because later prompts contain their results.
 Calls outside any task, such as a crew planner's, are assigned to an additional task with an empty name. A call that
 cannot be assigned to a task, such as one from a user's own thread while several tasks are running, is neither answered
@@ -31,9 +34,12 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from crew_service.crewai import answers, codec, internals, step_events
+from crew_service.crewai import answers, codec, prepared_calls, tool_arguments
 from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import Asked, Fatal
+from crew_service.crewai.flow_asks import AskForFlow
+from crew_service.crewai.internals import step_events, tool_calls
+from crew_service.crewai.prepared_calls import PreparedCall, Tools
 from crew_service.engine import asks, tool_rules
 from crew_service.engine.crew import (
     AskKind,
@@ -44,10 +50,11 @@ from crew_service.engine.crew import (
     Step,
     StepsReplayed,
     TaskDone,
+    TaskOutput,
     TaskStarted,
 )
 from crew_service.engine.printed import masked, secrets_of
-from crew_service.engine.tool_rules import APPROVE, REPEAT, ToolRule, rule_of
+from crew_service.engine.tool_rules import APPROVE, PREPARE, REPEAT, ToolRule, rule_of
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +87,7 @@ class Place:
     method: str = ""
     model: str | None = None  # the key of the model call within it
     in_once: bool = False  # within a tool that may run only once, which a question elsewhere must not interrupt
+    again: bool = False  # within a call that is made on behalf of a task, or a part of it, that has ended
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("the running task, for its journal", default=None)
@@ -93,6 +101,10 @@ class NotRun(Fatal):
 
     def __init__(self, name: str, arguments: str, reason: str) -> None:
         super().__init__(tool_rules.not_run(name, masked(arguments, secrets_of(os.environ)), reason))
+
+
+class NotPrepared(Fatal):
+    """The effect of an earlier call, which later calls need, could not be repeated."""
 
 
 class NotDeclared(Fatal):
@@ -114,22 +126,29 @@ def start(
     rules: Iterable[ToolRule],
     service: Service,
     flow_tools: Collection[str] | None = None,
+    done: Iterable[TaskOutput] = (),
 ) -> Report:
     """Answer and record the calls in this process from now on; return the function for reporting its progress.
 
     :param flow_tools: the only tools that may run; None for all
+    :param done: the finished tasks
     """
-    journal = Journal(entries, newest, rules, service, flow_tools)
+    journal = Journal(entries, newest, rules, service, flow_tools, done)
     _journals[:] = [journal]
-    internals.record_calls(journal)
-    internals.name_artifacts(journal.artifact_id)
+    tool_calls.record_calls(journal)
+    tool_calls.name_artifacts(journal.artifact_id)
     return journal
 
 
-def enter(task: str, part: str = "") -> None:
-    """Assign subsequent calls in this context to a task; if it is empty, set the part for calls outside any task."""
+def enter(task: str, part: str = "", tools: Tools = (), *, is_over: bool = False) -> None:
+    """Assign subsequent calls in this context to a task; if it is empty, set the part for calls outside any task.
+
+    :param tools: those by which calls that nobody else makes again can be made for their effect
+    :param is_over: whether the part has ended, so that it makes none of its calls again
+    """
     for journal in _journals:
         journal.enter(Scope(task, part))
+        journal.make_again(Scope(task, part), list(tools), is_over=is_over)
 
 
 @contextmanager
@@ -204,6 +223,7 @@ class Journal:
         rules: Iterable[ToolRule],
         service: Service,
         flow_tools: Collection[str] | None = None,
+        done: Iterable[TaskOutput] = (),
     ) -> None:
         self._service = service
         self._newest = newest
@@ -214,6 +234,12 @@ class Journal:
         self._entered: dict[str, set[str]] = {}  # by task: the nested tasks that began or were settled
         self._cancelled: set[tuple[str, str]] = set()  # tasks, and their run-once tools cancelled while running
         self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; excludes calls made again
+        self._within: dict[str, str | None] = {}  # by the key of a recorded call: the call that made it
+        self._unprepared: dict[str, dict[str, JournalEntry]] = {}  # by task and key: calls whose effect is missing
+        self._of_finished = deque(prepared_calls.of_finished(done))  # likewise, of tasks that have ended
+        self._prepared: dict[
+            str, dict[int, tuple[JournalEntry, PreparedCall]]
+        ] = {}  # by task and number: all such calls
         self._sizes: Counter[str] = Counter()  # by task
         self._counts: dict[str, Counter[str]] = {}  # by task: how often each request was made
         self._failed: dict[str, dict[str, list[int]]] = {}  # by task: the counts that failed model calls have freed
@@ -237,11 +263,16 @@ class Journal:
             if entry.answer is not None and entry.kind == "tool" and not entry.once:
                 self._note_finished(entry, (entry.name,))
             self._earlier.setdefault(entry.task_id, {})[entry.key] = entry
+            self._within[entry.key] = entry.within
+            if entry.answer is not None and entry.kind == "tool" and self._prepares(entry, (entry.name,)):
+                self._unprepared.setdefault(entry.task_id, {})[entry.key] = entry
+                self.note_call(entry, prepared_calls.call_in(entry.answer, entry.task_id, entry.name))
             self._sizes[entry.task_id] += OF_ENTRY + len(entry.answer or "")
 
     def __call__(self, progress: Progress) -> None:
         if isinstance(progress, TaskDone):
             self._raise_if_stopped(progress.task["task_id"])  # the crew's code turned the question into an answer
+            progress = replace(progress, task=self._with_calls(progress.task))
         self._service.report(progress)
         if isinstance(progress, TaskStarted):
             self._agent(progress.task_id, None, progress.agent)
@@ -302,7 +333,7 @@ class Journal:
 
     def _of_model(self, model: Any, asked: tuple[Any, ...], expected: type[BaseModel] | None) -> Call | None:
         place = _place()
-        if place.model:
+        if place.model or place.again:
             return None
         self.stop_if_asked()
         name = model if isinstance(model, str) else str(getattr(model, "model", None) or "")
@@ -318,30 +349,40 @@ class Journal:
         if place.tool is tool and place.method != method:
             return None
         self.stop_if_asked()
-        name, about = internals.called_as(tool)
-        arguments = internals.arguments_by_name(tool, method, args, kwargs)
+        name, about = tool_calls.called_as(tool)
+        arguments = tool_arguments.arguments_by_name(tool, method, args, kwargs)
         asked = answers.as_text((name, args, kwargs, *([about] if about else ())))
-        call = self._call("tool", name, asked, mark=OF_NAMESAKE if about else "")
-        names = (tool.name, internals.tool_name(tool), name)
+        names = (tool.name, tool_calls.tool_name(tool), name)
+        if place.again:
+            if rule_of(self._rules, names) in tool_rules.RUN_ONCE:
+                raise NotPrepared(tool_rules.not_run(name, answers.as_text(arguments), tool_rules.CALLED_AGAIN))
+            return None
+        if problem := tool_rules.conflict(self._rules, names):
+            raise NotRun(name, answers.as_text(arguments), problem.rstrip("."))
+        delegates = tool_calls.delegates(tool)
+        call = self._call("tool", name, asked, mark=OF_NAMESAKE if about else "", names=names, delegates=delegates)
         if not (call and call.is_answered) and self._is_undeclared(tool, names):
             raise NotDeclared(tool_rules.not_declared(name))
         was_once = call is not None and call.entry.once  # by a rule that may have been removed since
         rule = APPROVE if isinstance(tool, AskPerson) else rule_of(self._rules, names)
-        if was_once or rule != REPEAT:
+        if was_once or rule in tool_rules.RUN_ONCE:
             shown = answers.as_text(arguments)
             if call is None:
                 raise NotRun(name, shown, "it was called in a thread or process where its task is not known")
             # Delegation has no effect of its own; the calls that it leads to have their own rules.
-            call.once = "" if internals.delegates(tool) else shown
+            call.once = "" if delegates else shown
             call.entry = replace(call.entry, once=True)
-            internals.send_once(tool)
+            tool_calls.send_once(tool)
         if call:
             call.asked = arguments
             call.tool, call.about = tool, about
             call.inner = Place(call.entry.key, tool, method, in_once=place.in_once or bool(call.once))
+            if call.entry.prepare:
+                given = prepared_calls.arguments(args, kwargs)
+                call.to_repeat = PreparedCall(call.entry.task_id, call.agent, call.entry.name, method, given)
             if rule == APPROVE:
                 call.ask = asks.QUESTION if isinstance(tool, AskPerson) else asks.TOOL
-                internals.never_cache(tool)
+                tool_calls.never_cache(tool)
             call.text_of = getattr(tool, "format_output_for_agent", str)  # not every version has this method
             if call.is_answered:
                 self.note_finished(call)
@@ -357,22 +398,123 @@ class Journal:
             known.add(entry.key)
 
     def note_finished(self, call: Call) -> None:
-        if call.tool is not None and not (call.ask or internals.delegates(call.tool)):
+        if call.tool is not None and not (call.ask or tool_calls.delegates(call.tool)):
             with self._lock:
-                self._note_finished(call.entry, (call.tool.name, internals.tool_name(call.tool), call.entry.name))
+                self._note_finished(call.entry, (call.tool.name, tool_calls.tool_name(call.tool), call.entry.name))
 
     def earlier_calls(self, task: str) -> int:
         with self._lock:
             return len(self._finished.get(task, ()))
 
+    def _prepares(self, earlier: JournalEntry | None, names: Iterable[str]) -> bool:
+        """Whether a call is made again for its effect; its mark counts if its rule was removed meanwhile."""
+        rule = rule_of(self._rules, names)
+        return rule == PREPARE or (rule == REPEAT and earlier is not None and bool(earlier.prepare))
+
+    def await_prepared(self, entry: JournalEntry, shown: str) -> None:
+        """Wait until the effects of all earlier calls in the task are there: parallel calls may come a moment later.
+
+        :raises NotRun: if one of them is not made again
+        """
+        around = set(self._around(entry))
+
+        def missing() -> JournalEntry | None:
+            known = self._unprepared.get(entry.task_id, {}).values()
+            return next((each for each in known if each.number < entry.number and each.key not in around), None)
+
+        reason = ""
+        with self._taken:
+            if self._of_finished:
+                reason = tool_rules.NOT_AGAIN.format(self._of_finished[0].name, self._of_finished[0].task)
+            elif not self._taken.wait_for(lambda: missing() is None, CAME_BY) and (lost := missing()):
+                reason = f"the call of {lost.name} that prepared for it was not made again in this task's new process"
+        if reason:
+            raise NotPrepared(tool_rules.not_run(entry.name, masked(shown, secrets_of(os.environ)), reason))
+
+    def note_call(self, entry: JournalEntry, call: PreparedCall) -> None:
+        with self._lock:
+            self._prepared.setdefault(entry.task_id, {})[entry.number] = entry, call
+
+    def _with_calls(self, output: TaskOutput) -> TaskOutput:
+        """Return a task's output with its calls that later processes must make again."""
+        with self._lock:
+            known = self._prepared.get(output["task_id"], {})
+            kept = [call for _, (entry, call) in sorted(known.items()) if self._is_outermost(entry, known)]
+        with_calls: TaskOutput = prepared_calls.with_calls(output, kept)
+        return with_calls
+
+    def _is_outermost(self, entry: JournalEntry, known: dict[int, tuple[JournalEntry, PreparedCall]]) -> bool:
+        """Whether no other of these calls encloses a call, and so makes it."""
+        keys = {each.key for each, _ in known.values()} - {entry.key}
+        return keys.isdisjoint(self._around(entry))
+
+    def make_again(self, scope: Scope, tools: list[tuple[str, Any]], *, is_over: bool) -> None:
+        """Make the calls whose effect is missing and that nothing else makes again, as far as their tools are here.
+
+        Those are calls of finished tasks, and of earlier rounds of this one or, if it is over, of all.
+        """
+        if not scope.task:
+            return
+        while self._of_finished and (tool := self._of_finished[0].tool(tools)):
+            self._make(self._of_finished[0], tool)
+            self._of_finished.popleft()
+        with self._lock:
+            missing = self._unprepared.get(scope.task, {})
+            known = self._prepared.get(scope.task, {})
+            left = [
+                (entry, call)
+                for _, (entry, call) in sorted(known.items())
+                if entry.key in missing
+                and _own_part(entry.part) == _own_part(scope.part)
+                and (is_over or entry.part != scope.part)
+                and self._is_outermost(entry, known)
+            ]
+        for entry, call in left:
+            if tool := call.tool(tools):
+                self._make(call, tool)
+                self.note_prepared(entry)
+
+    def _make(self, call: PreparedCall, tool: Any) -> None:
+        before = PLACE.set(Place(tool=tool, again=True))
+        said = None if not call.has_raised else "did not raise as before"
+        try:
+            with self.working():
+                call.make(tool)
+        except Exception as error:
+            said = None if call.has_raised else f"raised {type(error).__name__}: {codec.text_of(error)}"
+        finally:
+            PLACE.reset(before)
+        if said:
+            raise NotPrepared(masked(tool_rules.not_prepared(call.name, call.shown, said), secrets_of(os.environ)))
+
+    def _around(self, entry: JournalEntry) -> Iterator[str]:
+        """Yield the keys of a recorded call and of the calls that enclose it."""
+        key: str | None = entry.key
+        while key:
+            yield key
+            key = self._within.get(key, entry.within if key == entry.key else None)
+
+    def note_prepared(self, entry: JournalEntry) -> None:
+        with self._taken:
+            self._drop_within(entry.task_id, entry.key)
+            known = self._unprepared.get(entry.task_id, {})
+            for key in [each.key for each in known.values() if entry.key in self._around(each)]:
+                del known[key]
+            self._taken.notify_all()
+
+    def _has_unprepared_within(self, task: str, key: str) -> bool:
+        return any(key in self._around(each) for each in self._unprepared.get(task, {}).values() if each.key != key)
+
     def _is_undeclared(self, tool: Any, names: Iterable[str]) -> bool:
         """Whether a Flow with rules has not declared the tool: a rule may be meant for it, under another name."""
-        if self._flow_tools is None or isinstance(tool, AskPerson) or internals.delegates(tool):
+        if self._flow_tools is None or isinstance(tool, AskPerson) or tool_calls.delegates(tool):
             return False
         return not any(name in self._flow_tools for name in names)
 
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Return the call for an agent's memory lookup, which is treated as a tool call that only reads."""
+        if _place().again:
+            return None
         call = self._call("tool", step_events.RECALL, answers.as_text((args, kwargs)), is_read=True)
         if call:
             call.asked = kwargs or args
@@ -389,6 +531,8 @@ class Journal:
         *,
         is_read: bool = False,
         mark: str = "",
+        names: Iterable[str] = (),
+        delegates: bool = False,
     ) -> Call | None:
         if not self._service.is_mine or (scope := self._scope()) is None:
             return None
@@ -400,7 +544,10 @@ class Journal:
             earlier = self._take(scope.task, key)
             is_decided = asks.is_decided(earlier)
             found = [asks.result_of(earlier)] if earlier and is_decided else _read(earlier, expected)
-            if found is not None:
+            prepares = bool(names) and self._prepares(earlier, names)
+            if delegates and self._has_unprepared_within(scope.task, key):
+                found = None  # it has no effect of its own, and leads to the calls that have
+            if found is not None and not prepares:
                 self._drop_within(scope.task, key)
             has_effect = kind == "tool" and not is_read
             if found is None and not has_effect:
@@ -415,7 +562,9 @@ class Journal:
         if found is None or is_decided:
             self.tell()
         once = earlier.once if earlier else None
-        entry = JournalEntry(number, scope.task, scope.part, kind, key, name, within, once=once)
+        entry = JournalEntry(
+            number, scope.task, scope.part, kind, key, name, within, once=once, prepare=prepares or None
+        )
         agent = self._agent(scope.task, place.within)
         return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent)
 
@@ -517,7 +666,7 @@ class Journal:
 
     def blame(self, error: BaseException) -> tuple[str | None, list[int]]:
         causes = list(_causes(error))
-        tools = set(filter(None, map(internals.failed_tool, causes)))
+        tools = set(filter(None, map(tool_calls.failed_tool, causes)))
         failed = [
             entry
             for each, entry in list(self._failed_calls)
@@ -537,7 +686,7 @@ class Journal:
         """
         entry = call.entry
         entered = self._entered.get(entry.task_id, set())
-        own = internals.tool_name(call.tool)
+        own = tool_calls.tool_name(call.tool)
         same = (
             each
             for each in known.values()
@@ -615,7 +764,7 @@ class Journal:
         with self._lock:
             self._over.add(task)
             kept_by_task = (self._running, self._earlier, self._counts, self._failed, self._sizes, self._replaying)
-            for kept in (*kept_by_task, self._agents, self._entered):
+            for kept in (*kept_by_task, self._agents, self._entered, self._unprepared, self._prepared):
                 kept.pop(task, None)
 
 
@@ -637,6 +786,7 @@ class Call:
     inner: Place = OUTSIDE
     text_of: Callable[[Any], str] | None = None  # for a tool: converts an object to the text its agent reads
     once: str = ""  # for a tool that may run only once: its arguments
+    to_repeat: PreparedCall | None = None  # what later processes make again, if its tool has the rule `prepare`
     is_recorded: bool = True
     began: float = 0.0
 
@@ -648,6 +798,11 @@ class Call:
     def is_decided(self) -> bool:
         """Whether a person has decided that the call does not run; it then gets its answer from that decision."""
         return asks.is_decided(self.earlier)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the call is answered from the journal, but is made again first, for its effect."""
+        return self.is_answered and not self.is_decided and bool(self.entry.prepare)
 
     def announce(self, step: str) -> None:
         """Emit the call's start event, if held back, unless listeners already received it in the last attempt."""
@@ -661,14 +816,40 @@ class Call:
             told = {"arguments": answers.told(self._arguments()), "is_kept": False}
             self.journal.write(self._step(**told))
             self.end(self.found[0])
-        if isinstance(self.found[0], answers.Raised):
+        if isinstance(self.found[0], codec.Raised):
             self.journal.note_failed(self.found[0].error, self.entry)
             raise self.found[0].error
         return self.found[0]
 
+    def prepare(self) -> None:
+        """Wait for the calls that were made before this one."""
+        self.journal.await_prepared(self.entry, answers.as_text(self.asked))
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Wrap the call that is made again; it must raise if it raised before, and only then."""
+        assert self.found
+        before = PLACE.set(self.inner)
+        has_raised, said = isinstance(self.found[0], codec.Raised), "did not raise as before"
+        raised = False
+        try:
+            with self.journal.working():
+                yield
+        except Exception as error:
+            raised, said = True, f"raised {type(error).__name__}: {codec.text_of(error)}"
+        finally:
+            PLACE.reset(before)
+        if raised != has_raised:
+            shown = answers.as_text(self.asked)
+            reason = tool_rules.not_prepared(self.entry.name, shown, said)
+            raise NotPrepared(masked(reason, secrets_of(os.environ)))
+        self.journal.note_prepared(self.entry)
+
     def begin(self) -> None:
         """Report the start; for a tool call, wait until it is stored, unless the last attempt stored it."""
         self.began = time.monotonic()
+        if self.once:
+            self.journal.await_prepared(self.entry, self.once)
         is_allowed = asks.is_allowed(self.earlier)
         if not is_allowed:
             if self.ask == asks.QUESTION:
@@ -698,25 +879,27 @@ class Call:
         if changed is None:
             return args, kwargs
         try:
-            return (), internals.validated(self.tool, changed)
+            return (), tool_arguments.validated(self.tool, changed)
         except ValueError as problem:
             raise NotRun(self.entry.name, self.once, f"it does not accept the changed arguments: {problem}") from None
 
     def asks(self, kind: AskKind, text: str = "") -> Asked:
         """Return the exception that stops the crew until a person has decided."""
         arguments = None if kind == asks.QUESTION else self._arguments()
-        state = {"tool": internals.tool_name(self.tool), "schema": internals.arguments_schema(self.tool)}
+        of_flow = self.tool.terms if isinstance(self.tool, AskForFlow) else None
+        state = {"tool": tool_calls.tool_name(self.tool), "schema": tool_arguments.arguments_schema(self.tool)}
         return self.journal.ask(
             PendingQuestion(
                 kind,
                 self.entry,
-                self.agent,
+                "" if of_flow else self.agent,
                 arguments,
                 text,
                 self.once,
                 state,
                 self.about,
                 self.journal.earlier_calls(self.entry.task_id),
+                of_flow,
             )
         )
 
@@ -745,7 +928,7 @@ class Call:
             self._failed(error)
             self.journal.note_failed(error, self.entry)
             if self.once:
-                raise self.asks(asks.UNKNOWN, f"it raised {type(error).__name__}: {answers.text_of(error)}") from error
+                raise self.asks(asks.UNKNOWN, f"it raised {type(error).__name__}: {codec.text_of(error)}") from error
             raise
         except BaseException as error:
             self.journal.note_failed(error)
@@ -757,8 +940,8 @@ class Call:
 
     def _failed(self, error: Exception) -> None:
         is_answer = self.has_effect and not self.once
-        said = answers.told(f"{type(error).__name__}: {answers.text_of(error)}")
-        self._over("unknown" if self.once else "failed", answers.failure(error) if is_answer else None, said)
+        said = answers.told(f"{type(error).__name__}: {codec.text_of(error)}")
+        self._over("unknown" if self.once else "failed", codec.failure(error) if is_answer else None, said)
         if not self.has_effect:
             self.journal.ask_again(self.entry)
 
@@ -775,12 +958,16 @@ class Call:
         with suppress(codec.NotStorable):
             return codec.encoded(answer, self.expected, is_whole=self.has_effect or self.entry.kind == "model")
         with suppress(Exception):  # raised by a user's method
-            read = self.text_of or internals.plain_tool_calls
+            read = self.text_of or tool_calls.plain_tool_calls
             return codec.encoded(read(answer))
         return None
 
     def _over(self, state: Any, answer: str | None, said: str | None, used: dict[str, int] | None = None) -> None:
         seconds = round(time.monotonic() - self.began, 3)
+        if self.to_repeat and answer is not None:
+            made = replace(self.to_repeat, has_raised=state == "failed")
+            self.journal.note_call(self.entry, made)
+            answer = prepared_calls.beside(answer, made)
         is_kept = self.is_recorded and answer is not None
         if self.entry.kind == "tool":
             self.journal.note_finished(self)
@@ -795,6 +982,11 @@ class Call:
 def _nested(part: str) -> str:
     """Return a part's nested task, without its review round."""
     return part.partition(" ")[0]
+
+
+def _own_part(part: str) -> str:
+    """Return the nested task of a part; empty for a part of the task itself."""
+    return _nested(part) if "/" in part else ""
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -823,6 +1015,6 @@ def _read(earlier: JournalEntry | None, expected: type[BaseModel] | None) -> lis
     if earlier is None or earlier.answer is None:
         return None
     try:
-        return [answers.decoded(earlier.answer, expected)]
+        return [codec.answer(prepared_calls.answer_in(earlier.answer), expected)]
     except Exception:  # raised by a user's class
         return None

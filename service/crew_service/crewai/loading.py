@@ -1,21 +1,34 @@
-"""Turns TARGET into a fresh crew or Flow, in the process that runs it."""
+"""Turns TARGET into a fresh crew, Flow or agent, in the process that runs it."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+import json
 import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Iterator
+from contextvars import ContextVar
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
-from crewai import Crew
+import crewai
+from crewai import Agent, Crew, Task
 from crewai.flow.flow import Flow
 from crewai.project import load_crew
 
+import crew_service
 from crew_service.crewai import project
-from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.crewai.agent_run import AgentSource
+from crew_service.crewai.errors import Fatal, Interrupted, UnsupportedCrew
 from crew_service.crewai.flow_source import FlowSource
+from crew_service.crewai.internals import crew_tasks
+from crew_service.crewai.internals.declared import DECLARED, without_comments
 
 
 class JsonCrew:
@@ -30,13 +43,133 @@ class JsonCrew:
         self.defaults: dict[str, Any] = dict(loaded[1] or {})
 
 
-Served = Crew | FlowSource | JsonCrew
-WANTED = "a Crew, a CrewBase class, a Flow, or a function that returns one of them"
+Served = Crew | FlowSource | JsonCrew | AgentSource
+WANTED_BACK = "a Crew, a Flow or an Agent"
+WANTED = "a Crew, a CrewBase class, a Flow, an Agent, or a function that returns one of them"
+
+
+def agents_of(served: Served) -> list[Any]:
+    """Return the agents that are known before anything runs."""
+    if isinstance(served, AgentSource):
+        return [served.agent]
+    return [] if isinstance(served, FlowSource) else crew_tasks.agents_of(_crew_of(served))
+
+
+def tasks_of(served: Served) -> list[Task]:
+    """Return the tasks that are known before anything runs, as CrewAI has them."""
+    return [] if isinstance(served, FlowSource | AgentSource) else _crew_of(served).tasks
+
+
+def _crew_of(served: Crew | JsonCrew) -> Crew:
+    return served.crew if isinstance(served, JsonCrew) else served
 
 
 def build(target: str) -> Served:
-    """Create the crew or Flow that TARGET names. A process does so only once, so a module-level crew is also fresh."""
+    """Create what TARGET names. A process does so only once, so a module-level crew is also fresh."""
+    with _NO_RUNS:
+        return _built(target)
+
+
+def end() -> None:
+    """Refuse to run anything from now on: the exit handlers that the target has registered follow."""
+    _NO_RUNS.end()
+
+
+def _built(target: str) -> Served:
     return _of_path(Path(target)) if project.is_path(target) else _named(target)
+
+
+class _NoRuns:
+    """Refuses to run a crew, Flow, agent or task outside the execution, even if the target's code catches that.
+
+    That is while the target is loaded, later in a thread that it has started by then, and in its exit handlers.
+    """
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        self._is_loaded = self._is_over = False
+        self._threads: set[threading.Thread] = set()
+
+    def __enter__(self) -> None:
+        self._threads = set(threading.enumerate())
+        crew_tasks.before_runs(self._check)
+
+    def __exit__(self, *_: object) -> None:
+        self._threads = set(threading.enumerate()) - self._threads
+        self._is_loaded = True
+        EXECUTION.set(True)
+        if self._reason:
+            raise UnsupportedCrew(self._reason) from None
+
+    def end(self) -> None:
+        self._is_over = True
+
+    def _check(self, runs: Any, method: str) -> None:
+        if self._is_over:
+            raise Interrupted(self._refusal(method, "when its process exits, after the execution"))
+        if self._is_loaded:
+            if threading.current_thread() in self._threads and not EXECUTION.get():
+                raise Fatal(self._refusal(method, "in a thread that was started while the crew was loaded"))
+            return
+        callers = [each for each in _frames() if _package(each) not in sys.stdlib_module_names]
+        origins = {type(runs).__module__.partition(".")[0], *map(_package, callers[:1])}
+        if isinstance(runs, Flow) and origins == {"crewai"}:
+            return  # one of CrewAI's own, such as its memory's
+        self._reason = self._reason or self._refusal(method, "while the crew is loaded, before any execution")
+        raise Interrupted(self._reason)
+
+    @staticmethod
+    def _refusal(method: str, when: str) -> str:
+        callers = (each for each in _frames() if _package(each) not in sys.stdlib_module_names)
+        own = next((each for each in callers if _package(each) != "crewai"), None)
+        place = f"{own.f_code.co_filename}, line {own.f_lineno}," if own else "a thread"
+        return (
+            f"{place} calls {method} {when}; put it under "
+            '`if __name__ == "__main__"` or, if the crew needs the answer, into a before_kickoff hook or Flow method.'
+        )
+
+
+EXECUTION: ContextVar[bool] = ContextVar("whether this follows from what the service runs", default=False)
+_NO_RUNS = _NoRuns()  # a process loads one target
+
+
+def why_not(error: BaseException, target: str) -> str:
+    """Return why a target cannot be loaded: the exception, and where the target's own code raised it."""
+    text = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    own = [each for each in traceback.extract_tb(error.__traceback__) if is_own(each.filename)]
+    if own and not isinstance(error, SyntaxError):  # whose text says where it is
+        place = f"{Path(own[-1].filename).name}, line {own[-1].lineno}"
+        said += f" ({place})" if text else f" ({place}: {own[-1].line})"
+    if not isinstance(error, ModuleNotFoundError) or not error.name or find_spec(error.name.partition(".")[0]):
+        return said
+    needed, name = project.requirements(target), error.name.partition(".")[0]
+    if needed and any(path for place in ("*", "src/*") for path in needed.parent.glob(f"{place}/{name}")):
+        return f"{said}, which is in the project, but not on its import path."
+    install = f"install the project's requirements: uv pip install -r {needed}" if needed else "install it"
+    return f"{said}; {install}, in the environment of this service."
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is the target's, not a library's or this service's."""
+    path = Path(file)
+    libraries = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    folders = (Path(crew_service.__file__).parent, *map(Path, libraries))
+    return path.is_file() and not any(path.is_relative_to(folder) for folder in folders)
+
+
+def _frames() -> Iterator[FrameType]:
+    """Yield the frames of the target's code and its libraries that run now, the innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame and _package(frame) in ("crew_service", "contextlib"):
+        frame = frame.f_back
+    while frame and _package(frame) not in ("crew_service", "__main__"):
+        yield frame
+        frame = frame.f_back
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _of_path(path: Path) -> Served:
@@ -51,29 +184,45 @@ def _of_path(path: Path) -> Served:
 
 def _of_project(found: project.Project) -> Served:
     found.enter()
-    declaration = found.declaration()
-    if declaration:
-        return _declared(declaration)
+    if declaration := found.declaration():
+        return _declared(declaration, found.kind)
     kind, place = found.module()
     return _made(_only(importlib.import_module(place), kind))
 
 
-def _declared(path: Path) -> Served:
-    return JsonCrew(path) if path.suffix in (".json", ".jsonc") else FlowSource.declared(path)
+def _declared(path: Path, kind: str | None = None) -> Served:
+    if path.suffix not in project.JSON:
+        if kind == "agent":
+            raise UnsupportedCrew(
+                f"{path.name} describes an agent, which CrewAI {crewai.__version__} reads from JSON only."
+            )
+        return FlowSource.declared(path)
+    try:
+        content = json.loads(without_comments(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        if not DECLARED.missing:
+            raise UnsupportedCrew(f"{path.name} is not valid JSON: {error}.") from None
+        content = None  # it may have comments
+    if not (kind == "agent" or project.is_agent(content)):
+        return JsonCrew(path)
+    if DECLARED.missing:
+        raise UnsupportedCrew(f"{path.name} describes an agent, which cannot be read: {DECLARED.reason}.")
+    return AgentSource.declared(content, path)
 
 
 def _only(module: ModuleType, kind: str) -> Any:
-    """Return the class or crew that a project's module defines; there must be only one."""
+    """Return the class, crew or agent that a project's module defines; there must be only one."""
     own: list[Any] = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
     flows: list[Any] = [value for value in own if isinstance(value, type) and issubclass(value, Flow)]
-    crews: list[Any] = [value for value in own if isinstance(value, type) and getattr(value, "is_crew_class", False)]
+    crews: list[Any] = [value for value in own if isinstance(value, type) and _is_crew_class(value)]
     crews = crews or [value for value in vars(module).values() if isinstance(value, Crew)]
-    found = flows if kind == "flow" else crews
+    agents = [value for value in vars(module).values() if isinstance(value, Agent)]
+    found = {"flow": flows, "crew": crews, "agent": agents}[kind]
     found = [value for value in found if not any(value in getattr(other, "__bases__", ()) for other in found)]
     if len(found) == 1:
         return found[0]
-    what = "Flow class" if kind == "flow" else "CrewBase class"
-    names = ", ".join(sorted(getattr(value, "__name__", "a Crew") for value in found)) or "none"
+    what = {"flow": "Flow class", "crew": "CrewBase class", "agent": "Agent"}[kind]
+    names = ", ".join(sorted(getattr(value, "__name__", type(value).__name__) for value in found)) or "none"
     raise UnsupportedCrew(
         f"{module.__name__} should have one {what}, but has {len(found)} ({names}); "
         f"specify which one to serve, as in {module.__name__}:NAME."
@@ -102,9 +251,9 @@ def _instead(module: ModuleType) -> str:
     fits = [
         name
         for name, value in vars(module).items()
-        if isinstance(value, Crew)
+        if isinstance(value, Crew | Agent)
         or (isinstance(value, type) and issubclass(value, Flow) and value is not Flow)
-        or getattr(value, "is_crew_class", False)
+        or _is_crew_class(value)
     ]
     return f"; it has {', '.join(sorted(fits))}" if fits else ""
 
@@ -130,15 +279,27 @@ def _file(path: Path) -> ModuleType:
     return module
 
 
+def _is_crew_class(value: Any) -> bool:
+    """Whether it is a class with `@CrewBase`, which gives it a metaclass, or an instance of one."""
+    kind = value if isinstance(value, type) else type(value)
+    is_crewais = type(kind).__module__.partition(".")[0] == "crewai" and not issubclass(kind, Flow)
+    return is_crewais and callable(getattr(kind, "crew", None))
+
+
 def _made(named: Any) -> Served:
     if isinstance(named, type) and issubclass(named, Flow):
         return FlowSource.of_class(named)
-    if getattr(named, "is_crew_class", False):
+    if _is_crew_class(named):
         named = (named() if isinstance(named, type) else named).crew()
     elif callable(named) and not isinstance(named, Crew | Flow):
         named = named()
+    if inspect.iscoroutine(named):
+        named.close()
+        raise UnsupportedCrew(f"{named.__name__} is an `async def`, but the function must return {WANTED_BACK}.")
     if isinstance(named, Flow):
         return FlowSource.of_instance(named)
+    if isinstance(named, Agent):
+        return AgentSource.of_instance(named)
     if not isinstance(named, Crew):
         raise UnsupportedCrew(f"it is of type {type(named).__name__}, not {WANTED}.")
     return named

@@ -20,16 +20,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crewai import Crew, Task, TaskOutput
-from crewai.core.providers.human_input import set_provider
-from crewai.hooks import InterceptionPoint, register_hook
-from crewai.hooks.contexts import StepContext
+from crewai.hooks import InterceptionPoint
 
-from crew_service.crewai import internals, journal, task_outputs
-from crew_service.crewai.callbacks import call, callbacks_of, pass_over_replayed_steps
+from crew_service.crewai import hooks, journal, task_outputs
+from crew_service.crewai.approved import finish
+from crew_service.crewai.callbacks import callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
 from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, NestedFeedback
+from crew_service.crewai.internals import crew_tasks, human_input
 from crew_service.crewai.task_outputs import restored, save, stored
 from crew_service.engine.approval import reads_like_approval
 from crew_service.engine.crew import ReviewDecision, Round
@@ -100,10 +100,10 @@ class NestedTasks:
 
     def watch(self) -> None:
         """From now on, let nested tasks in this process ask people questions, and replay the finished ones."""
-        internals.wrap_crews(_of_crew)
-        internals.wrap_tasks(journal.going_back, self._settled, self._done)
-        register_hook(InterceptionPoint.POST_STEP, self._answered)
-        set_provider(NestedFeedback(self.rounds_of))
+        crew_tasks.wrap_crews(_of_crew)
+        crew_tasks.wrap_tasks(journal.going_back, self._settled, self._done)
+        hooks.register(InterceptionPoint.POST_STEP, self._answered)
+        human_input.ask(NestedFeedback(self.rounds_of))
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
@@ -170,7 +170,9 @@ class NestedTasks:
         self._find_earlier(run.begin(_texts(task)), place)
         if run.asked:
             raise run.asked
-        journal.enter(run.method, f"{place.partition('/')[2]} round {len(self.rounds_of(task) or ())}")
+        is_over = place in self._finished or place in self._approved
+        part = f"{place.partition('/')[2]} round {len(self.rounds_of(task) or ())}"
+        journal.enter(run.method, part, _tools(task), is_over=is_over)
         if place in self._finished:
             task.output = restored(task, self._finished[place])
             return task.output
@@ -180,7 +182,7 @@ class NestedTasks:
             return self._approve(task, place)
         if place in self._drafts and place != self._decided:
             raise run.ask(place, self._drafts[place])
-        if crew := internals.crew_of(task):
+        if crew := crew_tasks.crew_of(task):
             pass_over_replayed_steps(crew)
         return None
 
@@ -198,17 +200,13 @@ class NestedTasks:
             self._decided = self._unused = place
 
     def _approve(self, task: Task, place: str) -> TaskOutput:
-        """Do what CrewAI does after a task's answer, now that the answer is approved."""
         self._finished[place] = self._approved.pop(place)
         task.output = output = restored(task, self._finished[place])
-        crew = internals.crew_of(task)
-        for callback in callbacks_of(crew, task) if crew else []:
-            call(callback, output)
-        if task.output_file:
-            save(output, task.output_file, make_directory=bool(task.create_directory))
+        crew = crew_tasks.crew_of(task)
+        finish(task, output, crew, callbacks_of(crew, task) if crew else [], task.output_file)
         return output
 
-    def _answered(self, step: StepContext) -> None:
+    def _answered(self, step: Any) -> None:
         run, place = METHOD.get(), self._running.get(id(step.task))
         if step.kind != "task" or not step.task.human_input:
             return
@@ -226,6 +224,7 @@ class NestedTasks:
         if task.human_input:  # the hook did not stop it: the crew cleared CrewAI's hooks
             raise Fatal(NOT_STOPPED)
         if run is not None and place is not None:
+            save(task, output, task.output_file)
             self._finished[place] = self._stored(run, task, output)
 
     def _stored(self, run: MethodRun, task: Task, output: TaskOutput) -> StoredOutput:
@@ -254,7 +253,7 @@ class NestedTasks:
 def _of_crew(crew: Crew) -> Iterator[None]:
     """Give a crew its place before any of its tasks begins, so that tasks of parallel crews cannot swap places."""
     run = METHOD.get()
-    token = CREW.set((_begin(run, crew.tasks, internals.agents_of(crew)), crew.tasks) if run else CREW.get())
+    token = CREW.set((_begin(run, crew.tasks, crew_tasks.agents_of(crew)), crew.tasks) if run else CREW.get())
     try:
         yield
     finally:
@@ -278,9 +277,15 @@ def _place(run: MethodRun, task: Task) -> str:
     return f"{crew}/{position}"
 
 
+def _tools(task: Task) -> list[tuple[str, Any]]:
+    crew = crew_tasks.crew_of(task)
+    agents = crew_tasks.agents_of(crew) if crew else filter(None, [task.agent])
+    return list(crew_tasks.tools_of(crew.tasks if crew else [task], agents))
+
+
 def _name(task: Task) -> str:
-    crew = internals.crew_of(task)
-    named = named_tasks(crew) if crew else {}
+    crew = crew_tasks.crew_of(task)
+    named = named_tasks(crew.tasks) if crew else {}
     return next((name for name, each in named.items() if each is task), task.name or "task")
 
 

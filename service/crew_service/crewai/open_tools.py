@@ -1,18 +1,16 @@
-"""Fails a task whose agent adds tools at run time, such as those from MCP servers, if a rule matches no tool.
+"""Fails an agent that adds tools at run time, such as those from MCP servers, if a rule matches no tool.
 
 Without this check, a misspelled name in a rule would let the intended tool run without the rule. At the first such
-task, the tools of the other agents are checked, too, because the rule may be for one of them.
+agent, the tools of the other agents are checked, too, because the rule may be for one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from crewai import Crew
-
-from crew_service.crewai import internals
 from crew_service.crewai.errors import Fatal
+from crew_service.crewai.internals import crew_tasks, tool_calls
 from crew_service.engine.tool_rules import ToolRule
 
 # An agent's fields that add tools, and its methods that return those tools.
@@ -34,26 +32,26 @@ def are_brought_by(agent: Any) -> bool:
     return any(getattr(agent, source, None) for source in SOURCES)
 
 
-def check(crew: Crew, rules: Iterable[ToolRule], known: list[list[str]]) -> None:
-    """Fail the first task whose agent adds tools at run time unless every rule matches one of the crew's tools.
+def check(agents: Collection[Any], rules: Iterable[ToolRule], known: list[list[str]]) -> None:
+    """Fail the first agent that adds tools at run time unless every rule matches one of the agents' tools.
 
     :param known: the names of each tool known before any task runs
     """
     lost = [rule for rule in rules if not (rule.is_common or any(map(rule.matches, known)))]
     if lost:
-        internals.before_tasks(_Check(crew, lost))
+        crew_tasks.before_agents(_Check(agents, lost))
 
 
 class _Check:
-    def __init__(self, crew: Crew, lost: list[ToolRule]) -> None:
-        self._crew = crew
+    def __init__(self, agents: Collection[Any], lost: list[ToolRule]) -> None:
+        self._agents = agents
         self._lost = lost
 
-    def __call__(self, agent: Any, tools: list[Any]) -> None:
+    def __call__(self, agent: Any, tools: list[Any] | None) -> None:
         if not (self._lost and are_brought_by(agent)):
             return
-        names = _names(tools)
-        for other in internals.agents_of(self._crew) if self._lost_among(names) else ():
+        names = _names([*(agent.tools or ()), *_brought_by(agent)] if tools is None else tools)
+        for other in self._agents if self._lost_among(names) else ():
             if other is not agent and are_brought_by(other):
                 names += _names(_brought_by(other))
         if lost := self._lost_among(names):
@@ -65,7 +63,7 @@ class _Check:
 
 
 def _names(tools: Iterable[Any]) -> list[list[str]]:
-    return [[tool.name, internals.tool_name(tool)] for tool in tools]
+    return [[tool.name, tool_calls.tool_name(tool)] for tool in tools]
 
 
 def _brought_by(agent: Any) -> list[Any]:

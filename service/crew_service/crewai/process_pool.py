@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,7 +22,8 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 from crew_service.crewai import process_tree
-from crew_service.crewai.channel import FORK, LEAVE, UNBORN, Channel, Message
+from crew_service.crewai.channel import FORK, LEAVE, READY, UNBORN, Channel, Message
+from crew_service.crewai.internals import NEWEST, OLDEST
 from crew_service.crewai.output import LoadingLog, Output
 from crew_service.crewai.world import World
 from crew_service.restart import PREFIX
@@ -33,9 +35,9 @@ SETTINGS = {
 }
 """Served crews send nothing to CrewAI and do not query PyPI, unless the environment enables it."""
 
-OLDEST = "1.15.3"  # the first version with hooks around each task
 MOST_IDLE = 4  # fork servers
-READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine
+STARTING = 180.0  # seconds; importing CrewAI takes about five on an idle machine
+LONGEST = 4_000  # bytes of why CrewAI cannot be imported
 EXIT = 1.0  # seconds for a process to exit after closing its socket
 
 
@@ -151,7 +153,7 @@ class ProcessPool:
         for _ in range(2):
             control = self._alive()
             channel, output = self._fork(control, take)
-            message = channel.receive(READY)
+            message = channel.receive(STARTING)
             if message and message["type"] == "born":
                 return CrewProcess(channel, output, message["pid"])
             channel.close()
@@ -202,9 +204,11 @@ class ProcessPool:
                 start_new_session=True,
                 env={**SETTINGS, **environment},
             )
-        mine.settimeout(READY)
+        mine.settimeout(STARTING)
+        problem = b""
         with contextlib.suppress(OSError):
-            if mine.recv(1):
+            problem = mine.recv(LONGEST)
+            if problem == READY:
                 mine.settimeout(None)
                 self._was_ready = True
                 return mine
@@ -212,7 +216,24 @@ class ProcessPool:
             self._process.wait(EXIT)
         if self._was_ready or self._process.returncode == -signal.SIGKILL:
             raise _lost()
-        raise ProcessPoolClosed(f"CrewAI {version('crewai')} cannot be used; see the log. {OLDEST} or newer is needed.")
+        raise ProcessPoolClosed(_not_imported(problem.decode(errors="replace")))
+
+
+def _not_imported(problem: str) -> str:
+    """Return why CrewAI cannot be imported, and what to do."""
+    found, home = version("crewai"), os.path.expanduser("~")
+    said = f"CrewAI {found} cannot be imported: {problem or 'its process ended'}. See the log."
+    if _numbers(found) < _numbers(OLDEST):
+        return f"{said} {OLDEST} or newer is needed."
+    if _numbers(found) > _numbers(NEWEST):
+        said = f"{said} The newest version tested is {NEWEST}."
+    if not os.access(home, os.W_OK):
+        return f"{said} CrewAI writes to the home folder, {home}, which is not writable; set HOME to one that is."
+    return said
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release)]
 
 
 def _lost() -> OSError:

@@ -17,15 +17,21 @@ from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.engine.tool_rules import BadRule, ToolRule, flow_tools_of_project
 from crew_service.engine.tool_rules import of_project as tool_rules_of
 
-DECLARATIVE_CREWS = ("crew.jsonc", "crew.json")
-DECLARATIVE_FLOWS = ("flow.yaml", "flow.yml")
-MODULES = {"crew": "crew.py", "flow": "main.py"}  # where the templates put the class
+JSON = (".jsonc", ".json")
+DECLARATIONS: dict[str | None, tuple[str, ...]] = {
+    "crew": ("crew.jsonc", "crew.json"),
+    "flow": ("flow.yaml", "flow.yml"),
+    "agent": ("agent.jsonc", "agent.json"),
+}
+DECLARATIONS[None] = DECLARATIONS["crew"] + DECLARATIONS["flow"]
+OF_AGENT = ("role", "from_repository")  # one of them is in every agent's file
+MODULES = {"crew": "crew.py", "flow": "main.py", "agent": "agent.py"}  # where the templates put the class
 
 
 @dataclass(frozen=True)
 class Project:
     root: Path
-    kind: str | None = None  # crew or flow, from `type`
+    kind: str | None = None  # crew, flow or agent, from `type`
     definition: str | None = None
     scripts: tuple[str, ...] = ()
 
@@ -37,7 +43,7 @@ class Project:
                 sys.path.insert(0, str(folder))
 
     def declaration(self) -> Path | None:
-        """Return the file that describes the crew or Flow, if any."""
+        """Return the file that describes the crew, Flow or agent, if any."""
         if self.definition:
             path = (self.root / self.definition).resolve()
             if not path.is_relative_to(self.root) or not path.is_file():
@@ -45,13 +51,17 @@ class Project:
                     f"[tool.crewai] specifies the definition {self.definition!r}, which is not a file in the project."
                 )
             return path
-        names = {"crew": DECLARATIVE_CREWS, "flow": DECLARATIVE_FLOWS, None: DECLARATIVE_CREWS + DECLARATIVE_FLOWS}
-        found = (self.root / name for name in names.get(self.kind, ()))
-        return next((path for path in found if path.is_file()), None)
+        found = [path for name in DECLARATIONS.get(self.kind, ()) if (path := self.root / name).is_file()]
+        if not found and self.kind == "agent":
+            found = sorted(path for path in self.root.glob("agents/*") if path.suffix in JSON)
+            if len(found) > 1:
+                names = ", ".join(path.name for path in found)
+                raise UnsupportedCrew(f"its folder agents has several files ({names}); specify which one to serve.")
+        return next(iter(found), None)
 
     def module(self) -> tuple[str, str]:
         """Return a Python project's kind and the name of the module that contains its class."""
-        for kind in (self.kind,) if self.kind else tuple(MODULES):
+        for kind in (self.kind,) if self.kind else ("crew", "flow"):
             for file in self._modules(MODULES.get(kind, "")):
                 return kind, ".".join(file.relative_to(self._source()).with_suffix("").parts)
         raise UnsupportedCrew(self._nothing_found())
@@ -69,6 +79,7 @@ class Project:
         wanted = {
             "crew": "crew.jsonc or module crew.py in src/<package>",
             "flow": "module main.py in src/<package> or definition in [tool.crewai]",
+            "agent": "agent.jsonc, file in the folder agents, module agent.py or definition in [tool.crewai]",
         }
         what = wanted.get(self.kind or "", "crew.jsonc, flow.yaml, src/<package>/crew.py or src/<package>/main.py")
         says = f"[tool.crewai] has type {self.kind!r}" if self.kind else "there is no [tool.crewai] type"
@@ -78,7 +89,13 @@ class Project:
 
 def is_path(target: str) -> bool:
     """Whether a target is a project's folder or the file that describes a crew or Flow."""
-    return Path(target).is_dir() or Path(target).suffix in (".jsonc", ".json", ".yaml", ".yml")
+    return Path(target).is_dir() or Path(target).suffix in (*JSON, ".yaml", ".yml")
+
+
+def is_agent(content: Any) -> bool:
+    """Whether a file with this content describes an agent, rather than a crew or a scenario."""
+    names = content.keys() if isinstance(content, dict) else set()
+    return not names.isdisjoint(OF_AGENT) and names.isdisjoint(("agents", "tasks"))
 
 
 def of_folder(folder: Path) -> Project:
@@ -87,10 +104,8 @@ def of_folder(folder: Path) -> Project:
     settings = _settings(root / "pyproject.toml")
     crewai = settings.get("tool", {}).get("crewai", {})
     kind, definition = crewai.get("type"), crewai.get("definition")
-    if kind == "agent":
-        raise UnsupportedCrew("[tool.crewai] describes a single agent; give it a task in a crew, and serve the crew.")
     if kind not in (None, *MODULES):
-        raise UnsupportedCrew(f"[tool.crewai] has type {kind!r}; it must be crew or flow.")
+        raise UnsupportedCrew(f"[tool.crewai] has type {kind!r}; it must be crew, flow or agent.")
     scripts = settings.get("project", {}).get("scripts", {})
     return Project(root, kind, definition, tuple(value for value in scripts.values() if isinstance(value, str)))
 
@@ -126,12 +141,22 @@ def has_ask_person(target: str) -> bool:
     return given
 
 
-def _declared(target: str) -> dict[str, Any]:
+def requirements(target: str) -> Path | None:
+    """Return the file that lists what a target needs, if any."""
+    return _nearest(target, "pyproject.toml") or _nearest(target, "requirements.txt")
+
+
+def _nearest(target: str, name: str) -> Path | None:
+    """Return the file with this name that is nearest above a target."""
     place = Path(target.rpartition(":")[0])
     path = Path(target) if Path(target).exists() else place if place.suffix == ".py" else Path()
     folders = (path.resolve(), *path.resolve().parents)
-    nearest = next((folder for folder in folders if (folder / "pyproject.toml").is_file()), None)
-    settings = _settings(nearest / "pyproject.toml") if nearest else {}
+    return next((file for folder in folders if (file := folder / name).is_file()), None)
+
+
+def _declared(target: str) -> dict[str, Any]:
+    nearest = _nearest(target, "pyproject.toml")
+    settings = _settings(nearest) if nearest else {}
     declared: dict[str, Any] = settings.get("tool", {}).get("airflow-crew-service", {})
     return declared
 

@@ -18,15 +18,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from crewai.utilities.paths import db_storage_path
-
-from crew_service.crewai import internals
+from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.crewai.internals import stored_memory
 
 VARIABLE = "CREWAI_STORAGE_DIR"
 BEGUN = ".crew-service"  # a file in each crew's own folder
 MEMORY = "memory"
 OWNERS = "owners"
 STATES = "flow_states.db"
+NEEDS_FOLDERS = "a crew with a name, or with users of its own memory, needs a folder of its own, which cannot be set"
 
 
 def use(place: dict[str, Any], *, owner: str | None = None) -> list[str]:
@@ -35,7 +35,11 @@ def use(place: dict[str, Any], *, owner: str | None = None) -> list[str]:
     :param place: from `world.Place.message`
     :param owner: the user whose execution this process runs
     """
-    shared = Path(db_storage_path())
+    if stored_memory.FOLDERS.missing:
+        if place["name"] or (place["has_users"] and not place["shares_memory"]):
+            raise UnsupportedCrew(f"{NEEDS_FOLDERS}: {stored_memory.FOLDERS.reason}.")
+        return []
+    shared = stored_memory.folder()
     memory = Path(os.environ.get(VARIABLE) or shared).absolute() / MEMORY  # CrewAI resolves it in another way
     own = shared / place["name"]
     has_begun = bool(place["name"]) and (own / BEGUN).exists()
@@ -44,7 +48,8 @@ def use(place: dict[str, Any], *, owner: str | None = None) -> list[str]:
     folder = own if is_own else shared
     if is_own:
         os.environ[VARIABLE], memory = str(own), own / MEMORY
-    internals.keep_knowledge_in(str(folder), is_required=is_own)
+    stored_memory.keep_knowledge_in(str(folder))
+    stored_memory.embed_once(folder)
     if place["has_users"] and not place["shares_memory"]:
         told += _begin_owners(folder / OWNERS, memory)
     if owner is not None and not place["shares_memory"]:
@@ -54,11 +59,11 @@ def use(place: dict[str, Any], *, owner: str | None = None) -> list[str]:
 
 def forget(before: float) -> None:
     """Delete what the crew, for any of its owners, remembered before this time."""
-    folder = Path(db_storage_path())
+    folder = stored_memory.folder()
     own = Path(os.environ.get(VARIABLE) or folder).absolute() / MEMORY
     for memory in (own, *(folder / OWNERS).glob(f"*/{MEMORY}")):
         if memory.exists():
-            internals.forget_memory(memory, before)
+            stored_memory.forget_memory(memory, before)
 
 
 def _begin_owners(owners: Path, memory: Path) -> list[str]:
@@ -102,7 +107,7 @@ def _begin(own: Path, states: Path, memory: Path, place: dict[str, Any]) -> list
             ):
                 source.backup(copy)
         if takes_memory:
-            with internals.locked_memory(memory):
+            with stored_memory.locked_memory(memory):
                 shutil.copytree(memory, new / MEMORY)
         (new / BEGUN).touch()
         try:

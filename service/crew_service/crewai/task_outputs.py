@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from crewai import Task, TaskOutput
-from crewai.tasks import OutputFormat
-from pydantic import BaseModel, RootModel, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from crew_service.crewai import codec, internals
+from crew_service.crewai import artifacts, codec, flow_values, output_files
+from crew_service.crewai.internals import crew_tasks
 from crew_service.engine.crew import CrewFailed
 from crew_service.engine.crew import TaskOutput as StoredOutput
 from crew_service.engine.drafts import json_object_in
+from crew_service.storage.json_values import tidy
 
-OBJECT = "pydantic"
+STRUCTURED = frozenset(("pydantic", "json_dict"))  # kept only if their JSON would not give the same
 # Fields that other keys of a stored output determine; the others depend on CrewAI's version.
-TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "json_dict", "agent", "output_format"))
+TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "agent", "output_format"))
 # Prompts and tool results, which nobody needs once the task has ended.
 LEFT_OUT = frozenset(("messages",))
 LONGEST_KEPT = 8 * 1024 * 1024  # characters per field; each process receives those of all finished tasks
@@ -36,7 +37,7 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
         "expected_output": output.expected_output or "",
         "summary": output.summary or "",
     }
-    data = structured(output)
+    data = tidy(structured(output))  # as it will be stored
     if data is not None:
         result["output_json"] = data
     if kept := _kept(output, data):
@@ -44,12 +45,29 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
     return result
 
 
+def of_value(task_id: str, agent: str, value: Any, seconds: float, *, description: str = "") -> StoredOutput:
+    """Return what is stored of a Flow's method, or of an agent without a crew, that returned this value."""
+    text = flow_values.text(value)
+    record: StoredOutput = {
+        "task_id": task_id,
+        "agent": agent,
+        "output": text,
+        "execution_time": seconds,
+        "name": task_id,
+        "description": description,
+        "expected_output": "",
+        "summary": text[:80],
+    }
+    data = None if isinstance(value, str) else flow_values.json_object(value)
+    return record if data is None else {**record, "output_json": data}
+
+
 def _kept(output: TaskOutput, data: Any) -> dict[str, str]:
     """Encode the fields that only later processes of the crew need, e.g. an object that its JSON does not restore."""
     kept = {}
     for name in sorted(TaskOutput.model_fields.keys() - TOLD - LEFT_OUT):
         value = getattr(output, name)
-        if not value or (name == OBJECT and _is_in_json(value, data)):
+        if not value or _follows(name, output, data):
             continue
         try:
             kept[name] = codec.encoded(value)
@@ -62,23 +80,23 @@ def _kept(output: TaskOutput, data: Any) -> dict[str, str]:
     return kept
 
 
+def _follows(name: str, output: TaskOutput, data: Any) -> bool:
+    """Return whether a field is restored from the stored JSON."""
+    is_format = name == "pydantic" or output.output_format == "json"
+    return name in STRUCTURED and is_format and codec.is_in_json(getattr(output, name), data)
+
+
 def lost(output: StoredOutput) -> str | None:
     """Return what of an output cannot be passed to another process, as the end of a sentence; None if all of it can."""
     problem = (output.get("point") or {}).get(LOST)
     return f"of the output of the task {output['task_id']!r}, {problem}" if problem else None
 
 
-def _is_in_json(value: BaseModel, data: Any) -> bool:
-    with suppress(Exception):  # raised by a user's model
-        return codec.encoded(type(value).model_validate(data), type(value)) == codec.encoded(value, type(value))
-    return False
-
-
 def structured(output: Any) -> dict[str, Any] | None:
     """Return the structured output of a crew or task; None if it has no output model."""
     if output.json_dict is not None:
-        return dict(output.json_dict)
-    return output.pydantic.model_dump(mode="json", fallback=str) if output.pydantic is not None else None
+        return dict(codec.shown(output.json_dict))
+    return None if output.pydantic is None else codec.shown(output.pydantic)
 
 
 def edited(task: Task, output: StoredOutput, approved: str) -> StoredOutput:
@@ -92,17 +110,8 @@ def edited(task: Task, output: StoredOutput, approved: str) -> StoredOutput:
             raise CrewFailed("The approved output must be a JSON object: the task has an output model.")
         _check(task.output_pydantic, changed["output_json"])
     if point := output.get("point"):
-        changed["point"] = {name: text for name, text in point.items() if name != OBJECT}
+        changed["point"] = {name: text for name, text in point.items() if name not in STRUCTURED}
     return changed
-
-
-def object_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that a string represents, if any."""
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return None
-    return data if isinstance(data, dict) else None
 
 
 def restored(task: Task, output: StoredOutput) -> TaskOutput:
@@ -122,19 +131,8 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
         with suppress(Exception):  # its class may be gone
             setattr(result, name, codec.decoded(kept[name]))
     if result.pydantic is None and model and data is not None:
-        result.pydantic = _object(model, data, output["output"])
+        result.pydantic = codec.of_json(model, data, json_object_in(output["output"]))
     return result
-
-
-def _object(model: type[BaseModel], data: Any, text: str) -> BaseModel:
-    """Return the object of an edited output, or of one whose object could not be stored."""
-    for given in (data, json_object_in(text)):
-        with suppress(Exception):  # raised by a user's model
-            return model.model_validate(given)
-    found = data if isinstance(data, dict) and not issubclass(model, RootModel) else {"root": data}
-    known = {name: found.get(name) for name in model.model_fields}
-    empty = {"__pydantic_extra__": None, "__pydantic_private__": None}
-    return codec.with_state(model, {"__dict__": known, "__pydantic_fields_set__": set(known), **empty})
 
 
 def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
@@ -144,7 +142,7 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
         _check(task.output_json, result.json_dict)
     except CrewFailed as failure:
         return f"its task cannot accept it. {failure}"
-    for guardrail in internals.guardrails_of(task):
+    for guardrail in crew_tasks.guardrails_of(task):
         try:
             passes, said = guardrail(result)
         except Exception as error:
@@ -154,12 +152,19 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
     return None
 
 
-def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
-    """Write a task's output file as CrewAI would."""
-    place = Path(path).expanduser()
-    if make_directory:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(_content(output), encoding="utf-8")
+def save(task: Task, output: TaskOutput, path: str | None) -> None:
+    """Write a task's output file as CrewAI would, and keep it and the task's artifact.
+
+    :param path: of the output file; None writes none
+    """
+    content = _content(output)
+    if path:
+        place = Path(path).expanduser()
+        if task.create_directory:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(content, encoding="utf-8")
+        output_files.keep(str(place), content)
+    artifacts.keep(task, content)
 
 
 def check_path(declared: str, path: str) -> None:
@@ -189,7 +194,5 @@ def _check(model: type[BaseModel] | None, data: Any) -> None:
         raise CrewFailed(f"The approved output does not fit the model of its task: {_first(error)}.") from None
 
 
-def _format(task: Task) -> OutputFormat:
-    if task.output_json:
-        return OutputFormat.JSON
-    return OutputFormat.PYDANTIC if task.output_pydantic else OutputFormat.RAW
+def _format(task: Task) -> Any:
+    return "json" if task.output_json else "pydantic" if task.output_pydantic else "raw"

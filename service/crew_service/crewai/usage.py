@@ -15,19 +15,17 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
-from crewai import Crew
+from crewai import BaseLLM
 from crewai.events import LLMCallCompletedEvent, crewai_event_bus
-from crewai.llms.base_llm import BaseLLM
-from crewai.types.usage_metrics import UsageMetrics
 
-from crew_service.crewai import internals
+from crew_service.crewai.internals import model_calls
 from crew_service.engine.crew import Progress, Report, TokensUsed
-from crew_service.prices import UNCOUNTED
+from crew_service.prices import CACHED, LONG, LONG_PROMPT, UNCOUNTED, WRITTEN
 
 Usage = dict[str, int]
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
-BY_MODELS = (*COUNTED, "cached_prompt_tokens")  # the counts that a model itself provides
-FIGURES = (*BY_MODELS, UNCOUNTED)
+BY_MODELS = (*COUNTED, CACHED, WRITTEN)  # the counts that a model itself provides
+FIGURES = (*BY_MODELS, LONG, UNCOUNTED)
 Key = tuple[str, str]  # task and model
 
 
@@ -69,7 +67,7 @@ class TokenMeter:
         self._ended: dict[int, Any] = {}  # by model: the newest call whose event has arrived
         for model in models:
             self._known[_counter(model)] = model, dict.fromkeys(BY_MODELS, 0)
-        internals.watch_models(self)
+        model_calls.watch_models(self)
         crewai_event_bus.on(LLMCallCompletedEvent)(self._answered)
 
     def __call__(self, progress: Progress) -> None:
@@ -119,7 +117,7 @@ class TokenMeter:
         try:
             yield call
         except BaseException as error:
-            self._over(call, used_nothing=internals.used_nothing(error))
+            self._over(call, used_nothing=model_calls.used_nothing(error))
             raise
         else:
             self._over(call)
@@ -206,16 +204,17 @@ class TokenMeter:
         return next((call for call in running if not call.is_told), running[-1] if running else None)
 
     def _add(self, key: Key, more: Usage, call: Call | None = None) -> None:
+        if more.get("prompt_tokens", 0) > LONG_PROMPT:
+            more = {LONG: 1, **more}  # a call that is moved to another task keeps its mark
         if call:
             call.used = added(call.used, more, FIGURES)
         self._used[key] = added(self._used.get(key, {}), more, FIGURES)
         self._grown.add(key)
 
 
-def models_of(crew: Crew) -> list[BaseLLM]:
-    """Return each model of a crew once, however many agents share it."""
-    candidates = [getattr(agent, "llm", None) for agent in internals.agents_of(crew)]
-    candidates += [crew.manager_llm, crew.planning_llm]
+def models_of(agents: Iterable[Any], *others: Any) -> list[BaseLLM]:
+    """Return each model of the agents, and each of the others, once."""
+    candidates = [*(getattr(agent, "llm", None) for agent in agents), *others]
     return list({id(model): model for model in candidates if isinstance(model, BaseLLM)}.values())
 
 
@@ -242,8 +241,8 @@ def _counters(model: BaseLLM) -> Usage:
 
 def _figures(usage: Any) -> Usage | None:
     """Return the token counts that a provider reported; None if there are none."""
-    used = UsageMetrics.from_provider_dict(usage) if isinstance(usage, dict) else None
-    return {name: getattr(used, name) for name in BY_MODELS} if used and used.total_tokens else None
+    used = model_calls.reported(usage) if isinstance(usage, dict) else None
+    return {name: getattr(used, name, 0) for name in BY_MODELS} if used and used.total_tokens else None
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Protocol
 
 from crew_service import addresses, tracing
+from crew_service.budgets import REFUSE
+from crew_service.engine import paths
 from crew_service.engine.background import Background
 from crew_service.engine.browser_sessions import BrowserSessions
+from crew_service.engine.budgets import Budgets, hold
 from crew_service.engine.continuing import changed_task
 from crew_service.engine.crew import Cancellation, Crew
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.executions import Executions
+from crew_service.engine.files import Files
 from crew_service.engine.flow_answers import FlowAnswers
 from crew_service.engine.flow_webhook import FlowWebhook, FlowWebhooks
 from crew_service.engine.health import Health
+from crew_service.engine.jobs import Quota, connections, is_done
+from crew_service.engine.ledger import Ledger
 from crew_service.engine.limits import Limits
 from crew_service.engine.membership import Membership, keep_out_earlier
 from crew_service.engine.metrics import Metrics, Pool
@@ -24,8 +31,14 @@ from crew_service.engine.principals import Principal, Tokens
 from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.engine.retention import Retention
 from crew_service.engine.runner import Runner
+from crew_service.engine.segments import Segment
+from crew_service.engine.usage_report import UsageReport
 from crew_service.settings import Settings
+from crew_service.storage import queries
 from crew_service.storage.database import Database
+
+JUDGED = 30.0  # seconds between looks at what budgets hold
+EXPIRY = 1.0  # seconds between looks for questions whose deadline has passed
 
 DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; a CrewAI crew needs a process per execution
 
@@ -45,9 +58,17 @@ class Process:
         self.settings = settings
         self.metrics = Metrics(crews, settings.prices)
         self.stopping = Cancellation()
-        self.database = Database(settings.database, serve=True)
+        self.database = Database(settings.database, serve=True, connections=connections(settings))
         if settings.oldest_release:
             keep_out_earlier(self.database, settings.oldest_release)
+        self.ledger = Ledger(self.database, settings.prices, keep_seconds=settings.keep_days * 86400)
+        self.budgets = Budgets(
+            settings.budgets,
+            self.ledger,
+            refuses_unknown=settings.on_unknown_price == REFUSE,
+            stops=settings.budget_stops,
+        )
+        self.files = Files(self.database, settings.file_limits)
         self.flow_webhook = _flow_webhook(settings)
         self.retention = Retention(
             self.database,
@@ -55,6 +76,7 @@ class Process:
             forget_memory=self._forget_memory if settings.keep_memory_days else None,
         )
         self.printed = PrintedWriter(self.database, settings)
+        self.quota = Quota(settings.max_executions)
         self.membership = Membership(self.database, on_loss=self._cancel_all)
         self.outbox = Outbox(
             self.database,
@@ -71,22 +93,38 @@ class Process:
         )
         self.posted = self.outbox.posted if settings.delivers else _nothing
         self.crews = {name: Container(self, name, crew, dialect) for name, crew in crews.items()}
+        self.deadlines = Background("deadlines", self._expire, pause=EXPIRY)
+        self.holds = Background("holds", self._judge_held, pause=JUDGED)
         self.health = Health(self.membership.probe, self._loops())
         self.metrics.watch(
-            self.database, {name: Pool(crew.workers, crew.runner.running) for name, crew in self.crews.items()}
+            self.database,
+            {name: Pool(crew.workers, crew.runner.running) for name, crew in self.crews.items()},
+            self.budgets,
         )
 
     def start(self) -> None:
         tracing.start()
         self.membership.start()
+        self.ledger.start()
         if self.settings.delivers:
             self.outbox.start()
             if self.flow_webhooks:
                 self.flow_webhooks.start()
         self.printed.start()
-        for crew in self.crews.values():
-            crew.runner.start()
+        if self.settings.works:
+            for crew in self.crews.values():
+                crew.runner.start()
+        self.deadlines.start()
+        self.holds.start()
         self.retention.start()
+
+    def is_done(self, idle_exit: float | None) -> bool:
+        """Return whether this process has run what it may, or has found nothing to run for ``idle_exit`` seconds."""
+        return is_done(self.quota, idle_exit, [crew.runner for crew in self.crews.values()])
+
+    @property
+    def off(self) -> list[str]:
+        return list(dict.fromkeys(what for crew in self.crews.values() for what in crew.crew.off))
 
     def unready(self) -> str | None:
         """Return why this process should not receive requests: a problem or a shutdown; None if it should."""
@@ -97,6 +135,9 @@ class Process:
         self.stopping.set("the service is stopping")
         for crew in self.crews.values():
             crew.runner.stop()
+        self.deadlines.stop()
+        self.holds.stop()
+        self.ledger.stop()
         self.printed.stop()
         if self.settings.delivers:
             if self.flow_webhooks:
@@ -106,6 +147,23 @@ class Process:
         self.membership.stop()
         self.database.close()
         tracing.stop()
+
+    def _expire(self) -> None:
+        """Answer what nobody has answered in time."""
+        with self.database.reading() as connection:
+            overdue = queries.overdue(connection, now=self.database.now())
+        for row in overdue:
+            if crew := self.crews.get(row.crew):
+                crew.executions.expire(row.id, row.asked[-1])
+
+    def _judge_held(self) -> None:
+        """Judge again what a budget holds, in case the budgets or the clock have changed since."""
+        now = self.database.now()
+        with self.database.writing() as connection:
+            for name in self.crews:
+                hold(connection, name, self.budgets.barred(connection, name, now=now))
+        for crew in self.crews.values():
+            crew.runner.wake()
 
     def _forget_memory(self) -> None:
         assert self.settings.keep_memory_days
@@ -119,8 +177,10 @@ class Process:
 
     def _loops(self) -> list[Background]:
         flow_webhooks = [self.flow_webhooks.loop] if self.flow_webhooks else []
-        shared = [self.membership.loop, self.outbox.loop, self.printed.loop, self.retention.loop]
-        return [*shared, *flow_webhooks, *(crew.runner.loop for crew in self.crews.values())]
+        shared = [self.membership.loop, self.outbox.loop, self.printed.loop, self.deadlines, self.retention.loop]
+        budgets = [self.ledger.loop, self.holds]
+        runners = [crew.runner.loop for crew in self.crews.values()] if self.settings.works else []
+        return [*shared, *budgets, *flow_webhooks, *runners]
 
 
 def _flow_webhook(settings: Settings) -> FlowWebhook | None:
@@ -141,21 +201,33 @@ class Container:
         self.crew = crew
         self.database = process.database
         self.metrics = process.metrics
+        self.files = process.files
+        self.url = f"{settings.base_url}{paths.of_crew(name)}"
         self.tokens = _tokens(settings, name)
         self.browser_sessions = BrowserSessions(self.database, self.tokens, name)
         self.limits = Limits(settings.time_limit, settings.max_tokens)
         self.workers = settings.workers or DEFAULT_WORKERS[crew.isolation]
+        segment = partial(
+            Segment,
+            self.database,
+            limits=self.limits,
+            fresh_ids=dialect.fresh_ids,
+            posted=process.posted,
+            spent=partial(process.metrics.spent, name),
+            printed=process.printed,
+            stored_files=process.files,
+            ledger=process.ledger,
+        )
         self.runner = Runner(
             self.database,
             process.membership,
             name,
             crew,
             workers=self.workers,
-            limits=self.limits,
-            fresh_ids=dialect.fresh_ids,
-            posted=process.posted,
-            spent=lambda by_model: process.metrics.spent(name, by_model),
-            printed=process.printed,
+            segment=segment,
+            quota=process.quota,
+            budgets=process.budgets,
+            ledger=process.ledger,
         )
         self.dead_letters = DeadLetters(self.database, crew=name, posted=process.outbox.posted)
         self.executions = Executions(
@@ -164,10 +236,14 @@ class Container:
             columns=dialect.columns,
             task_ids=frozenset() if dialect.fresh_ids else frozenset(task.id for task in crew.tasks),
             queue_delay=dialect.queue_delay,
+            budgets=process.budgets,
             wake=self.runner.wake,
             cancel=self.runner.cancel,
             changed_task=lambda finished: changed_task(crew, finished),
             edit_problem=lambda task_id, state, text: crew.edit_problem(task_id, state, text, process.stopping),
+        )
+        self.usage = UsageReport(
+            self.database, process.budgets, name, is_of_crew=any(crew == name for crew, _, _ in settings.crew_tokens)
         )
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
 

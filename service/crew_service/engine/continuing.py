@@ -8,7 +8,8 @@ only the decisions on its drafts and the calls to tools that may run only once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.engine import Connection, Row
@@ -16,7 +17,9 @@ from sqlalchemy.engine import Connection, Row
 from crew_service.engine import usage
 from crew_service.engine.crew import Crew, CrewFailed
 from crew_service.engine.decisions import Refused, UnknownExecution
-from crew_service.storage import chains, integrity, queries
+from crew_service.engine.files import hashes
+from crew_service.engine.questions import Question, question_in
+from crew_service.storage import chains, files, integrity, queries
 from crew_service.storage.states import State
 
 OVER_TOKENS = "tokens"  # stored instead of the data to take over
@@ -43,28 +46,32 @@ class AlreadyContinued(Refused):
         self.kickoff_id = kickoff_id
 
 
-def failure_of(error: Exception | None, gate: Mapping[str, Any] | None) -> dict[str, Any]:
+def failure_of(error: Exception | None, question: Question | None) -> dict[str, Any]:
     """Return the data to store with a failure, for an execution that may continue this one."""
     failed = error if isinstance(error, CrewFailed) else CrewFailed()
-    return {"refused": failed.refused, "unanswered": list(failed.unanswered), "gate": gate and _without_usage(gate)}
-
-
-def _without_usage(gate: Mapping[str, Any]) -> dict[str, Any]:
-    """Omit the crew's counts so far, which belong to the earlier execution."""
-    return {**gate, "state": {name: value for name, value in gate["state"].items() if name != "usage"}}
+    # The crew's counts so far belong to the earlier execution.
+    handed_on = question and replace(question, state={k: v for k, v in question.state.items() if k != "usage"}).stored()
+    return {"refused": failed.refused, "unanswered": list(failed.unanswered), "gate": handed_on}
 
 
 def changed_task(crew: Crew, finished: list[tuple[str, str | None]]) -> str | None:
     """Return the first finished task that has since been changed, moved or removed; None if there is none."""
     known = {task.id: task.digest for task in crew.tasks}
-    in_order = [task.id for task in crew.tasks] if crew.kind == "crew" else [name for name, _ in finished]
+    in_order = [task.id for task in crew.tasks] if crew.kind != "flow" else [name for name, _ in finished]
     for place, (name, digest) in enumerate(finished):
         if digest is None or known.get(name) != digest or in_order[place : place + 1] != [name]:
             return name
     return None
 
 
-def find(connection: Connection, some_id: str, inputs: dict[str, Any], *, sees: Callable[[Row[Any]], bool]) -> Row[Any]:
+def find(
+    connection: Connection,
+    some_id: str,
+    inputs: dict[str, Any],
+    hashes_given: dict[str, str],
+    *,
+    sees: Callable[[Row[Any]], bool],
+) -> Row[Any]:
     """Return the last execution in a chain; nobody else can continue it during this transaction.
 
     :raises UnknownExecution: if there is no such execution, or the caller cannot see it
@@ -81,12 +88,12 @@ def find(connection: Connection, some_id: str, inputs: dict[str, Any], *, sees: 
         raise CannotContinue(head.id, WHY_NOT[head.state])
     row = queries.by_id(connection, head.id)
     assert row is not None
-    if problem := _problem(row, inputs):
+    if problem := _problem(row, inputs, hashes_given):
         raise CannotContinue(row.id, problem)
     return row
 
 
-def _problem(row: Row[Any], inputs: dict[str, Any]) -> str | None:
+def _problem(row: Row[Any], inputs: dict[str, Any], given: dict[str, str]) -> str | None:
     if not integrity.is_readable(row) or row.failure is None:
         return "it was unreadable, or an earlier release of this service ended it"
     if chains.CONTINUED_BY in row.failure:
@@ -95,6 +102,8 @@ def _problem(row: Row[Any], inputs: dict[str, Any]) -> str | None:
         return "it has used more tokens than allowed"
     if _canonical(row.inputs) != _canonical(inputs):
         return "it was started with different inputs"
+    if hashes(row.files or ()) != given:
+        return "it was started with different files"
     return None
 
 
@@ -102,9 +111,9 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str] | None:
+def _lost(finished: list[Any], question: Question | None) -> tuple[str, str] | None:
     """Return the first Flow method whose result is needed again but could not be stored, and the result's type."""
-    state: Mapping[str, Any] = gate["state"] if gate else {}
+    state = question.state if question else {}
     if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last question
         state = nested["before"]["state"] if nested["before"] else {}
     for task in finished[state.get("done", 0) :]:
@@ -126,7 +135,8 @@ def take_over(
         raise CannotContinue(row.id, "a finished task cannot be read")
     if name := changed([(task["task_id"], digest) for task, digest in finished]):
         raise CannotContinue(row.id, f"its finished task {name!r} is not among the crew's current tasks")
-    if lost := _lost([task for task, _ in finished], row.failure["gate"]):
+    answered = row.failure["gate"]
+    if lost := _lost([task for task, _ in finished], answered and question_in(answered)):
         name, kind = lost
         raise CannotContinue(row.id, f"the return value ({kind}) of its finished method {name!r} cannot be stored")
     if not chains.keep_out_earlier(connection):
@@ -134,12 +144,13 @@ def take_over(
     steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)
     refused, unanswered = row.failure["refused"], row.failure["unanswered"]
     steps += chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered, after=steps)
+    files.hand_on(connection, row.id, into=into)
     chains.close(connection, row.id, continued_by=into)
     return {
         "continued_from": row.id,
         "owner": row.owner,
         "restore_from": row.restore_from,
-        "gate": row.failure["gate"],
+        "gate": answered,
         "completed_tasks": len(finished),
         "last_task": row.last_task,
         "steps": steps,

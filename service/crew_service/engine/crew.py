@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypedDict
 
@@ -32,7 +32,14 @@ class Cancelled(Exception):
 
 
 class BadTarget(ValueError):
-    """TARGET does not name a crew that can be served."""
+    """TARGET does not name a crew that can be served.
+
+    :param trace: the traceback, if its code raised an exception
+    """
+
+    def __init__(self, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        self.trace = trace
 
 
 class CrewFailed(Exception):
@@ -151,6 +158,7 @@ class JournalEntry:
     within: str | None = None  # the key of the call that made this call
     answer: str | None = None  # JSON
     once: bool | None = None  # whether its tool may run only once
+    prepare: bool | None = None  # whether it is made again, for its effect in the process, when its task begins again
     decision: dict[str, Any] | None = None  # a person's, on this call; it has no `outcome` once carried out
     digest: str | None = None  # of its task, added by the engine
 
@@ -174,6 +182,18 @@ LONGEST_TOLD = 16 * 1024  # characters: more than people see, because secrets ar
 
 
 @dataclass(frozen=True)
+class InputFile:
+    """A file that the caller gave for an input, or that the crew has written; the database has its content."""
+
+    name: str  # the input's, which is a label and never a path; or a relative path
+    id: str
+    size: int
+    sha256: str
+    content_type: str
+    in_inputs: bool  # whether the inputs contain it, as `file_inputs.source_of` its hash
+
+
+@dataclass(frozen=True)
 class Job:
     """One segment: the request, the finished tasks, and the decision to continue from."""
 
@@ -188,6 +208,10 @@ class Job:
     steps: int = 0  # the number of the execution's newest step
     recorded: Callable[[], list[JournalEntry]] = list  # reads the journal of unfinished tasks
     flow_state: Callable[[], str | None] = lambda: None  # reads the state that a Flow stored last
+    files: list[InputFile] = field(default_factory=list)
+    read_file: Callable[[InputFile], Iterator[bytes]] = lambda file: iter(())  # in pieces
+    largest_file: int = 0  # bytes that a file of the crew may have
+    written: Callable[[], list[InputFile]] = list  # reads which files the crew has written so far, by relative path
 
 
 @dataclass(frozen=True)
@@ -236,7 +260,21 @@ class StepsReplayed:
     numbers: list[int]
 
 
-Progress = TaskStarted | StepDone | TaskDone | TokensUsed | Step | StepsReplayed
+@dataclass(frozen=True)
+class FilePiece:
+    """A piece of a file that the crew has written, in order; the last one ends the file.
+
+    Its data is in Base64; None if the file changed while it was read, so that it is not stored.
+    """
+
+    name: str  # relative to the execution's folder
+    task_id: str  # whose end, or call's end, follows
+    size: int  # of the whole file
+    data: str | None
+    is_last: bool
+
+
+Progress = TaskStarted | StepDone | TaskDone | TokensUsed | Step | StepsReplayed | FilePiece
 Report = Callable[[Progress], None]
 """Returns once the progress is stored; raises `Cancelled` if the segment is no longer wanted."""
 
@@ -280,16 +318,21 @@ class PendingQuestion:
     state: dict[str, Any] = field(default_factory=dict)  # the crew's data for checking changed arguments
     about: str = ""  # the tool's description, if its agent has several tools with this name
     earlier_calls: int = 0  # this task's finished tool calls under no rule, whose effects in the process may be lost
+    of_flow: dict[str, Any] | None = (
+        None  # if a Flow's method asks with `Flow.ask`: the timeout in seconds, the metadata
+    )
 
 
 Outcome = Completed | PendingReview | PendingQuestion
 
 
 class Crew(Protocol):
-    """One crew or Flow, used by many threads at once; it holds no execution state."""
+    """One crew, Flow or agent, used by many threads at once; it holds no execution state."""
 
     @property
-    def kind(self) -> Literal["crew", "flow"]: ...
+    def kind(self) -> Literal["crew", "flow", "agent"]:
+        """Return `agent` for one without a crew, whose messages are an input."""
+        ...
 
     @property
     def inputs(self) -> list[str]: ...
@@ -313,8 +356,24 @@ class Crew(Protocol):
         ...
 
     @property
-    def has_once(self) -> bool:
-        """Return whether the crew has a tool that may run only once."""
+    def tools(self) -> list[str]:
+        """Return the names of the tools that are known before a task runs."""
+        ...
+
+    @property
+    def knows_all_tools(self) -> bool: ...
+
+    @property
+    def rules(self) -> tuple[ToolRule, ...]: ...
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """Return the values that must not be shown, beside those in the service's environment."""
+        ...
+
+    @property
+    def off(self) -> Sequence[str]:
+        """Return what the installed CrewAI turns off, each as a clause with its reason."""
         ...
 
     @property

@@ -10,17 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Row
 
-from crew_service.engine import paths, steps, usage
+from crew_service.engine import output_files, paths, steps, usage
 from crew_service.engine.crew import Crew
 from crew_service.engine.origin import Origin, origin
 from crew_service.engine.printed import MOST
+from crew_service.engine.questions import Question, question_in
 from crew_service.prices import Prices
 from crew_service.storage import integrity, printed, queries, views, webhooks
 from crew_service.storage import steps as stored_steps
@@ -76,6 +77,7 @@ class Draft:
     question_id: str  # for a Flow
     is_ask: bool  # a question in the middle of a task
     sha256: str  # hash of the whole text
+    files: Sequence[Record]  # as listed; only on the execution's page
     origin: Origin | None
 
 
@@ -130,12 +132,22 @@ class Details:
         self._prices = prices
         self._word = word
         self._mend = mend
-        self._base = repr((dialect, prices, crew.tasks))
+        self._base = repr((dialect, crew.tasks))
 
     def found(self, head: Row[Any]) -> Found:
         seen = queries.Calm.of(head).seen(self._database.now())
-        written = (head.id, head.kickoff_id, head.segment, head.writes - head.calm_writes, seen, head.state)
-        return Found(head.id, f'"{hashlib.sha256(repr((self._base, *written)).encode()).hexdigest()[:32]}"')
+        written = (
+            head.id,
+            head.kickoff_id,
+            head.segment,
+            head.writes - head.calm_writes,
+            seen,
+            head.state,
+            head.held_until,
+        )
+        return Found(
+            head.id, f'"{hashlib.sha256(repr((self._base, self._prices, *written)).encode()).hexdigest()[:32]}"'
+        )
 
     def text(self, execution_id: str) -> bytes | None:
         """Return the JSON; None if the execution was deleted in the meantime."""
@@ -161,8 +173,8 @@ class Details:
         """Return a complete text: `draft`, `output`, `printed`, or a task's output, by the task's position."""
         with self._database.reading() as connection:
             if part == "draft":
-                gate = views.gate(connection, execution_id)
-                return str(gate["output"]) if gate else None
+                asked = views.question(connection, execution_id)
+                return question_in(asked).output if asked else None
             if part == "printed":
                 return printed.last(connection, execution_id, most=MOST)[0] if with_printed else None
             position = int(part) if part.isascii() and part.isdigit() and len(part) < 6 else None
@@ -208,6 +220,7 @@ class Details:
             "started_at": _iso(row.started_at),
             "ended_at": _iso(row.ended_at),
             "work_seconds": round(row.work_seconds, 3),
+            "held_until": _iso(row.held_until) if row.state == State.QUEUED else None,
             "usage": self._prices.priced(usage.so_far(row)),
             "continued_from": row.continued_from,
             usage.CHAIN: self._prices.priced(usage.chain(row)),
@@ -216,6 +229,7 @@ class Details:
             "output_json": wholes["output_json"],
             "tasks": self._with_steps(connection, row, self._tasks(connection, row, sizes, most), left_out),
             "rounds": self._rounds(connection, row, rounds),
+            "files": self._files(connection, row, left_out),
             "view": paths.view(row.id),
             "left_out": left_out,
         }
@@ -226,6 +240,17 @@ class Details:
         if len(record["rounds"]) < len(_listed(row.asked)):
             left_out.append("rounds")  # too many, or from an earlier release, which stored none
         return record
+
+    def _files(self, connection: Connection, row: Row[Any], left_out: list[str]) -> list[Record]:
+        found = output_files.listed(connection, row.id) or []
+        if len(found) > output_files.LISTED:
+            left_out.append("files")
+        return [each.as_dict() for each in found[: output_files.LISTED]]
+
+    def files(self, execution_id: str) -> list[output_files.ListedFile] | None:
+        """Return all files of an execution; None if it is unknown."""
+        with self._database.reading() as connection:
+            return output_files.listed(connection, execution_id)
 
     def _ids(self, connection: Connection, row: Row[Any], left_out: list[str]) -> list[str]:
         earlier = views.earlier_ids(connection, row.id)
@@ -328,40 +353,49 @@ class Details:
         found = [_round(each, most) for each in views.round_starts(connection, row.id, newest, most=most)]
         number = len(_listed(row.asked))
         if row.state == State.WAITING and (not found or found[-1]["number"] < number):
-            found.append(_asked_before(*views.gate_start(connection, row.id, most=LONGEST_TEXT), row, number))
+            found.append(_asked_before(*views.question_start(connection, row.id, most=LONGEST_TEXT), row, number))
         return found
 
 
 def draft_of(
-    execution_id: str, gate: Mapping[str, Any], meta: Any, text: str | None = None, *, is_cut: bool = False
+    execution_id: str,
+    question: Question,
+    meta: Any,
+    text: str | None = None,
+    *,
+    is_cut: bool = False,
+    files: Sequence[Record] = (),
 ) -> Draft:
-    """Return the waiting draft; `text`, if given, replaces the gate's text."""
-    text, rounds = str(gate["output"] if text is None else text), gate["rounds"]
+    """Return the waiting draft; `text`, if given, replaces the question's text."""
+    text, rounds = str(question.output if text is None else text), question.rounds
     return Draft(
         execution_id,
-        gate["task_id"],
-        gate["key"],
-        gate["agent"],
+        question.task_id,
+        question.key,
+        question.agent,
         text[:SHOWN],
         is_cut or len(text) > SHOWN,
-        len(rounds) + 1,
+        question.round,
         rounds[-1]["feedback"] if rounds else "",
         str(rounds[-1]["output"])[:SHOWN] if rounds else "",
-        str(gate.get("question") or ""),
-        gate.get("outcomes"),
-        gate.get("question_id") or "",
-        "ask" in gate,
-        gate.get("output_sha256") or "",
+        str(question.question or ""),
+        question.outcomes,
+        question.question_id or "",
+        question.is_ask,
+        question.output_sha256 or "",
+        files,
         origin(meta),
     )
 
 
 def _recorded_draft(connection: Connection, row: Row[Any], record: Record) -> Draft | None:
-    gate = views.gate(connection, row.id) if row.state == State.WAITING else None
-    if gate is None or not record["rounds"]:
+    stored = views.question(connection, row.id) if row.state == State.WAITING else None
+    if stored is None or not record["rounds"]:
         return None
     asked = record["rounds"][-1]
-    return draft_of(row.id, gate, record["meta"], asked["draft"], is_cut=asked.get("cut", False))
+    files = output_files.shown_with(record["files"], asked["number"])
+    is_cut = asked.get("cut", False)
+    return draft_of(row.id, question_in(stored), record["meta"], asked["draft"], is_cut=is_cut, files=files)
 
 
 def _task(task_id: str, agent: str, state: str) -> Record:
@@ -394,12 +428,12 @@ def _round(row: Row[Any], most: int) -> Record:
     }
 
 
-def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> Record:
+def _asked_before(start: Record, cut: str | None, row: Row[Any], number: int) -> Record:
     """Build the round for a question from an earlier release, which is stored only in the execution."""
     names = ("question", "outcomes", "output_sha256", "ask")
     undecided = dict.fromkeys(("decided_at", "is_approve", "outcome", "human_feedback", "edited", "by"))
-    asked = {"number": number, "task_id": str(gate.get("task_id", row.current_task)), "asked_at": _iso(row.updated_at)}
-    record = {**asked, **{name: gate.get(name) for name in names}, "draft": gate.get("output"), **undecided}
+    asked = {"number": number, "task_id": str(start.get("task_id", row.current_task)), "asked_at": _iso(row.updated_at)}
+    record = {**asked, **{name: start.get(name) for name in names}, "draft": start.get("output"), **undecided}
     return record if cut is None else {**record, "cut": True}
 
 
@@ -435,7 +469,7 @@ def fitted(record: Record) -> bytes:
         del of_oldest[: len(of_oldest) // 2 + 1]
         record["left_out"] = list(dict.fromkeys((*record["left_out"], "steps")))
         text = _json(record)
-    for name in ("tasks", "rounds"):
+    for name in ("tasks", "rounds", "files"):
         while len(text) > LARGEST and record[name]:
             del record[name][: len(record[name]) // 8 + 1]
             record["left_out"] = list(dict.fromkeys((*record["left_out"], name)))

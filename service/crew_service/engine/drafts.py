@@ -59,7 +59,7 @@ def object_sha256(text: str) -> str | None:
 
 
 def hashes_of(text: str) -> dict[str, str | None]:
-    """Return the fields that a gate stores about its draft."""
+    """Return the fields that a question stores about its draft."""
     return {"output_sha256": draft_sha256(text), "object_sha256": object_sha256(text)}
 
 

@@ -13,23 +13,26 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import InternalError
 
 from crew_service import tracing
-from crew_service.engine import asks, continuing, events, usage
-from crew_service.engine.crew import TaskOutput
-from crew_service.engine.decisions import AlreadyOver as AlreadyOver
-from crew_service.engine.decisions import BadAnswer as BadAnswer
-from crew_service.engine.decisions import Decision as Decision
-from crew_service.engine.decisions import NotWaiting as NotWaiting
-from crew_service.engine.decisions import Refused as Refused
-from crew_service.engine.decisions import UnknownExecution as UnknownExecution
-from crew_service.engine.decisions import UnknownTask as UnknownTask
-from crew_service.engine.decisions import decided, kept, of_call, settled
+from crew_service.engine import continuing, events, usage
+from crew_service.engine.budgets import Budgets
+from crew_service.engine.crew import InputFile, TaskOutput
+from crew_service.engine.decisions import (
+    AlreadyOver,
+    BadAnswer,
+    Decision,
+    NotWaiting,
+    Refused,
+    UnknownExecution,
+    UnknownTask,
+)
+from crew_service.engine.files import UnknownFile, hashes, stored
 from crew_service.engine.idempotency import IdempotencyKey
 from crew_service.engine.origin import origin
 from crew_service.engine.principals import Principal
 from crew_service.engine.printed import MOST
-from crew_service.storage import integrity, journal, printed, queries, questions, states, views, webhooks
+from crew_service.engine.questions import CallQuestion, Question, question_in
+from crew_service.storage import files, integrity, journal, printed, queries, questions, states, views, webhooks
 from crew_service.storage.database import Database
-from crew_service.storage.json_values import tidy
 from crew_service.storage.states import State
 
 log = logging.getLogger(__name__)
@@ -38,7 +41,8 @@ STOPPED = "Stopped on request"
 # The columns that a stop or an answer needs, of an execution that the caller may change.
 OF_USAGE = ("tokens", "usage", "model_usage", "earlier_usage")
 OF_STOP = (*queries.HEAD, "counted_at", "work_seconds", "steps", "webhooks", *OF_USAGE)
-OF_ANSWER = (*queries.HEAD, "updated_at", "trace", "webhooks", "gate")
+OF_ANSWER = (*queries.HEAD, "updated_at", "trace", "webhooks", "gate", "answer_by")
+DEADLINE = "deadline"  # who answered a question that nobody answered in time
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Start:
     limits: dict[str, Any] = field(default_factory=dict)  # the execution's own, lower than the service's
     restore_from: str | None = None
     continue_from: str | None = None  # any id of a failed execution or of one that continues it
+    files: list[InputFile] = field(default_factory=list)
+    files_of: str = ""  # the owner of these uploads
 
 
 Respond = Callable[[str, Decision], dict[str, Any]]
@@ -77,6 +83,7 @@ class Executions:
         columns: tuple[str, ...] = (),
         task_ids: frozenset[str] = frozenset(),
         queue_delay: float = 0.0,
+        budgets: Budgets | None = None,
         wake: Callable[[], None] = lambda: None,
         cancel: Callable[[str, str], None] = lambda execution_id, reason: None,
         changed_task: Callable[[list[tuple[str, str | None]]], str | None] = lambda finished: None,
@@ -90,6 +97,7 @@ class Executions:
         self._completed_status_query = queries.completed_status_query(columns, is_sqlite=database.is_sqlite)
         self._task_ids = task_ids
         self._queue_delay = queue_delay
+        self._budgets = budgets or Budgets()
         self._wake = wake
         self._cancel = cancel
         self._changed_task = changed_task
@@ -107,6 +115,10 @@ class Executions:
             values: dict[str, Any] = {"owner": caller.user, "restore_from": start.restore_from}
             if start.continue_from:
                 values = self._taken_over(connection, caller, start, into=execution_id)
+            self._budgets.check(connection, self._crew or "", values["owner"], now=now)
+            ids = {each.id for each in start.files}
+            if ids and not files.take(connection, start.files_of, ids, into=execution_id):
+                raise UnknownFile(start.files[0].name)
             queries.create(
                 connection,
                 id=execution_id,
@@ -116,6 +128,7 @@ class Executions:
                 updated_at=now,
                 due_at=now + self._queue_delay,
                 inputs=start.inputs,
+                files=stored(start.files),
                 limits=start.limits or None,
                 meta=start.meta,
                 dag_id=found.dag_id if (found := origin(start.meta)) else None,
@@ -137,11 +150,16 @@ class Executions:
 
     def status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
         """Return a status of any size; a completed execution's output is a `JsonText`."""
-        row = self._read(kickoff_id)
-        if row is not None and not integrity.is_readable(row):
-            self.end_unreadable(row.id)
-            row = self._read(kickoff_id)
+        row = self._readable(lambda: self._read(kickoff_id))
         return row if self.sees(caller, row) else None
+
+    def _readable(self, read: Callable[[], Row[Any] | None]) -> Row[Any] | None:
+        """Read a row; if it cannot be read, end its execution and read it again."""
+        row = read()
+        if row is None or integrity.is_readable(row):
+            return row
+        self.end_unreadable(row.id)
+        return read()
 
     def _read(self, kickoff_id: str) -> Row[Any] | None:
         """Read a status on a connection other than `peek`'s, so that a large status does not delay small ones."""
@@ -178,11 +196,15 @@ class Executions:
 
     def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
         """Find an execution by its polling id or its own id; return it with its finished tasks."""
-        self._mend(some_id)
+
+        def read() -> Row[Any] | None:
+            with self._database.reading() as connection:
+                return queries.by_either_id(connection, some_id)
+
+        row = self._readable(read)
+        if row is None or not self.sees(caller, row):
+            return None
         with self._database.reading() as connection:
-            row = queries.by_either_id(connection, some_id)
-            if row is None or not self.sees(caller, row):
-                return None
             return row, [task for task in queries.tasks_of(connection, row.id) if integrity.is_task(task)]
 
     def latest(
@@ -230,15 +252,17 @@ class Executions:
             once, earlier = self._repeated(connection, once)
             if earlier:
                 return earlier
-            row = self._question(connection, caller, decision)
-            said, decision = decision, settled(row.gate, decision)
-            questions.close(connection, row.gate, by=by, now=now)
-            questions.close_round(connection, row, {**kept(row.gate, said, decision), "by": by}, now=now)
-            is_same = "ask" in row.gate or row.gate["key"] == row.gate["task_id"]
-            kickoff_id = row.kickoff_id if is_same else str(uuid4())
-            if decision.outcome == asks.FAIL and "ask" in row.gate:
-                self._give_up(connection, row, now)
+            row, question = self._question(connection, caller, decision)
+            said, decision = decision, question.settled(decision)
+            questions.close(connection, question.question_id, by=by, now=now)
+            answered = {**question.kept(said, decision), "by": by}
+            questions.close_round(connection, row, question.round_values, answered, now=now)
+            kickoff_id = row.kickoff_id if question.keeps_kickoff_id else str(uuid4())
+            if isinstance(question, CallQuestion) and question.is_given_up(decision):
+                self._give_up(connection, row, question, now)
             else:
+                if isinstance(question, CallQuestion):
+                    journal.decide(connection, row.id, question.entry, question.in_journal(decision))
                 queries.move(
                     connection,
                     row.id,
@@ -247,25 +271,33 @@ class Executions:
                     kickoff_id=kickoff_id,
                     due_at=now + self._queue_delay,
                     webhooks=row.webhooks if decision.webhooks is None else decision.webhooks or None,
-                    gate=_after(connection, row, decision),
+                    gate=question.after(decision),
                     trace=tracing.resumed(row.trace),
                     current_task=None,
                     current_agent=None,
+                    answer_by=None,
                 )
             webhooks.withdraw_question(connection, row.id)
-            answered = answer(kickoff_id, decision)
+            said_once = answer(kickoff_id, decision)
             if once:
-                once.keep(connection, answered, execution_id=row.id, now=now)
-        if row.webhooks or "ask" in row.gate:
+                once.keep(connection, said_once, execution_id=row.id, now=now)
+        if row.webhooks or question.is_ask:
             self._database.erased.set()
         verdict = decision.outcome or ("approved" if decision.is_approve else "sent back")
-        log.info("%s by %s", verdict, caller.key, extra={"execution_id": row.id})
+        log.info("%s by %s", verdict, DEADLINE if decision.is_expiry else caller.key, extra={"execution_id": row.id})
         self._wake()
-        return answered
+        return said_once
 
-    def _give_up(self, connection: Connection, row: Row[Any], now: float) -> None:
+    def expire(self, execution_id: str, task_id: str) -> None:
+        """Answer a question whose deadline has passed, with nobody's answer."""
+        decision = Decision(execution_id, task_id, None, "", is_expiry=True)
+        with suppress(Refused):  # somebody was faster
+            self.resume(Principal(), decision, None, lambda *_: {}, answered_by=DEADLINE)
+
+    def _give_up(self, connection: Connection, row: Row[Any], question: CallQuestion, now: float) -> None:
         """End the execution with the same error as if there were nobody to ask about the call's outcome."""
-        error, failure = row.gate["failure"], continuing.failure_of(None, row.gate["before"])
+        error = question.failure or ""
+        failure = continuing.failure_of(None, None if question.before is None else question_in(question.before))
         queries.move(connection, row.id, states.GIVE_UP, now=now, error=error, failure=failure, **queries.ended(now))
         self._tell_of_end(connection, row, error, now)
 
@@ -302,7 +334,7 @@ class Executions:
             _check(row)
             running = row.state == State.RUNNING and row.counted_at is not None
             work = row.work_seconds + (max(0.0, now - row.counted_at) if running else 0.0)
-            values = {"error": STOPPED, "work_seconds": work, **queries.ended(now)}
+            values = {"error": STOPPED, "work_seconds": work, "held_until": None, **queries.ended(now)}
             stopped = queries.move(connection, row.id, states.STOP, now=now, **values)
             if not stopped:
                 raise AlreadyOver(State(row.state))
@@ -332,7 +364,11 @@ class Executions:
     def _taken_over(self, connection: Connection, caller: Principal, start: Start, *, into: str) -> dict[str, Any]:
         assert start.continue_from
         row = continuing.find(
-            connection, start.continue_from, start.inputs, sees=lambda found: self.sees(caller, found)
+            connection,
+            start.continue_from,
+            start.inputs,
+            hashes(start.files),
+            sees=lambda found: self.sees(caller, found),
         )
         return continuing.take_over(connection, row, into=into, changed=self._changed_task)
 
@@ -347,11 +383,7 @@ class Executions:
                 head = queries.by_either_id(connection, some_id, queries.HEAD)
                 return queries.by_id(connection, head.id, OF_ANSWER) if head and self.sees(caller, head) else None
 
-        row = read()
-        if row is not None and not integrity.is_readable(row):
-            self.end_unreadable(row.id)
-            row = read()
-        return row
+        return self._readable(read)
 
     def _ending_unreadable(self, request: Callable[[], Done]) -> Done:
         """Make a request; if the execution cannot be read, end it and repeat the request."""
@@ -360,13 +392,6 @@ class Executions:
         except Unreadable as found:
             self.end_unreadable(*found.args)
         return request()
-
-    def _mend(self, some_id: str) -> None:
-        """End an execution if its row cannot be read."""
-        with self._database.reading() as connection:
-            row = queries.by_either_id(connection, some_id)
-        if row is not None and not integrity.is_readable(row):
-            self.end_unreadable(row.id)
 
     def end_unreadable(self, execution_id: str) -> None:
         with self._database.writing() as connection:
@@ -387,13 +412,14 @@ class Executions:
         row = self.asked(caller, decision.execution_id)
         if row is None or row.id != decision.execution_id or row.state != State.WAITING:
             return  # refused when it is applied
+        question = question_in(row.gate)
         try:
-            edit = settled(row.gate, decision).edit
+            edit = question.settled(decision).edit
         except Refused:
             return
-        if edit is None or row.gate["key"] != decision.task_id:
+        if edit is None or question.key != decision.task_id:
             return
-        if problem := self._edit_problem(row.gate["task_id"], row.gate["state"], edit.text):
+        if problem := self._edit_problem(question.task_id, question.state, edit.text):
             raise BadAnswer(f"edited_output is not accepted because {problem.rstrip('.')}; nothing was changed.")
 
     def _head(self, some_id: str) -> Row[Any] | None:
@@ -412,28 +438,23 @@ class Executions:
             raise NotWaiting("the task is not waiting for feedback")
         return head
 
-    def _question(self, connection: Connection, caller: Principal, decision: Decision) -> Row[Any]:
+    def _question(self, connection: Connection, caller: Principal, decision: Decision) -> tuple[Row[Any], Question]:
         head = self._check_asked(caller, decision, queries.locked(connection, decision.execution_id))
         row = queries.by_id(connection, head.id, OF_ANSWER)
         assert row is not None
         _check(row)
-        if row.gate["key"] != decision.task_id:
+        question = question_in(row.gate)
+        if question.key != decision.task_id:
             raise NotWaiting("the task is not waiting for feedback")
-        if decision.round not in (None, len(row.gate["rounds"]) + 1):
+        if decision.round not in (None, question.round):
             raise NotWaiting("a different answer is now waiting for feedback")
-        if decision.question_id not in (None, row.gate.get("question_id")):
+        if decision.question_id not in (None, question.question_id):
             raise NotWaiting("the Flow is now asking a different question")
-        return row
+        if row.answer_by is not None and row.answer_by <= self._database.now() and not decision.is_expiry:
+            raise NotWaiting("the deadline of the question has passed")
+        return row, question
 
 
 def _check(row: Row[Any]) -> None:
     if not integrity.is_readable(row):
         raise Unreadable(row.id)
-
-
-def _after(connection: Connection, row: Row[Any], decision: Decision) -> Any:
-    """Return the gate for the next segment; a decision on a call is stored in the call's journal entry."""
-    if "ask" not in row.gate:
-        return decided(row.gate, decision)
-    journal.decide(connection, row.id, row.gate["entry"], tidy(of_call(decision)))
-    return row.gate["before"]

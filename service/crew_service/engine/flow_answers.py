@@ -12,6 +12,7 @@ from crew_service.engine.decisions import AlreadyAnswered, BadResponseToken, Dec
 from crew_service.engine.executions import Executions
 from crew_service.engine.flow_webhook import FlowWebhook
 from crew_service.engine.principals import Principal, is_key
+from crew_service.engine.questions import question_in
 from crew_service.storage import questions
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
@@ -49,10 +50,10 @@ class FlowAnswers:
         row = self._executions.asked(caller, flow_id)
         if row is None:
             raise UnknownExecution("no such execution")
-        gate = row.gate if row.state == State.WAITING else None
+        waiting = question_in(row.gate) if row.state == State.WAITING else None
         with self._database.reading() as connection:
-            # The current question is the one in the gate, regardless of timestamps.
-            asked = questions.find(connection, gate["question_id"]) if gate and gate.get("question_id") else None
+            # The current question is the one in the row, regardless of timestamps.
+            asked = questions.find(connection, waiting.question_id) if waiting and waiting.question_id else None
             question = asked or questions.latest_of(connection, row.id)
         if question is None:
             raise NotWaiting("the Flow has not asked a question yet")
@@ -62,13 +63,13 @@ class FlowAnswers:
         self, caller: Principal, row: Row[Any], question: Row[Any], answer: FlowAnswer, *, by: str
     ) -> dict[str, Any]:
         """Resume the execution with the answer, unless another answer came first."""
-        gate = row.gate if row.state == State.WAITING else None
-        if gate is None or gate.get("question_id") != question.id:
+        waiting = question_in(row.gate) if row.state == State.WAITING else None
+        if waiting is None or waiting.question_id != question.id:
             raise self._too_late(question.id)
-        decision = Decision(row.id, gate["key"], None, answer.feedback, outcome=answer.outcome, question_id=question.id)
+        decision = Decision(row.id, waiting.key, None, answer.feedback, outcome=answer.outcome, question_id=question.id)
 
         def accepted(kickoff_id: str, decision: Decision) -> dict[str, Any]:
-            receipt = {"flow_id": row.id, "method_name": gate["task_id"], "responded_by": by, "responded_at": _iso(now)}
+            receipt = {"flow_id": row.id, "method_name": waiting.task_id, "responded_by": by, "responded_at": _iso(now)}
             return {"status": "accepted", "request": {"id": question.id, "status": "responded", **receipt}}
 
         now = self._database.now()

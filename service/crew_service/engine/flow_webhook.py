@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -19,6 +19,7 @@ from sqlalchemy.engine import Row
 
 from crew_service.engine import paths
 from crew_service.engine.background import Background
+from crew_service.engine.questions import FlowQuestion, question_in
 from crew_service.storage import integrity, questions, webhooks
 from crew_service.storage.database import Database
 
@@ -42,7 +43,9 @@ class FlowWebhook:
 
     def body(self, question_id: str, row: Row[Any]) -> dict[str, Any]:
         """Return the body to store; `with_answer` completes it."""
-        gate: Mapping[str, Any] = row.gate
+        question = question_in(row.gate)
+        if not isinstance(question, FlowQuestion):
+            raise ValueError("it is not a Flow's question")
         return {
             "event_type": "new_request",
             "id": question_id,
@@ -50,16 +53,16 @@ class FlowWebhook:
             "flow_id": row.id,
             "flow_execution_id": row.id,
             "kickoff_id": row.kickoff_id,
-            "method_name": gate["task_id"],
-            "message": gate["question"],
-            "output": gate["output"],
-            "emit": gate["outcomes"] or None,
-            **gate["details"],
+            "method_name": question.task_id,
+            "message": question.question,
+            "output": question.output,
+            "emit": question.outcomes or None,
+            **question.details,
             "created_at": datetime.fromtimestamp(row.updated_at, timezone.utc).isoformat(),
             "callback_url": f"{paths.of_crew(row.crew)}/human_feedback_requests/{question_id}/respond",
             "response_token": None,
             "deployment_id": None,
-            "deployment_name": gate["agent"],
+            "deployment_name": question.agent,
             "assigned_to": None,
             "sla_target_minutes": None,
             "routing": {"effective_responders": [], "enforce_routing_rules": False},

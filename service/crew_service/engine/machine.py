@@ -17,7 +17,7 @@ PAUSE = 2.0  # seconds before new work starts again
 NONE_LEFT = "The machine is out of files, threads or memory; try again later."
 LARGE_BLOCK = 1024 * 1024  # bytes; memory blocks this large return to the system as soon as they are freed
 M_MMAP_THRESHOLD = -3  # from malloc.h
-ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT})
 
 
 def connections_in(most: int | None) -> int:

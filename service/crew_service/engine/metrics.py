@@ -12,9 +12,10 @@ from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
 from crew_service.engine import paths
+from crew_service.engine.budgets import Budgets, Standing
 from crew_service.engine.usage import MOST_MODELS, ByModel
 from crew_service.prices import Prices
-from crew_service.storage import counts
+from crew_service.storage import counts, holds
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, outbox
@@ -55,8 +56,8 @@ class Metrics:
             registry=self._registry,
         )
 
-    def watch(self, database: Database, pools: Mapping[str, Pool]) -> None:
-        self._registry.register(_Gauges(database, pools, self._labels))
+    def watch(self, database: Database, pools: Mapping[str, Pool], budgets: Budgets) -> None:
+        self._registry.register(_Gauges(database, pools, self._labels, budgets))
 
     def answered(self, crew: str, path: str, code: int, seconds: float) -> None:
         self._requests.labels(*self._values(crew), path, code).observe(seconds)
@@ -103,8 +104,8 @@ class Pool:
 class _Gauges(Collector):
     """Reads the database and the pools on every scrape."""
 
-    def __init__(self, database: Database, pools: Mapping[str, Pool], labels: list[str]) -> None:
-        self._database, self._pools, self._labels = database, pools, labels
+    def __init__(self, database: Database, pools: Mapping[str, Pool], labels: list[str], budgets: Budgets) -> None:
+        self._database, self._pools, self._labels, self._budgets = database, pools, labels, budgets
 
     def describe(self) -> list[Metric]:
         return []
@@ -112,9 +113,17 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[Metric]:
         with self._database.reading() as connection:
             stored = counts.stored(connection)
+            held = holds.numbers(connection, now=self._database.now())
+            standings = self._budgets.standings(connection, now=self._database.now()) if self._budgets else []
             undelivered = self._undelivered(connection)
+        in_queue = {crew: number for (crew, what), number in stored.items() if what == State.QUEUED and number}
+        queued = {crew: max(0, number - held.get(crew, 0)) for crew, number in in_queue.items()}
         given_up = self._served() | {crew: number for (crew, what), number in stored.items() if what == counts.GIVEN_UP}
         yield self._states(stored)
+        # Every process reports the same number, so take the maximum over processes, not the sum.
+        yield self._by_crew("crew_service_queued", "Executions that could run now.", self._served() | queued)
+        yield self._by_crew("crew_service_held", "Queued executions that a budget holds.", self._served() | held)
+        yield from _of_budgets(standings)
         yield self._by_crew("crew_service_webhooks_waiting", "Webhooks in the outbox.", undelivered)
         yield self._by_crew(
             "crew_service_webhooks_given_up", "Webhooks that were not delivered.", self._served() | given_up
@@ -150,6 +159,19 @@ class _Gauges(Collector):
         for crew, figure in figures.items():
             family.add_metric([crew], figure)
         return family
+
+
+def _of_budgets(standings: list[Standing]) -> Iterator[Metric]:
+    """Report the budgets, which every process does alike."""
+    labels = ["who", "unit", "window"]
+    used = GaugeMetricFamily("crew_service_budget_used", "Used in the present window.", labels=labels)
+    amount = GaugeMetricFamily("crew_service_budget_amount", "What may be used in a window.", labels=labels)
+    for standing in standings:
+        values = [standing.budget.who, standing.budget.unit, standing.budget.window]
+        used.add_metric(values, standing.used)
+        amount.add_metric(values, standing.budget.amount)
+    if standings:
+        yield from (used, amount)
 
 
 class _OfCrew(Collector):

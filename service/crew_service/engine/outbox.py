@@ -47,7 +47,7 @@ TURN = 50  # webhooks that a queue sends before other queues of its receiver get
 FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to an hour
 KEEP_TRYING = 86400.0  # seconds after which a webhook is abandoned, regardless of the number of attempts
 UNFORESEEN = 60.0  # seconds before a queue is retried after an unexpected error
-GRACE = 3.0  # seconds for deliveries to finish when the service stops
+GRACE = 3.0  # seconds to record a delivery when the service stops, after those that the delivery may take
 LARGE = 512 * 1024  # characters: the largest body held in memory as a whole; larger ones are read in pieces this long
 
 
@@ -173,6 +173,7 @@ class Outbox:
         self._working: dict[str, tuple[Receiver, asyncio.Task[None]]] = {}  # by queue: its receiver and its task
         self._quick = Newest()  # those that answered last time; all others are slow
         self._names = Names()
+        self._leaving = timeout + GRACE
         self._slots = machine.connections_out()
         self._sessions = sending.Sessions(timeout, most=min(KEPT_SESSIONS, self._slots // 4))
         self._loop = sending.Loop()
@@ -214,7 +215,7 @@ class Outbox:
         """Let current deliveries finish and be recorded; cancel the rest, which are due again at the next start."""
         tasks = {task for _, task in self._working.values()}
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=GRACE)
+            _, late = await asyncio.wait(tasks, timeout=self._leaving)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

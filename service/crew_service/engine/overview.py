@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection, Row
 
 from crew_service.engine import usage
 from crew_service.engine.details import Draft, draft_of
+from crew_service.engine.questions import question_in
 from crew_service.prices import Prices
 from crew_service.storage import integrity, json_values, views, webhooks
 from crew_service.storage.database import Database
@@ -18,7 +19,7 @@ from crew_service.storage.views import Filter as Filter
 PAGE = 25  # executions on a page
 DRAFTS = 3  # waiting drafts shown above the list with their forms
 WAITING = 100  # waiting executions shown in total: those beyond `DRAFTS` as links
-LONGEST_GATE = 100_000  # maximum characters in a shown draft's stored gate
+LONGEST_QUESTION = 100_000  # maximum characters of a shown draft's stored question
 LETTERS = 20  # undelivered webhooks shown
 LETTERS_SEARCHED = 10_000  # newest webhooks searched for those of a user and a crew
 
@@ -64,9 +65,9 @@ class Overview:
 
 def _short_draft(connection: Connection, execution_id: str) -> Draft | None:
     """Return a waiting draft, but only if it is short, because the list is requested often."""
-    read = views.wholes(connection, execution_id, ("gate", "meta"), most=LONGEST_GATE)
-    gate, meta = (json_values.loads(read[name] or "null") for name in ("gate", "meta"))
-    return draft_of(execution_id, gate, meta) if integrity.is_gate(gate) else None
+    read = views.wholes(connection, execution_id, ("gate", "meta"), most=LONGEST_QUESTION)
+    stored, meta = (json_values.loads(read[name] or "null") for name in ("gate", "meta"))
+    return draft_of(execution_id, question_in(stored), meta) if integrity.is_question(stored) else None
 
 
 beginning = views.beginning

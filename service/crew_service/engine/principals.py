@@ -32,13 +32,24 @@ def is_key(name: str) -> bool:
     return said == Principal().key or said.startswith("user:")
 
 
+def usable(token: str, name: str = "a token") -> str:
+    """Return a token without the whitespace around it, such as the newline at the end of a file.
+
+    :param name: the token's option or variable, for the error
+    :raises BadToken: it cannot be sent in a header
+    """
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise BadToken(f"{name[0].upper()}{name[1:]} must be printable ASCII without spaces, to be sent in a header.")
+    return token
+
+
 class Tokens:
     def __init__(self, tokens: Sequence[tuple[str | None, str]]) -> None:
         """:param tokens: pairs of user and token; the user is None for the organization"""
         self._callers = [(_digest(token), Principal(user)) for user, token in tokens]
         for _, token in tokens:
-            if not (token.isascii() and token.isprintable()) or " " in token:
-                raise BadToken("A token must be printable ASCII without spaces, since it is sent in a header.")
+            usable(token)
         if len({digest for digest, _ in self._callers}) < len(self._callers):
             raise BadToken("The tokens must be unique, since they identify the caller.")
 

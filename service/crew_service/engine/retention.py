@@ -1,4 +1,4 @@
-"""Deletes executions that ended more than `keep_days` ago, and clears erased secrets from the database's log.
+"""Deletes executions that ended more than `keep_days` ago, unused uploads, and erased secrets in the database's log.
 
 Where crews shall not remember for ever, it also lets them forget.
 """
@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy import bindparam, delete, exists, select, update
 
 from crew_service.engine.background import Background
-from crew_service.storage import chains, counts
+from crew_service.engine.files import KEPT_UNUSED
+from crew_service.storage import chains, counts, files
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
 from crew_service.storage.tables import answers, dead_letters, executions, outbox, questions, results
@@ -56,6 +57,7 @@ class Retention:
             now = self._database.now()
             note_ends(self._database, now=now, is_stopping=self._is_stopping)
             forget_old(self._database, before=now - self._keep_seconds, is_stopping=self._is_stopping)
+            forget_unused_files(self._database, before=now - KEPT_UNUSED, is_stopping=self._is_stopping)
             add_up_counts(self._database, is_stopping=self._is_stopping)
         if self._forget_memory and time.monotonic() > self._next_of_memory:
             self._next_of_memory = time.monotonic() + MEMORY_PAUSE
@@ -114,6 +116,17 @@ def forget_old(database: Database, *, before: float, is_stopping: Callable[[], b
     if count:
         log.info("deleted old executions, count=%d", count)
     return count
+
+
+def forget_unused_files(database: Database, *, before: float, is_stopping: Callable[[], bool] = _never) -> None:
+    """Delete uploads that no execution has used, complete or not."""
+    found = True
+    while found and not is_stopping():
+        with database.writing() as connection:
+            ids = files.unused_since(connection, before, most=AT_ONCE)
+            found = bool(ids)
+            for some in _for_a_moment(database, ids):
+                files.discard(connection, some)
 
 
 def _forget_some(database: Database, before: float) -> int:

@@ -10,12 +10,13 @@ from typing import Any
 
 from sqlalchemy.engine import Row
 
-from crew_service.engine import machine, usage
+from crew_service.engine import machine
 from crew_service.engine.background import Background
+from crew_service.engine.budgets import Budgets, hold
 from crew_service.engine.crew import Cancelled, Crew
-from crew_service.engine.limits import Limits
+from crew_service.engine.jobs import Quota
+from crew_service.engine.ledger import Ledger
 from crew_service.engine.membership import Membership
-from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.engine.segments import Segment
 from crew_service.storage import claims, integrity, queries
 from crew_service.storage.availability import DatabaseUnavailable
@@ -38,7 +39,10 @@ def _concerns_all(error: Exception) -> bool:
 
 
 class Runner:
-    """Runs one crew's executions."""
+    """Runs one crew's executions.
+
+    :param segment: makes a segment of an execution's row and its finished tasks
+    """
 
     def __init__(
         self,
@@ -48,22 +52,22 @@ class Runner:
         crew: Crew,
         *,
         workers: int,
-        limits: Limits,
-        fresh_ids: bool,
-        posted: Callable[[], None],
-        spent: Callable[[usage.ByModel], None],
-        printed: PrintedWriter,
+        segment: Callable[[Row[Any], list[Any]], Segment],
+        quota: Quota,
+        budgets: Budgets,
+        ledger: Ledger,
     ) -> None:
         self._database = database
         self._membership = membership
         self._name = name
         self._crew = crew
         self._workers = workers
-        self._limits = limits
-        self._fresh_ids = fresh_ids
-        self._posted = posted
-        self._spent = spent
-        self._printed = printed
+        self._segment = segment
+        self._quota = quota
+        self._budgets = budgets
+        self._ledger = ledger
+        self._is_claiming = False
+        self._idle_since: float | None = None
         self._running: dict[str, Segment] = {}
         self._cancelled: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -89,6 +93,15 @@ class Runner:
     def running(self) -> int:
         return len(self._running)
 
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._is_claiming or self._running)
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the queue was first seen to be empty, by `time.monotonic`; None if it was not, or could not be read."""
+        return None if self.is_busy else self._idle_since
+
     def stop(self) -> None:
         """Return running executions to the queue; any that do not end in time are returned when this process leaves."""
         self.loop.stop()
@@ -101,7 +114,7 @@ class Runner:
         try:
             self._step()
         except Exception as error:  # a claimed execution may have no thread yet
-            self._recovered_at = float("-inf")
+            self._recovered_at, self._idle_since = float("-inf"), None
             if not machine.is_trouble(error):
                 raise
             self._rest(error)
@@ -118,22 +131,43 @@ class Runner:
         if now - self._synced_at > SYNC:
             self._synced_at = now
             self._drop_lost()
+            if self._budgets.stops:
+                self._stop_over_budget()
 
     def _claim_free(self) -> None:
         free = self._workers - len(self._running)
         if free <= 0 or time.monotonic() < self._rests_until:
             return
         with self._database.reading() as connection:
-            if not claims.has_queued(connection, self._name):
-                return
-        with self._database.writing() as connection:
-            claimed = claims.claim_due(
-                connection, self._membership.id, self._name, now=self._database.now(), limit=free
-            )
-        if claimed is None:
-            self._membership.rejoin()
-        for execution_id in claimed or ():
-            self._try_to_begin(execution_id)
+            is_queued = claims.has_queued(connection, self._name, now=self._database.now())
+        if is_queued and (free := self._quota.reserve(free)):
+            is_queued = self._claim(free)
+        if is_queued:
+            self._idle_since = None
+        elif self._idle_since is None or self._running:
+            self._idle_since = time.monotonic()
+
+    def _claim(self, free: int) -> bool:
+        """Claim and begin up to ``free`` executions; return whether there were any."""
+        self._is_claiming, claimed = True, None
+        try:
+            now = self._database.now()
+            with self._database.writing() as connection:
+                barred = self._budgets.barred(connection, self._name, now=now)
+                claimed = claims.claim_due(
+                    connection, self._membership.id, self._name, now=now, limit=free, holds=barred.holds
+                )
+                self._ledger.book_claimed(connection, claimed or [])
+                if self._budgets:
+                    hold(connection, self._name, barred)
+            if claimed is None:
+                self._membership.rejoin()
+            for execution_id in claimed or ():
+                self._try_to_begin(execution_id)
+        finally:
+            self._quota.give_back(free - len(claimed or ()))
+            self._is_claiming = False
+        return claimed != []
 
     def _try_to_begin(self, execution_id: str) -> None:
         """Start an execution. If it cannot start, it is recovered after a pause and does not block the others."""
@@ -174,18 +208,6 @@ class Runner:
             integrity.end_unreadable(connection, execution_id, now=self._database.now())
         log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
         return None
-
-    def _segment(self, row: Row[Any], done: list[Any]) -> Segment:
-        return Segment(
-            self._database,
-            row,
-            done,
-            limits=self._limits,
-            fresh_ids=self._fresh_ids,
-            posted=self._posted,
-            spent=self._spent,
-            printed=self._printed,
-        )
 
     def _run(self, segment: Segment) -> None:
         try:
@@ -263,6 +285,16 @@ class Runner:
             mine = claims.claimed_by(connection, self._membership.id, self._name)
         for execution_id in running - mine:
             self.cancel(execution_id, "the execution is no longer running here")
+
+    def _stop_over_budget(self) -> None:
+        running = list(self._running.values())
+        if not running:
+            return
+        with self._database.writing() as connection:
+            barred = self._budgets.barred(connection, self._name, now=self._database.now())
+        for segment in running:
+            if (standing := barred.of(segment.owner)) and not segment.job.cancelled.is_set():
+                segment.enforce_limits(standing.sentence(with_figures=standing.budget.is_of_owner))
 
     def _recover(self) -> None:
         """Recover executions whose claim or end got no response; call this only while no claim is in progress."""

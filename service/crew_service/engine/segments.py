@@ -1,42 +1,39 @@
-"""Runs one segment of an execution, from its claim to its end, and stores the crew's reports.
+"""Runs one segment of an execution, from its claim to its end: calls the crew, and stores what it reports and returns.
 
-Every write is fenced by the claim, so that a segment changes nothing once its execution has ended or is running
-elsewhere. Each write is numbered, so that it is applied only once, even if it is retried until the database accepts it.
+`run_state` follows what the crew has done, `segment_writes` stores it; this module decides what is stored, and how the
+segment ends: the execution completes, waits for a person, fails, or returns to the queue.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any
-from uuid import uuid4
+from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import SQLAlchemyError
 
 from crew_service import tracing
-from crew_service.engine import asks, events, machine, retrying, steps, tool_rules, usage
+from crew_service.engine import asks, files, machine, output_files, retrying, steps, tool_rules, usage
 from crew_service.engine.continuing import OVER_TOKENS, failure_of
 from crew_service.engine.crew import (
     Cancellation,
     Cancelled,
+    Completed,
     Crew,
     CrewFailed,
     CrewKilled,
+    FilePiece,
+    InputFile,
     Job,
     JournalEntry,
     Outcome,
     PendingQuestion,
     PendingReview,
     Progress,
-    ReviewDecision,
-    Round,
     Step,
     StepDone,
     StepsReplayed,
@@ -44,10 +41,13 @@ from crew_service.engine.crew import (
     TaskStarted,
     TokensUsed,
 )
-from crew_service.engine.drafts import hashes_of
+from crew_service.engine.ledger import Ledger
 from crew_service.engine.limits import Limits
 from crew_service.engine.printed_writer import PrintedWriter
-from crew_service.storage import flow_states, journal, queries, questions, schema, states, webhooks
+from crew_service.engine.questions import OF_CALLS, Question, drafted
+from crew_service.engine.run_state import RunState
+from crew_service.engine.segment_writes import News, Result, Store, Write, Writes
+from crew_service.storage import flow_states, journal, schema, states
 from crew_service.storage import steps as stored_steps
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
@@ -55,18 +55,13 @@ from crew_service.storage.json_values import tidy
 
 log = logging.getLogger(__name__)
 
-SHOWN = ("task_id", "output", "agent", "execution_time")  # per task, when the crew has finished
-MOST_TOKENS = 2**31 - 1  # the maximum of the column `tokens`; `usage` has the exact number
-News = tuple[str, dict[str, Any]]  # a webhook's kind and body
-Result = tuple[Any, dict[str, Any], str | None]  # a finished task, its figures, and its digest
-Store = Callable[[Connection, float], None]  # writes in a transaction, at the given time
-MOST_OPEN = 200  # tasks that have started but not finished
 MOST_KILLS = 3  # times that a killed crew process is restarted without a new step in between
 MOST_LOSSES = 10  # of service processes running an execution; higher, because another execution may be to blame
 LOST = (
     f"{MOST_LOSSES} crew service processes ended or stopped responding while running this execution, which made no "
     "progress in between, so it will not be restarted. Check their logs and memory."
 )
+Read = TypeVar("Read")
 
 
 class Segment:
@@ -81,58 +76,32 @@ class Segment:
         posted: Callable[[], None],
         spent: Callable[[usage.ByModel], None],
         printed: PrintedWriter,
+        stored_files: files.Files,
+        ledger: Ledger,
     ) -> None:
         self.execution_id: str = row.id
-        self._fence = queries.Fence(row.id, row.segment, 0)
-        self._calm = queries.Calm.of(row)
+        self.owner: str | None = row.owner
         self._database = database
         self._row = row
         self._limits = limits.lowered(row.limits)
         self._fresh_ids = fresh_ids
-        self._posted = posted
         self._spent = spent
         self._printed = printed
-        self._began = time.monotonic()
-        self._writing = threading.Lock()
         self._trouble: Exception | None = None  # the last exception raised by a report
-        self._done = list(done)
-        self._used_before = _used_before(row)
-        self._used = self._used_before
-        self._used_earlier = usage.earlier(row)["total_tokens"]
-        self._digests: dict[str, str] = {}
-        self._tasks = OpenTasks(row)
-        self._stream = events.Stream((row.webhooks or {}).get("events"))
-        cancelled = Cancellation()
-        self.job = Job(
-            row.id,
-            row.inputs,
-            done,
-            _decided(row.gate),
-            restore_from=row.restore_from,
-            owner=row.owner,
-            printed=printed.of(row.id),
-            steps=row.steps,
-            cancelled=cancelled,
-            # Not a method: the segment references the job, and only the garbage collector would free such a cycle.
-            recorded=partial(_recorded, database, row.id, cancelled),
-            flow_state=partial(_flow_state, database, row.id, cancelled),
+        self._state = RunState(row, done)
+        self.job = replace(
+            _job(database, row, done, self._state.answered, printed), largest_file=stored_files.limits.of_file
         )
-        self._steps: int = row.steps
-        self._has_state = bool(done) or row.gate is not None  # of a Flow, perhaps; it may contain secrets
-        self._kills: int = row.kills
-
-    @property
-    def work_seconds(self) -> float:
-        """Return the whole execution's work time so far, in seconds."""
-        before: float = self._row.work_seconds
-        return before + time.monotonic() - self._began
+        self._output_files = output_files.OutputFiles(stored_files, row.id)
+        self._writes = Writes(database, row, self.job.cancelled, posted, ledger)
 
     def run(self, crew: Crew) -> None:
         """Run the crew and record how the segment ended; let `Cancelled`, machine and database errors propagate."""
         if self._row.losses >= MOST_LOSSES:
             self.fail(LOST)
             return
-        self._digests = {task.id: task.digest for task in crew.tasks}
+        self._state.digests = {task.id: task.digest for task in crew.tasks}
+        self._output_files.gated = {task.id for task in crew.tasks if task.human_input}
         with tracing.segment(self._row) as span:
             try:
                 outcome = self._outcome(crew)
@@ -164,370 +133,258 @@ class Segment:
 
     def _check_once(self) -> None:
         """Fail if a task that called a run-once tool is gone: under another id, it would call the tool again."""
-        if not self._steps:
+        if not self._state.steps:
             return
         for call in _recorded(self._database, self.execution_id, self.job.cancelled, only_once=True):
-            if call.task_id and self._is_gone(call) and asks.may_have_run(call):
+            if call.task_id and self._state.is_gone(call) and asks.may_have_run(call):
                 raise CrewFailed(tool_rules.task_gone(call.name, call.task_id))
 
-    def _is_gone(self, call: JournalEntry) -> bool:
-        """Return whether a call's task is no longer among the crew's tasks, or now has another id."""
-        digest = self._digests.get(call.task_id)
-        return digest is None or (digest != call.digest and call.digest in self._digests.values())
-
-    def _go_on_after(self, killed: CrewKilled) -> None:
-        """Rerun the task with its journal, but only a limited number of times."""
-        if self._kills >= MOST_KILLS:
-            self.fail(f"{killed} It was restarted {MOST_KILLS} times without making progress.")
-            return
-        log.warning("%s Restarting it.", killed, extra={"execution_id": self.execution_id})
-        self._move(states.REQUEUE, due_at=self._database.now(), kills=self._kills + 1)
+    # --- what the crew reports ---
 
     def report(self, progress: Progress) -> None:
+        self.job.cancelled.raise_if_set()
         try:
-            self._report(progress)
+            write = self._reported(progress)
+            if write is not None and not self._writes.put(write):
+                raise Cancelled("the execution is no longer running here")
         except Exception as error:
             self._trouble = error
             raise
+        if write is not None and write.result is not None:
+            self._state.done.append(write.result.task)
+            self._state.kills = 0
+            if self._state.steps:
+                self._database.erased.set()
 
-    def _report(self, progress: Progress) -> None:
-        self.job.cancelled.raise_if_set()
+    def _reported(self, progress: Progress) -> Write | None:
+        """Return what to store of a report; None for a file of which more follows."""
         match progress:
-            case TokensUsed(total, parts, by_task):
-                self._used = usage.added(self._used_before, usage.counted({**parts, "total_tokens": total}))
-                self._spent(self._tasks.count(by_task))
+            case TokensUsed():
+                self._spent(self._state.count(progress))
                 self._enforce_limits_now()
                 self.job.cancelled.raise_if_set()
-                written = self._write(states.NOTE, is_calm=True, **self._cost)
+                return Write(values=self._state.cost, is_calm=True)
             case TaskStarted(task_id, agent):
-                self._tasks.begin(task_id, agent, now=self._database.now())
-                begun = {"current_task": task_id, "current_agent": agent, **self._tasks.values}
-                written = self._write(states.NOTE, **tidy(begun))
+                self._state.begin(task_id, agent, now=self._database.now())
+                begun = {"current_task": task_id, "current_agent": agent, **self._state.open_tasks}
+                return Write(values=tidy(begun))
             case StepDone():
                 step = steps.told_at_once(progress, self.job.printed)
-                written = self._write(states.NOTE, news=("step", step), is_calm=True, last_step=step)
+                return Write(values={"last_step": step}, news=("step", step), is_calm=True)
             case TaskDone(task, flow_state):
-                written = self._finish(tidy(task), flow_state)
+                return self._finished(tidy(task), flow_state)
             case Step():
-                written = self._note(progress)
+                return self._step(progress)
+            case FilePiece():
+                return self._file(progress)
             case StepsReplayed(numbers):
                 log.info("steps taken from the journal: %d", len(numbers), extra={"execution_id": self.execution_id})
-                written = self._write(states.NOTE, store=self._mark_replayed(numbers), is_calm=True)
-        if not written:
-            raise Cancelled("the execution is no longer running here")
-        self._posted()
+                return Write(store=self._mark_replayed(numbers), is_calm=True)
 
-    def enforce_limits(self) -> None:
-        """Fail and cancel the execution if it exceeds a limit, but not during a write, which does not count as work."""
-        if not self._writing.acquire(blocking=False):
-            return
-        try:
-            tokens = self._used["total_tokens"]
-            error = self._limits.exceeded(self.work_seconds, tokens, self._used_earlier)
-            if error:
-                is_over = self._limits.has_too_many(tokens + self._used_earlier)
-                failure = {OVER_TOKENS: tokens + self._used_earlier} if is_over else failure_of(None, self._row.gate)
-                self._move_once(states.FAIL, error=error, failure=failure)
-                self.job.cancelled.set(error)
-        finally:
-            self._writing.release()
+    def _finished(self, task: Any, flow_state: str | None) -> Write:
+        state = self._state
+        shown = {name: value for name, value in task.items() if name != "point"}
+        told = {name: value for name, value in shown.items() if name not in ("task_id", "execution_time")}
+        result = Result(len(state.done), task, state.end(task), state.digests.get(task["task_id"]))
+        values: dict[str, Any] = {"completed_tasks": len(state.done) + 1, "last_task": shown, "kills": 0, **state.cost}
+        values |= {"work_seconds": self._writes.work_seconds, "counted_at": self._database.now()}
+        settle = partial(output_files.settle, execution_id=self.execution_id, task_id=task["task_id"])
+        store = _with_files(self._put_state(flow_state), settle)
+        return Write(values=values, news=("task", told), result=result, store=store)
 
-    def _enforce_limits_now(self) -> None:
-        with suppress(DatabaseUnavailable):  # the runner enforces them again within a second
-            self.enforce_limits()
+    def _file(self, piece: FilePiece) -> Write | None:
+        problem = self._patiently(lambda: self._output_files.receive(piece))
+        if problem:
+            line = f"The file {piece.name} is not stored: {problem}."
+            log.warning("%s", line, extra={"execution_id": self.execution_id})
+            self.job.printed.add(f"{line}\n".encode())
+        completed = self._patiently(lambda: self._output_files.completed(piece)) if piece.is_last else None
+        return None if completed is None else Write(store=completed, is_calm=True)
 
-    def requeue(self) -> None:
-        """Return the execution to the queue, to continue from its last finished task."""
-        now = self._database.now()
-        with self._writing, self._database.writing() as connection:
-            queries.write_fenced(
-                connection, self._fence, states.REQUEUE, now=now, due_at=now, work_seconds=self.work_seconds
-            )
+    def _patiently(self, work: Callable[[], Read]) -> Read:
+        return retrying.until_available(work, self.job.cancelled)[0]
 
-    def _mark_replayed(self, numbers: list[int]) -> Store:
-        return lambda connection, now: stored_steps.mark_replayed(connection, self.execution_id, numbers)
-
-    def _note(self, step: Step) -> bool:
-        """Store a step. A step that the journal keeps counts as progress since the process was last killed."""
-        if step.is_kept:
-            self._kills = 0
-        is_known = step.number <= self._steps
-        self._steps = max(self._steps, step.number)
+    def _step(self, step: Step) -> Write:
+        state = self._state
+        is_known = state.take(step)
         shown = steps.stored(step, self.job.printed)
 
         def store(connection: Connection, now: float) -> None:
             if step.is_kept:
                 _record(connection, self.execution_id, step, self._kept(step), now=now)
             if step.state == steps.RUNNING:
-                begun = {**shown, "segment": self._fence.segment, "began_at": now}
+                begun = {**shown, "segment": self._row.segment, "began_at": now}
                 stored_steps.begin(connection, self.execution_id, begun, again=is_known)
             else:
                 stored_steps.end(connection, self.execution_id, shown)
 
-        return self._write(states.NOTE, store=store, is_calm=True, steps=self._steps, kills=self._kills)
+        return Write(values={"steps": state.steps, "kills": state.kills}, store=store, is_calm=True)
 
     def _kept(self, entry: JournalEntry) -> dict[str, Any]:
         """Return a call in its stored form."""
         kept = {each.name: getattr(entry, each.name) for each in fields(JournalEntry)}
         texts = tidy({"task_id": entry.task_id, "name": entry.name, "decision": entry.decision})
-        return {**kept, **texts, "digest": self._digests.get(entry.task_id)}
+        return {**kept, **texts, "digest": self._state.digests.get(entry.task_id)}
+
+    def _mark_replayed(self, numbers: list[int]) -> Store:
+        return lambda connection, now: stored_steps.mark_replayed(connection, self.execution_id, numbers)
 
     def _put_state(self, flow_state: str | None) -> Store | None:
         if flow_state is None:
             return None
-        self._has_state = True
+        self._state.has_flow_state = True
         return lambda connection, now: flow_states.put(connection, self.execution_id, flow_state)
 
-    def _finish(self, task: Any, flow_state: str | None) -> bool:
-        hidden = ("task_id", "execution_time", "point")
-        shown = {name: value for name, value in task.items() if name != "point"}
-        figures = self._tasks.end(task)
-        values: dict[str, Any] = {"completed_tasks": len(self._done) + 1, "last_task": shown}
-        values |= {"work_seconds": self.work_seconds, "counted_at": self._database.now(), "kills": 0, **self._cost}
-        news = ("task", {k: v for k, v in task.items() if k not in hidden})
-        result = (task, figures, self._digests.get(task["task_id"]))
-        written = self._write(states.NOTE, news=news, task=result, store=self._put_state(flow_state), **values)
-        self._done.append(task)
-        self._kills = 0
-        if self._steps:
-            self._database.erased.set()
-        return written
+    # --- how the segment ends ---
 
-    @property
-    def _cost(self) -> dict[str, Any]:
-        return {"tokens": min(self._used["total_tokens"], MOST_TOKENS), "usage": self._used, **self._tasks.values}
+    def _end(self, outcome: Outcome) -> None:
+        match outcome:
+            case Completed():
+                self._complete(outcome)
+            case PendingReview():
+                question = drafted(outcome, self._state.answered, fresh_ids=self._fresh_ids)
+                task = {"current_task": outcome.task_id, "current_agent": outcome.agent}
+                self._wait(question, store=self._put_state(outcome.flow_state), values=task)
+            case PendingQuestion():
+                self._ask(outcome)
+
+    def _complete(self, completed: Completed) -> None:
+        output, output_json = tidy([completed.output, completed.output_json])
+        used = self._state.count_whole(completed.usage)
+        body = {"result": output, "result_json": output_json, "token_usage": used}
+        if written := _read(self._database, self.job.cancelled, self._finished_files):
+            body["files"] = written
+        news = ("crew", body)
+        values = {"output": output, "output_json": output_json, "current_task": None}
+        self._move(Write(states.COMPLETE, {"tasks": self._state.finished_tasks, **values}, news))
+
+    def _finished_files(self, connection: Connection) -> list[Any]:
+        return output_files.finished(connection, self.execution_id)
+
+    def _ask(self, pending: PendingQuestion) -> None:
+        """Wait for a person's decision on a call; fail if nobody can be asked or an earlier release is also running."""
+        kind = OF_CALLS[pending.kind]
+        with_it = schema.WITH_ASKS if pending.of_flow is None else schema.WITH_FLOW_ASKS
+        keeps_out = partial(self._database.keeps_out_earlier, with_it)
+        if self._fresh_ids or not self._writes.patiently(keeps_out):
+            self.fail(kind.unasked(pending, self.job.printed))
+            return
+        state = self._state
+        number = len(state.asked) + 1
+        now = self._database.now()
+        question = kind.opened(pending, number=number, printed=self.job.printed, before=self._row.gate, now=now)
+        state.steps = max(state.steps, pending.entry.number)
+
+        def store(connection: Connection, now: float) -> None:
+            journal.put(connection, self.execution_id, self._kept(pending.entry), now=now)
+
+        values = {"steps": state.steps, "kills": 0, "answer_by": question.answer_by}
+        self._wait(question, store=store, values=values)
+
+    def _wait(self, question: Question, *, store: Store | None, values: dict[str, Any]) -> None:
+        asked = [*self._state.asked, question.key]
+        show = partial(output_files.show, execution_id=self.execution_id, task_id=question.task_id, number=len(asked))
+        news: News = ("human_input", question.announcement(self.execution_id))
+        write = Write(states.WAIT, {**values, "asked": asked}, news, question=question)
+        self._move(replace(write, store=_with_files(store, show)))
 
     def fail(self, error: str, failed: CrewFailed | None = None) -> None:
         """End the execution with an error; secrets in an exception's text are masked here."""
-        failure = tidy(failure_of(failed, self._row.gate))
-        self._move(states.FAIL, error=self.job.printed.masked(tidy(error)), failure=failure)
+        failure = tidy(failure_of(failed, self._state.answered))
+        self._move(Write(states.FAIL, {"error": self.job.printed.masked(tidy(error)), "failure": failure}))
 
-    def _end(self, outcome: Outcome) -> None:
-        if isinstance(outcome, PendingReview):
-            self._wait(outcome)
+    def _go_on_after(self, killed: CrewKilled) -> None:
+        """Rerun the task with its journal, but only a limited number of times."""
+        if self._state.kills >= MOST_KILLS:
+            self.fail(f"{killed} It was restarted {MOST_KILLS} times without making progress.")
             return
-        if isinstance(outcome, PendingQuestion):
-            self._ask(outcome)
-            return
-        output, output_json = tidy([outcome.output, outcome.output_json])
-        # The crew's own counts do not include segments that ended in a crash.
-        self._used = max(self._used, usage.counted(outcome.usage), key=lambda used: used["total_tokens"])
-        self._move(
-            states.COMPLETE,
-            ("crew", {"result": output, "result_json": output_json, "token_usage": self._used}),
-            tasks=[{name: value for name, value in task.items() if name in SHOWN} for task in self._done],
-            output=output,
-            output_json=output_json,
-            current_task=None,
-        )
+        log.warning("%s Restarting it.", killed, extra={"execution_id": self.execution_id})
+        again = {"due_at": self._database.now(), "kills": self._state.kills + 1}
+        self._move(Write(states.REQUEUE, again))
 
-    def _wait(self, question: PendingReview) -> None:
-        is_flow = question.outcomes is not None
-        key = str(uuid4()) if self._fresh_ids and not is_flow else question.task_id
-        gate: dict[str, Any] = {
-            "task_id": question.task_id,
-            "key": key,
-            "output": question.output,
-            "agent": question.agent,
-            "state": question.state,
-            "question": question.question,
-            "outcomes": question.outcomes,
-            "details": question.details,
-            "question_id": str(uuid4()) if is_flow else None,
-            "rounds": self._row.gate["rounds"] if _same_gate(self._row.gate, question) else [],
-        }
-        gate = tidy(gate)
-        gate |= hashes_of(gate["output"])
-        body: dict[str, Any] = {"execution_id": self.execution_id, "task_id": key, "task_output": question.output}
-        if is_flow:
-            body |= {"question": question.question, "outcomes": question.outcomes}
-        store = self._put_state(question.flow_state)
-        self._pause(gate, tidy(body), store=store, current_task=question.task_id, current_agent=question.agent)
+    def requeue(self) -> None:
+        """Return the execution to the queue, to continue from its last finished task."""
+        with self._writes.turn:
+            self._move(Write(states.REQUEUE, {"due_at": self._database.now()}), self._writes.put_now)
 
-    def _ask(self, question: PendingQuestion) -> None:
-        """Wait for a person's decision on a call; fail if nobody can be asked or an earlier release is also running."""
-        if self._fresh_ids or not self._keeps_out_earlier():
-            self.fail(asks.failure_of(question, self.job.printed))
-            return
-        gate = asks.gate_of(question, len(self._row.asked) + 1, self.job.printed, self._row.gate)
-        gate |= hashes_of(gate["output"])
-        body = {"execution_id": self.execution_id, "task_id": gate["key"], "task_output": gate["output"]}
-        body |= {name: gate[name] for name in ("question", "outcomes", "ask")}
-        self._steps = max(self._steps, question.entry.number)
-        self._pause(
-            gate,
-            body,
-            store=lambda connection, now: journal.put(
-                connection, self.execution_id, self._kept(question.entry), now=now
-            ),
-            steps=self._steps,
-            kills=0,
-        )
+    def enforce_limits(self, over_budget: str | None = None) -> None:
+        """Fail and cancel the execution if it exceeds a limit, but not during a write, which does not count as work.
 
-    def _keeps_out_earlier(self) -> bool:
-        with self._writing:
-            return self._patiently(lambda: self._database.keeps_out_earlier(schema.WITH_ASKS))
-
-    def _pause(self, gate: dict[str, Any], body: dict[str, Any], **values: Any) -> None:
-        asked = [*self._row.asked, gate["key"]]
-        self._move(states.WAIT, ("human_input", body), gate=gate, asked=asked, **values)
-
-    def _move(self, step: states.Move, news: News | None = None, **values: Any) -> None:
-        with self._writing:
-            self._patiently(lambda: self._move_once(step, news, **values))
-
-    def _move_once(self, step: states.Move, news: News | None = None, **values: Any) -> bool:
-        over = queries.ended(self._database.now()) if step.target in states.OVER else {}
-        moved = self._write_once(step, news, work_seconds=self.work_seconds, **self._cost, **over, **values)
-        if over and (self._row.webhooks or self._steps or self._has_state):
-            self._database.erased.set()
-        if moved:
-            log.info("%s", step.target, extra={"execution_id": self.execution_id})
-        self._posted()
-        return moved
-
-    def _write(
-        self,
-        step: states.Move,
-        news: News | None = None,
-        task: Result | None = None,
-        **more: Any,
-    ) -> bool:
-        with self._writing:
-            return self._patiently(lambda: self._write_once(step, news, task, **more))
-
-    def _patiently(self, write: Callable[[], bool]) -> bool:
-        """Retry until the database accepts the write; the time until then does not count as the crew's work."""
-        began = time.monotonic()
-        written, tries = retrying.until_available(
-            write, self.job.cancelled, lambda: self._database.availability.progressed_at
-        )
-        self._database.availability.progressed_at = time.monotonic()
-        if tries > 1:
-            self._began += time.monotonic() - began
-        return written
-
-    def _write_once(
-        self,
-        step: states.Move,
-        news: News | None = None,
-        task: Result | None = None,
-        store: Store | None = None,
-        is_calm: bool = False,
-        **values: Any,
-    ) -> bool:
-        """Write the row and everything that belongs to it in one transaction; return True if written, now or earlier.
-
-        :param is_calm: whether the write may become visible a little later
+        :param over_budget: why it may not use more, if budgets stop what is running
         """
-        now = self._database.now()
-        happened = self._happened(step, news, values, now)
-        is_pause = step is not states.NOTE or task is not None
-        calm = self._calm.next(now) if is_calm else self._calm
-        with self._database.writing() as connection:
-            noted = calm.values if is_calm else {}
-            if not queries.write_fenced(connection, self._fence, step, now=now, **noted, **values):
-                if not queries.was_written(connection, self._fence, step):
-                    return False
-            else:
-                if task is not None:
-                    queries.add_result(connection, self.execution_id, len(self._done), *task)
-                if store is not None:
-                    store(connection, now)
-                if step is states.WAIT:
-                    questions.open_round(connection, self.execution_id, len(values["asked"]), values["gate"], now=now)
-                if question_id := (values.get("gate") or {}).get("question_id"):
-                    questions.ask(connection, question_id, self.execution_id, now=now)
-                if news:
-                    self._post(connection, *news, now=now)
-                self._tell(connection, self._stream.due(happened, is_pause=is_pause), now)
-        self._stream.sent(happened, is_pause=is_pause)
-        self._fence, self._calm = self._fence._replace(writes=self._fence.writes + 1), calm
-        return True
+        if not self._writes.turn.acquire(blocking=False):
+            return
+        try:
+            state = self._state
+            error = self._limits.exceeded(self._writes.work_seconds, state.tokens, state.tokens_of_chain - state.tokens)
+            if error is None and over_budget:
+                error = f"BudgetExceeded: {over_budget}"
+            if error:
+                is_over = self._limits.has_too_many(state.tokens_of_chain)
+                failure = {OVER_TOKENS: state.tokens_of_chain} if is_over else failure_of(None, state.answered)
+                self._move(Write(states.FAIL, {"error": error, "failure": failure}), self._writes.put_now)
+                self.job.cancelled.set(error)
+        finally:
+            self._writes.turn.release()
 
-    def _happened(self, step: states.Move, news: News | None, values: dict[str, Any], now: float) -> list[events.Event]:
-        if self._stream.hook is None:
-            return []
-        is_first = self._row.segment == 1 and self._fence.writes == 0
-        start = [events.started(self._row.inputs, now=now)] if is_first else []
-        return [*start, *events.of_write(step, news, values, now=now)]
+    def _enforce_limits_now(self) -> None:
+        with suppress(DatabaseUnavailable):  # the runner enforces them again within a second
+            self.enforce_limits()
 
-    def _tell(self, connection: Connection, due: list[events.Event], now: float) -> None:
-        if due and self._stream.hook:
-            body = events.body(self.execution_id, due)
-            webhooks.post(connection, self.execution_id, "events", self._stream.hook, body, now=now)
-
-    def _post(self, connection: Connection, kind: str, body: dict[str, Any], *, now: float) -> None:
-        hook = (self._row.webhooks or {}).get(kind)
-        if hook:
-            full = {**body, "kickoff_id": self._row.kickoff_id, "meta": self._row.meta}
-            webhooks.post(connection, self.execution_id, kind, hook, full, now=now)
+    def _move(self, write: Write, put: Callable[[Write], bool] | None = None) -> None:
+        target = write.move.target
+        write = replace(write, values={**self._state.cost, **write.values})
+        if (put or self._writes.put)(write):
+            log.info("%s", target, extra={"execution_id": self.execution_id})
+        if target in states.OVER and (self._row.webhooks or self._state.steps or self._state.has_flow_state):
+            self._database.erased.set()
 
 
-class OpenTasks:
-    """The unfinished tasks with their start times, agents and usage, and the execution's usage by model."""
+def _job(database: Database, row: Row[Any], done: list[Any], answered: Question | None, printed: PrintedWriter) -> Job:
+    cancelled = Cancellation()
+    return Job(
+        row.id,
+        row.inputs,
+        done,
+        None if answered is None else answered.for_crew(),
+        restore_from=row.restore_from,
+        owner=row.owner,
+        printed=printed.of(row.id),
+        steps=row.steps,
+        cancelled=cancelled,
+        # Not a segment's methods: it references the job, and only the garbage collector would free such a cycle.
+        recorded=partial(_recorded, database, row.id, cancelled),
+        flow_state=partial(_read, database, cancelled, lambda connection: flow_states.get(connection, row.id)),
+        files=[InputFile(**each) for each in row.files or ()],
+        read_file=partial(files.read, database, cancelled=cancelled),
+        written=partial(_read, database, cancelled, lambda connection: output_files.newest(connection, row.id)),
+    )
 
-    def __init__(self, row: Row[Any]) -> None:
-        self._models = usage.read(row.model_usage)
-        self._open: dict[str, dict[str, Any]] = {name: dict(task) for name, task in (row.open_tasks or {}).items()}
-        self._counted: dict[tuple[str, str], usage.Figures] = {}  # in this segment
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """Return the columns to store."""
-        return {"model_usage": self._models or None, "open_tasks": self._open or None}
+def _with_files(store: Store | None, change: Callable[[Connection], None]) -> Store:
+    """Return a write that also changes the execution's files."""
 
-    def begin(self, task_id: str, agent: str, *, now: float) -> None:
-        if (task := self._task(task_id)) is not None:
-            task["agent"] = agent
-            task.setdefault("started_at", now)
+    def both(connection: Connection, now: float) -> None:
+        if store:
+            store(connection, now)
+        change(connection)
 
-    def count(self, by_task: Mapping[str, Mapping[str, Any]]) -> usage.ByModel:
-        """Apply this segment's counts; return the increase by model."""
-        changed: dict[str, Counter[str]] = defaultdict(Counter)  # usage moved to another task is subtracted here
-        for task_id, models in by_task.items():
-            for model, given in models.items():
-                figures = usage.of_model(given)
-                more = usage.since(figures, self._counted.get((task_id, model), {}))
-                self._counted[task_id, model] = figures
-                changed[model].update(more)
-                if (task := self._task(task_id)) is not None:
-                    usage.add_to(task.setdefault("usage", {}), model, more, most=usage.MOST_MODELS_OF_TASK)
-        for model, more in changed.items():
-            usage.add_to(self._models, model, more)
-        return {model: usage.of_model(dict(more)) for model, more in changed.items()}
-
-    def end(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a finished task's times and usage."""
-        known = self._open.pop(task["task_id"], {})
-        return {
-            "started_at": known.get("started_at"),
-            "seconds": task["execution_time"],
-            "usage": known.get("usage", {}),
-        }
-
-    def _task(self, task_id: str) -> dict[str, Any] | None:
-        if not task_id or (task_id not in self._open and len(self._open) >= MOST_OPEN):
-            return None
-        return self._open.setdefault(task_id, {})
+    return both
 
 
 def _recorded(
     database: Database, execution_id: str, cancelled: Cancellation, *, only_once: bool = False
 ) -> list[JournalEntry]:
-    def read() -> list[JournalEntry]:
+    entries = partial(journal.entries, execution_id=execution_id, only_once=only_once)
+    return [JournalEntry(**entry) for entry in _read(database, cancelled, entries)]
+
+
+def _read(database: Database, cancelled: Cancellation, read: Callable[[Connection], Read]) -> Read:
+    def reading() -> Read:
         with database.reading() as connection:
-            return [JournalEntry(**entry) for entry in journal.entries(connection, execution_id, only_once=only_once)]
+            return read(connection)
 
-    return retrying.until_available(read, cancelled)[0]
-
-
-def _flow_state(database: Database, execution_id: str, cancelled: Cancellation) -> str | None:
-    def read() -> str | None:
-        with database.reading() as connection:
-            return flow_states.get(connection, execution_id)
-
-    return retrying.until_available(read, cancelled)[0]
+    return retrying.until_available(reading, cancelled)[0]
 
 
 def _record(connection: Connection, execution_id: str, step: Step, entry: dict[str, Any], *, now: float) -> None:
@@ -536,21 +393,3 @@ def _record(connection: Connection, execution_id: str, step: Step, entry: dict[s
     if step.is_approved and step.answer is None:
         write = journal.carry_out
     write(connection, execution_id, entry, now=now)
-
-
-def _used_before(row: Row[Any]) -> usage.Usage:
-    """Return the usage of earlier segments; before release 0.2.0, only the gate contained its parts."""
-    kept = ((row.gate or {}).get("state") or {}).get("usage")
-    given = usage.counted(kept if row.usage is None else row.usage)
-    return {**given, "total_tokens": max(given["total_tokens"], row.tokens)}
-
-
-def _same_gate(gate: dict[str, Any] | None, question: PendingReview) -> bool:
-    return gate is not None and gate["task_id"] == question.task_id
-
-
-def _decided(gate: dict[str, Any] | None) -> ReviewDecision | None:
-    if gate is None:
-        return None
-    rounds = tuple(Round(round["output"], round["feedback"]) for round in gate["rounds"])
-    return ReviewDecision(gate["task_id"], gate["is_approve"], rounds, gate["state"], gate.get("outcome"))

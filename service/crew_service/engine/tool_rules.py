@@ -2,7 +2,8 @@
 
 `repeat` is the default rule. A tool with `once` is never called again automatically after a call with an unknown
 outcome: a person is asked or, if that is impossible, the execution fails. `approve` is like `once`, but a person must
-also approve each call before it runs.
+also approve each call before it runs. A call of a tool with `prepare`, which has effects only in its process, is made
+again when its task begins again.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-REPEAT, ONCE, APPROVE = "repeat", "once", "approve"
-KNOWN = (REPEAT, ONCE, APPROVE)
+REPEAT, ONCE, APPROVE, PREPARE = "repeat", "once", "approve", "prepare"
+KNOWN = (REPEAT, ONCE, APPROVE, PREPARE)
 RUN_ONCE = (ONCE, APPROVE)  # tools with these rules may run only once
 NEEDS_JOURNAL = "needs the journal, which --no-journal disables."
+NOT_AGAIN = (
+    "the call of {} that prepared for it was made by {!r}, which has finished and does not run again, and its tool is "
+    "not among those of this task; let one task, or one method of a Flow, make both calls"
+)
+CALLED_AGAIN = "a tool that prepares for later calls called it when it was made again"
 LONGEST_SHOWN = 500  # characters of arguments in an error
 
 
@@ -113,11 +119,28 @@ def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | No
     once = run_once(rules)
     if once and not is_kept:
         return f"{once} {NEEDS_JOURNAL}"
+    if found := next(filter(None, (conflict(rules, names) for names in [*(tools or ()), *_plain(rules)])), None):
+        return found
     if tools is None:
         return None
     lost = next((rule for rule in rules if not (rule.is_common or any(map(rule.matches, tools)))), None)
     known = ", ".join(list(names)[-1] for names in tools) or "it has none"
     return f"its rule {lost} matches none of its tools ({known})." if lost else None
+
+
+def conflict(rules: Iterable[ToolRule], names: Collection[str]) -> str | None:
+    """Return why a tool cannot follow its rules, as the end of a sentence: no call may run only once and again."""
+    own = [each for each in rules if each.matches(names)]
+    prepare = next((each for each in own if each.rule == PREPARE), None)
+    once = next((each for each in own if each.rule in RUN_ONCE), None)
+    if prepare is None or once is None:
+        return None
+    return f"its rules {prepare} and {once} are for the same tool ({list(names)[-1]})."
+
+
+def _plain(rules: Iterable[ToolRule]) -> list[list[str]]:
+    """Return the rules' own names, because not every tool may be known."""
+    return [[rule.pattern] for rule in rules]
 
 
 def run_once(rules: Iterable[ToolRule]) -> str | None:
@@ -128,6 +151,13 @@ def run_once(rules: Iterable[ToolRule]) -> str | None:
 def asking(rules: Iterable[ToolRule]) -> str | None:
     """Return the first rule that requires asking people, as the beginning of a sentence."""
     return next((f"its rule {rule}" for rule in rules if rule.rule == APPROVE), None)
+
+
+def not_prepared(name: str, arguments: str, reason: str) -> str:
+    return (
+        f"The tool {name} prepares for later calls, but its call with {_short(arguments)}, made again because the task "
+        f"began again, {reason}. No later call was made; start the crew again."
+    )
 
 
 def not_run(name: str, arguments: str, reason: str) -> str:

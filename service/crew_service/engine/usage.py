@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy.engine import Row
 
-from crew_service.prices import CACHED, UNCOUNTED
+from crew_service.prices import CACHED, LONG, UNCOUNTED, WRITTEN
 
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
-OF_MODEL = (*COUNTED, CACHED, UNCOUNTED)
+OF_MODEL = (*COUNTED, CACHED, WRITTEN, LONG, UNCOUNTED)
 HEADER = "Crew-Usage"
 CHAIN = "chain_usage"  # next to the usage of an execution that continues another
 LONGEST_HEADER = 1024  # bytes; some proxies allow only 4 KiB for all headers of a response
@@ -64,6 +64,16 @@ def add_to(by_model: ByModel, model: str, more: Figures, *, most: int = MOST_MOD
 def read(stored: Any) -> ByModel:
     """Return stored figures by model."""
     return {name: of_model(figures) for name, figures in stored.items()} if isinstance(stored, dict) else {}
+
+
+def by_model(totals: Mapping[str, Any] | None, models: Any) -> ByModel:
+    """Return all of an execution's usage by model; what belongs to no known model is unnamed."""
+    known = read(models)
+    named = _sum(known.values())
+    rest = {name: figure - named[name] for name, figure in counted(totals).items()}
+    if rest["total_tokens"] > 0:
+        add_to(known, UNNAMED, {name: max(0, figure) for name, figure in rest.items()})
+    return known
 
 
 def since(later: Figures, earlier: Figures) -> Figures:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from anyio import from_thread
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
@@ -16,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.engine import Row
 
 from crew_service.engine import paths, usage
+from crew_service.engine.budgets import OverBudget
 from crew_service.engine.container import Container
 from crew_service.engine.continuing import AlreadyContinued
 from crew_service.engine.decisions import (
@@ -28,19 +32,25 @@ from crew_service.engine.decisions import (
 )
 from crew_service.engine.details import Details
 from crew_service.engine.executions import Start
+from crew_service.engine.files import StoredFile
 from crew_service.engine.flow_answers import FlowAnswer
 from crew_service.engine.idempotency import IdempotencyKey
+from crew_service.engine.output_files import DIRECTIONS, OUT, ListedFile, chosen
 from crew_service.engine.principals import Principal
+from crew_service.engine.usage_report import BY, MOST_ROWS, BadPeriod, TooMany
 from crew_service.http import bodies
 from crew_service.http.auth import DENIED
 from crew_service.http.dialects import Dialect
 from crew_service.http.dialects.base import Body
+from crew_service.http.dialects.kickoff_files import KickoffFiles, form_body, is_field
 from crew_service.http.dialects.request_models import FlowAnswerBody, ResumeFeedbackBody
 from crew_service.http.dialects.spec import WORDS as SPECIFIED
-from crew_service.http.html import plain_text
+from crew_service.http.downloads import NotFetched
+from crew_service.http.html import attachment, plain_text
 from crew_service.http.large_answers import LargeAnswer
 from crew_service.http.shared_reads import MOST_KEYS, SharedReads
 from crew_service.http.slots import PROBES, Slots, Threads
+from crew_service.http.uploads import BadForm, Form, Part, Uploads, is_form
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
@@ -60,6 +70,7 @@ GIVEN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NUMBER = re.compile("[1-9][0-9]{0,5}")
 WHOLE = re.compile("0|[1-9][0-9]{0,9}")
 LONGEST_IN_BATCH = 32 * 1024  # characters; a longer status needs its own request
+SHOWN = 80  # characters of a caller's text that a response quotes
 SMALL_BODY = 16 * 1024  # bytes; parsing a smaller body takes less time than starting a thread
 
 Asked = TypeVar("Asked")
@@ -74,7 +85,7 @@ class Repeated(Exception):
 
 
 class Api:
-    def __init__(self, service: Container, dialect: Dialect, slots: Slots, details: Details) -> None:
+    def __init__(self, service: Container, dialect: Dialect, slots: Slots, details: Details, uploads: Uploads) -> None:
         self._service = service
         self._slots = slots
         self._probes = Threads(PROBES)
@@ -83,7 +94,8 @@ class Api:
         self._small_statuses = SharedReads(self._executions.small_status_rows)
         self._prices = service.settings.prices
         self._details = details
-        takes_edits = EDITS_FIELD in dialect.resume_body.model_fields and service.crew.kind == "crew"
+        self._uploads = uploads
+        takes_edits = EDITS_FIELD in dialect.resume_body.model_fields and service.crew.kind != "flow"
         checks_drafts = HASH_FIELD in dialect.resume_body.model_fields
         self._offers = {
             OFFER: PATH,
@@ -147,15 +159,59 @@ class Api:
 
     async def inputs(self, request: Request) -> JSONResponse:
         crew = self._service.crew
-        return JSONResponse({"inputs": crew.inputs, "required": crew.required, "continues": True})
+        files = {} if crew.file_inputs.problem else {"files": sorted(crew.file_inputs.names)}
+        return JSONResponse({"inputs": crew.inputs, "required": crew.required, "continues": True, **files})
+
+    async def upload(self, request: Request) -> JSONResponse:
+        try:
+            file, field_name = await self._uploads.file(request, self._service.owner(_caller(request)))
+        except BadForm as problem:
+            raise HTTPException(self._dialect.bad_request, f"{problem} Nothing was stored.") from None
+        url = f"{self._service.url}/files/{file.id}"
+        return JSONResponse({"url": url, "field_name": field_name, **asdict(file)})
 
     async def kickoff(self, request: Request) -> JSONResponse:
+        if not is_form(request):
+            return await self._kickoff(request)
         try:
-            start, once = await self._read(request, "kickoff", self._start)
+            async with self._uploads.received(request, self._service.owner(_caller(request)), _is_of_kickoff) as form:
+                return await self._kickoff(request, form)
+        except BadForm as problem:
+            raise self._dialect.malformed(str(problem)) from None
+
+    async def _kickoff(self, request: Request, form: Form | None = None) -> JSONResponse:
+        if not self._service.settings.allow_file_urls:
+            return await self._start(request, form)
+        async with self._uploads.kept_if_used() as downloads:
+            return await self._start(request, form, downloads)
+
+    async def _start(self, request: Request, form: Form | None, downloads: Form | None = None) -> JSONResponse:
+        caller, owner = _caller(request), self._service.owner(_caller(request))
+        given: list[KickoffFiles] = []  # found while the idempotency key is checked
+
+        def identified(body: dict[str, Any]) -> dict[str, Any]:
+            given.append(KickoffFiles.of(body, self._service.crew, partial(self._service.files.find, owner)))
+            return given[0].canonical(body)
+
+        def fetch(name: str, address: str) -> StoredFile:
+            assert downloads
+            try:
+                return from_thread.run(self._uploads.fetched, owner, address, downloads)
+            except NotFetched as problem:
+                sentence = f"The file for the input {name[:SHOWN]!r} was not fetched from its address: {problem}."
+                raise HTTPException(self._dialect.bad_request, sentence) from None
+
+        def understand(body: dict[str, Any]) -> Start:
+            files = given[0].fetched(fetch) if downloads else given[0]
+            limits = self._service.limits, files, self._service.files.limits
+            return replace(self._dialect.start(body, self._service.crew, *limits), files_of=owner)
+
+        try:
+            start, once = await self._read(request, "kickoff", understand, identified, form)
         except Repeated as repeated:
             answer = repeated.answer
         else:
-            answer = await run_in_threadpool(self._executions.kickoff, _caller(request), start, once)
+            answer = await run_in_threadpool(self._executions.kickoff, caller, start, once)
         return JSONResponse(answer, headers={VIEW: paths.view(answer["kickoff_id"])})
 
     async def executions(self, request: Request) -> JSONResponse:
@@ -190,6 +246,32 @@ class Api:
         if found is None:
             raise UnknownExecution("no such execution")
         return JSONResponse(found)
+
+    async def files(self, request: Request) -> JSONResponse:
+        found = await self._in_place(request, self._files, _caller(request), request.path_params["id"])
+        return JSONResponse({"files": [each.as_dict() for each in found]})
+
+    def _files(self, caller: Principal, some_id: str) -> list[ListedFile]:
+        found = self._details.files(self._head(caller, some_id).id)
+        if found is None:
+            raise UnknownExecution("no such execution")
+        return found
+
+    async def file(self, request: Request) -> Response:
+        """Return a file's content, which no browser may show as a page of this service."""
+        directions = request.query_params.getlist("direction") or [OUT]
+        if len(directions) > 1 or directions[0] not in DIRECTIONS:
+            raise HTTPException(400, f"The direction must be one of {', '.join(DIRECTIONS)}.")
+        version = _whole(request, "version", 0, least=0, most=MOST_NUMBER) or None
+        name = request.path_params["name"]
+        listed = await self._in_place(request, self._files, _caller(request), request.path_params["id"])
+        found = chosen(listed, name, version, directions[0])
+        if found is None:
+            raise HTTPException(404, "The execution has no such file.")
+        etag = f'"{found.stored.sha256}"'
+        if _is_known(etag, request.headers.getlist("if-none-match")):
+            return Response(status_code=304, headers={"ETag": etag})
+        return attachment(found, self._service.files, {"ETag": etag, "Cache-Control": "private, no-cache"})
 
     async def logs(self, request: Request) -> Response:
         return await self._in_place(request, self._logs, _caller(request), request.path_params["id"])
@@ -253,18 +335,37 @@ class Api:
         return health_answer(self._service.process.health.dead())
 
     async def readyz(self, request: Request) -> JSONResponse:
-        return health_answer(await self._probes.run(self._service.process.unready))
+        process = self._service.process
+        return health_answer(await self._probes.run(process.unready), process.off)
 
     async def metrics(self, request: Request) -> Response:
         if _caller(request).user is not None:
             raise HTTPException(403, "These metrics cover all users, so they need the organization's token.")
         return Response(await run_in_threadpool(self._service.figures), media_type=CONTENT_TYPE_LATEST)
 
+    async def usage(self, request: Request) -> JSONResponse:
+        given = {name: request.query_params.getlist(name) for name in ("from", "to", "by")}
+        try:
+            if twice := next((name for name, values in given.items() if len(values) > 1), None):
+                raise BadPeriod(f"{twice} must be given once.")
+            period = self._service.usage.period(*(values[0] if values else None for values in given.values()))
+            found = await self._in_place(request, self._service.usage.read, _caller(request), *period)
+        except BadPeriod as problem:
+            raise HTTPException(400, str(problem)) from None
+        except TooMany:
+            sentence = f"There are more than {MOST_ROWS} rows; choose a shorter time, or fewer of {', '.join(BY)}."
+            raise HTTPException(400, sentence) from None
+        return JSONResponse(found)
+
     async def refused(self, request: Request, refused: Any) -> JSONResponse:
         if isinstance(refused, BadResponseToken):
             return JSONResponse({"detail": DENIED}, 401, {"WWW-Authenticate": "Bearer"})
         if isinstance(refused, AlreadyAnswered):
             return JSONResponse(_already_answered(refused), 409)
+        if isinstance(refused, OverBudget):
+            sentence, budget = self._service.usage.refusal(_caller(request), refused.standing)
+            body = {"detail": f"{sentence} Nothing was started.", "budget": budget}
+            return JSONResponse(body, 429, {"Retry-After": str(refused.retry_after)})
         if isinstance(refused, AlreadyContinued):
             return JSONResponse({"detail": str(refused), "kickoff_id": refused.kickoff_id}, 409)
         code, text = self._dialect.refusals[type(refused)]
@@ -295,26 +396,36 @@ class Api:
         return {state for state, word in SPECIFIED.items() if word in given}
 
     async def _read(
-        self, request: Request, endpoint: str, understand: Callable[[dict[str, Any]], Asked]
+        self,
+        request: Request,
+        endpoint: str,
+        understand: Callable[[dict[str, Any]], Asked],
+        identified: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: body,
+        form: Form | None = None,
     ) -> tuple[Asked, IdempotencyKey | None]:
         """Read and parse a request's body; parse a large one in a thread, so that other requests do not wait.
 
+        :param identified: returns what a request with the same idempotency key must repeat
+        :param form: the body, if it was sent as a form
         :raises Repeated: the request was already answered
         """
         settings = self._service.settings
-        raw = await bodies.read(request, limit=settings.max_body, seconds=settings.body_seconds)
+        raw = b""
+        if form is None:
+            raw = await bodies.read(request, limit=settings.max_body, seconds=settings.body_seconds)
 
         def parse() -> tuple[Asked, IdempotencyKey | None]:
             try:
-                body = bodies.parse(raw, request.headers.get("content-type"))
+                body = form_body(form.texts, form.files) if form else _parsed(request, raw)
             except bodies.BadBody as error:
                 raise self._dialect.malformed(str(error)) from None
-            once = _once(request, endpoint, body)
+            once = _once(request, endpoint, identified(body))
             if once and (answer := self._executions.said(once)) is not None:
                 raise Repeated(answer)
             return understand(body), once
 
-        is_quick = len(raw) <= SMALL_BODY and "idempotency-key" not in request.headers
+        may_name_files = form is not None or b"iles" in raw or self._service.crew.file_inputs.are_in_inputs
+        is_quick = len(raw) <= SMALL_BODY and "idempotency-key" not in request.headers and not may_name_files
         return parse() if is_quick else await run_in_threadpool(parse)
 
     def _reader(self, model: type[Body]) -> Callable[[dict[str, Any]], Body]:
@@ -323,14 +434,11 @@ class Api:
     def _decision(self, body: dict[str, Any]) -> Decision:
         return self._dialect.decision(body, self._service.crew)
 
-    def _start(self, body: dict[str, Any]) -> Start:
-        return self._dialect.start(body, self._service.crew, self._service.limits)
 
-
-def health_answer(problem: str | None) -> JSONResponse:
+def health_answer(problem: str | None, off: Sequence[str] = ()) -> JSONResponse:
     if problem:
         return JSONResponse({"status": "unavailable", "detail": problem}, 503)
-    return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "ok", **({"off": [*off]} if off else {})})
 
 
 async def key_reused(request: Request, error: Any) -> JSONResponse:
@@ -347,6 +455,19 @@ def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
 def _caller(request: Request) -> Any:
     """Return the holder of the request's token; None if the endpoint needs no token."""
     return request.state.caller
+
+
+def _parsed(request: Request, raw: bytes) -> dict[str, Any]:
+    return bodies.parse(raw, request.headers.get("content-type"))
+
+
+def _is_of_kickoff(part: Part, form: Form) -> None:
+    if part.name in form.texts or part.name in form.files:
+        raise BadForm(f"The form has two parts named {part.name[:80]!r}.")
+    if part.filename is None and not is_field(part.name):
+        raise BadForm(f"The part {part.name[:80]!r} is neither a field of a kickoff nor a file with a file name.")
+    if part.filename is not None and is_field(part.name):
+        raise BadForm(f"The part {part.name[:80]!r} is a field of a kickoff, and must not be a file.")
 
 
 def _is_known(etag: str, given: list[str]) -> bool:

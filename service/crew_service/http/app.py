@@ -15,8 +15,8 @@ from starlette.types import Scope
 from crew_service.engine import paths
 from crew_service.engine.container import Container, Process
 from crew_service.engine.crew import Crew
+from crew_service.engine.decisions import Refused
 from crew_service.engine.details import Details
-from crew_service.engine.executions import Refused
 from crew_service.engine.health import WATCHED
 from crew_service.engine.idempotency import KeyReused
 from crew_service.http import documentation, errors, page, several_crews, swagger_ui
@@ -27,6 +27,7 @@ from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.endpoints import Endpoint, table
 from crew_service.http.request_metrics import RequestMetrics
 from crew_service.http.slots import Slots
+from crew_service.http.uploads import Uploads
 from crew_service.settings import Settings
 
 
@@ -34,6 +35,7 @@ def create_app(settings: Settings, crews: Mapping[str, Crew], slots: Slots) -> F
     """Serve a single unnamed crew at the root, or named crews below `/crews/<name>`."""
     dialect = DIALECTS[settings.dialect]()
     process = Process(settings, crews, dialect)
+    uploads = Uploads(process.files, seconds=settings.body_seconds, most_text=settings.max_body)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -44,11 +46,11 @@ def create_app(settings: Settings, crews: Mapping[str, Crew], slots: Slots) -> F
         await run_in_threadpool(process.stop)
 
     if paths.ROOT in crews:
-        app = crew_app(process.crews[paths.ROOT], dialect, slots)
+        app = crew_app(process.crews[paths.ROOT], dialect, slots, uploads)
     else:
         app = several_crews.create_app(process)
         for name, crew in process.crews.items():
-            app.mount(paths.of_crew(name), crew_app(crew, dialect, slots, paths.of_crew(name)))
+            app.mount(paths.of_crew(name), crew_app(crew, dialect, slots, uploads, paths.of_crew(name)))
     app.router.lifespan_context = lifespan
     return app
 
@@ -60,7 +62,7 @@ async def _watch(process: Process) -> None:
         process.health.watch()
 
 
-def crew_app(service: Container, dialect: Dialect, slots: Slots, base: str = "") -> FastAPI:
+def crew_app(service: Container, dialect: Dialect, slots: Slots, uploads: Uploads, base: str = "") -> FastAPI:
     """Return one crew's whole API, with its page and documentation."""
     app = several_crews.bare_app()
     endpoints = table(dialect, flow=service.crew.kind == "flow")
@@ -77,7 +79,7 @@ def crew_app(service: Container, dialect: Dialect, slots: Slots, base: str = "")
         word=SPECIFIED.__getitem__,
         mend=service.executions.end_unreadable,
     )
-    api = Api(service, dialect, slots, details)
+    api = Api(service, dialect, slots, details, uploads)
     _add_routes(app, endpoints, api)
     page.Page(service, slots, details).add_to(app)
     app.add_exception_handler(Refused, api.refused)
@@ -96,7 +98,7 @@ def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None
     """
     for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.frequent):
         handler = MethodType(endpoint.handler, api)
-        app.router.routes.append(_Route(endpoint.path, handler, methods=[endpoint.method]))
+        app.router.routes.append(_Route(endpoint.route, handler, methods=[endpoint.method]))
 
 
 class _Route(Route):

@@ -2,6 +2,9 @@
 
 Memory for requests is limited, too: at the limit, a client that is not reading its responses is dropped, or else the
 one that has been sending longest. unsent.py limits the memory for responses.
+
+None of uvicorn's options does this, so this module overrides what uvicorn keeps private. It is imported only with the
+versions of uvicorn in pyproject.toml, with which tests of connections have run.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ import time
 from enum import Enum
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -31,7 +33,6 @@ LARGEST_BODIES = 2  # maximum-size bodies for which there is always room
 GOODBYE_SECONDS = 2.0  # for a client to read the last response before the connection closes
 RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER
 PIPELINED = 32  # requests that may wait for an earlier request's response
-PIECE = 32 * 1024  # bytes of a response written at once; the rest stays in the response, which is shared
 TOO_MUCH = "Too much is being sent to this service; try again later."
 REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large", 503: b"Unavailable"}
 
@@ -69,7 +70,7 @@ class Held:
     def drop_unread(self, cycle: Any) -> None:
         """Discard the unread rest of a body; the application reads no more once it responds."""
         self.count(cycle, -min(len(cycle.body), self._sizes.get(cycle, 0)))
-        cycle.body = bytearray()
+        cycle.body = type(cycle.body)()
 
     def has_room(self) -> bool:
         """Return whether a request may begin, after dropping others if necessary and possible."""
@@ -117,6 +118,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.app = self._answered(self.app)
         self._timer: asyncio.TimerHandle | None = None
         self._arriving = Arriving.NOTHING
         self._header_bytes = 0
@@ -190,6 +192,8 @@ class GuardedProtocol(HttpToolsProtocol):
             raise Unreadable
         self._arriving, self._has_chunk_begun, self._trailer_bytes = Arriving.BODY, False, 0
         super().on_headers_complete()
+        if all(cycle is not self.cycle for cycle, _ in self.pipeline):
+            self._answering = self.cycle
         self.held.begin(self.cycle, self, size)
 
     def on_chunk_header(self) -> None:
@@ -210,11 +214,13 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._answering.body = bytearray()  # the part that the application has not read
+        self._answering.body = type(self._answering.body)()  # the part that the application has not read
         if self._is_refused:
             self._say_goodbye()
-        else:
-            super().on_response_complete()
+            return
+        next_cycle = self.pipeline[-1][0] if self.pipeline else None
+        super().on_response_complete()
+        self._answering = next_cycle or self._answering
 
     def resume_writing(self) -> None:
         self.active_at = time.monotonic()
@@ -233,10 +239,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
 
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._answering = cycle
+    def _answered(self, app: Any) -> Any:
+        """Return the application, which from its first response on lets go of what a request holds."""
 
         async def until_answered(scope: Any, receive: Any, send: Any) -> None:
+            cycle = send.__self__
+
             async def answer(message: Any) -> None:
                 self.held.drop_unread(cycle)
                 is_first = message["type"] == "http.response.start" and not cycle.disconnected
@@ -250,7 +258,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self.held.end(cycle)
                 self.unsent.end(cycle)
 
-        super()._start_asgi_task(cycle, until_answered)
+        return until_answered
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -330,7 +338,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_timer()
         if is_incomplete:
             self.held.end(self.cycle)
-            self.cycle.body = bytearray()
+            self.cycle.body = type(self.cycle.body)()
         elif self._arriving is Arriving.HEADERS:
             self.held.end(self)
             self.headers.clear()
@@ -354,23 +362,6 @@ class GuardedProtocol(HttpToolsProtocol):
 
 class Unreadable(Exception):
     """Raised through the parser, which then stops reading from the connection."""
-
-
-class InPieces:
-    """Sends a response body in pieces; before each one, the server waits until the client has caught up."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def in_pieces(message: Message) -> None:
-            body = message.get("body", b"")
-            for start in range(0, len(body) - PIECE, PIECE):
-                await send({**message, "body": body[start : start + PIECE], "more_body": True})
-            rest = (len(body) - 1) // PIECE * PIECE if len(body) > PIECE else 0
-            await send({**message, "body": body[rest:]} if rest else message)
-
-        await self._app(scope, receive, in_pieces)
 
 
 def guarded(settings: Settings, unsent: Unsent) -> type[GuardedProtocol]:

@@ -16,11 +16,13 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from crew_service import __version__
+from crew_service.engine.agent_messages import MESSAGES, SCHEMA
 from crew_service.engine.crew import Crew
 from crew_service.engine.limits import Limits
 from crew_service.http.dialects import live_models, response_models
 from crew_service.http.endpoints import Endpoint
 from crew_service.http.unsent import SHARED
+from crew_service.http.uploads import FORM
 
 DESCRIPTION = """
 One crew, served over HTTP and JSON. A typical run:
@@ -86,7 +88,8 @@ def _shape(endpoint: Endpoint, code: int) -> dict[str, Any]:
     headers = {"headers": RETRY_AFTER} if code in TO_BE_REPEATED else {}
     if endpoint.answer is None:  # a model would be shown with the media type of the 200
         return {"content": _json(response_models.Problem), **headers}
-    return {"model": endpoint.problem if code == 422 else response_models.Problem, **headers}
+    models = {422: endpoint.problem, 429: endpoint.too_many}
+    return {"model": models.get(code, response_models.Problem), **headers}
 
 
 def _request(endpoint: Endpoint) -> dict[str, Any]:
@@ -95,6 +98,8 @@ def _request(endpoint: Endpoint) -> dict[str, Any]:
         extra["parameters"] = list(endpoint.parameters)
     if endpoint.body:
         extra["requestBody"] = {"required": True, "content": _json(endpoint.body)}
+    if endpoint.form:
+        extra["requestBody"] = {"required": True, "content": {FORM: {"schema": endpoint.form}}}
     if not endpoint.needs_token:
         extra["security"] = []
     return extra
@@ -171,6 +176,8 @@ def _ask_for_inputs(schema: dict[str, Any], crew: Crew) -> None:
     if not crew.inputs:
         return
     named: dict[str, Any] = {name: {} for name in crew.inputs}
+    if crew.kind == "agent":
+        named[MESSAGES] = SCHEMA
     schema["properties"]["inputs"] |= {"properties": named, "required": list(crew.required)}
     if crew.required:
         schema["required"] = ["inputs"]

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
+from crew_service.engine.usage_report import BY, GROUPS
 from crew_service.http.api import (
     LISTED_STATES,
     LONGEST_KEY,
@@ -82,6 +83,38 @@ STEPS_LIMIT = {
     "description": "Maximum number of steps; fewer are returned if the response would exceed 256 KiB.",
     "schema": {"type": "integer", "minimum": 1, "maximum": MOST_STEPS, "default": USUAL_STEPS},
 }
+FROM = {
+    "name": "from",
+    "in": "query",
+    "description": "The first day, in UTC (default: the first of this month).",
+    "schema": {"type": "string", "format": "date"},
+}
+TO = {**FROM, "name": "to", "description": "The last day (default: the last of this month)."}
+BY_WHAT = {
+    "name": "by",
+    "in": "query",
+    "description": f"A row for each of these, separated by commas: some of {', '.join(BY)}, in this order.",
+    "schema": {"type": "string", "default": "day", "enum": GROUPS},
+}
+FILE_NAME = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "The file's name; its slashes may be sent as they are.",
+    "schema": {"type": "string"},
+}
+FILE_VERSION = {
+    "name": "version",
+    "in": "query",
+    "description": "By default, the newest.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": MOST_NUMBER},
+}
+DIRECTION = {
+    "name": "direction",
+    "in": "query",
+    "description": "`in` for a file that the caller gave.",
+    "schema": {"type": "string", "enum": ["in", "out"], "default": "out"},
+}
 REQUEST_ID = {
     "name": "request_id",
     "in": "path",
@@ -102,6 +135,14 @@ BODY_PROBLEMS = {
     408: "The body did not arrive in time.",
     413: "The body is too large.",
 }
+UPLOAD = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"},
+        "field_name": {"type": "string", "description": "The name of its input, which is returned."},
+    },
+    "required": ["file"],
+}
 Handler = Callable[[Api, Request], Awaitable[Response]]
 
 
@@ -121,8 +162,15 @@ class Endpoint:
     has_slots: bool = False  # whether it uses an owner's limited slots
     parameters: tuple[dict[str, Any], ...] = ()
     body: type[BaseModel] | None = None
+    form: Mapping[str, Any] | None = None  # the schema of a body that is a form
     problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, except those that many endpoints share
     problem: type[BaseModel] = response_models.Problem  # the model for a 422
+    too_many: type[BaseModel] = response_models.Problem  # the model for a 429
+
+    @property
+    def route(self) -> str:
+        """The path for the router: a file's name may contain slashes."""
+        return self.path.replace("{name}", "{name:path}")
 
     @property
     def refusals(self) -> dict[int, str]:
@@ -145,16 +193,33 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
         ),
         Endpoint(
             method="POST",
+            path="/files",
+            handler=Api.upload,
+            summary="Upload a file for a kickoff",
+            answer=response_models.UploadedFile,
+            form=UPLOAD,
+            problems={
+                408: "The file did not arrive in time.",
+                413: "The file is too large.",
+                dialect.bad_request: "The form has no file.",
+                429: "Your unused uploads have reached their limit; each is deleted after an hour.",
+                507: "The service's files have reached their limit.",
+            },
+        ),
+        Endpoint(
+            method="POST",
             path="/kickoff",
             handler=Api.kickoff,
             summary="Start an execution",
             answer=response_models.KickedOff,
             parameters=(IDEMPOTENCY_KEY,),
             body=KickoffBody,
+            too_many=response_models.OverBudgetProblem,
             problems=BODY_PROBLEMS
             | {
-                404: f"The execution to continue{' or to restore from' if flow else ''} is unknown.",
+                404: f"A file, or the execution to continue{' or to restore from' if flow else ''}, is unknown.",
                 409: "Another execution, whose `kickoff_id` is given, already continues this one.",
+                429: "A budget is used up until the time that is given.",
                 422: "Required inputs are missing (the detail names them), or the execution cannot be continued.",
             },
             problem=dialect.problem,
@@ -213,6 +278,31 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
         ),
         Endpoint(
             method="GET",
+            path="/executions/{id}/files",
+            handler=Api.files,
+            summary="List the files of an execution",
+            answer=response_models.ExecutionFiles,
+            has_slots=True,
+            parameters=(SOME_ID,),
+            problems={404: "The id is unknown."},
+        ),
+        Endpoint(
+            method="GET",
+            path="/executions/{id}/files/{name}",
+            handler=Api.file,
+            summary="Get a file of an execution",
+            answer=None,
+            has_slots=True,
+            media=StreamingResponse,
+            parameters=(SOME_ID, FILE_NAME, FILE_VERSION, DIRECTION, IF_NONE_MATCH),
+            problems={
+                304: "It has not changed.",
+                400: "The version or the direction is not valid.",
+                404: "The id or the file is unknown.",
+            },
+        ),
+        Endpoint(
+            method="GET",
             path="/executions/{id}/logs",
             handler=Api.logs,
             summary="Get the crew's printed output, up to the last MiB",
@@ -245,6 +335,17 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             parameters=(KICKOFF_ID,),
             problems={400: "The execution has already ended.", 404: "The id is unknown."},
         ),
+        Endpoint(
+            method="GET",
+            path="/usage",
+            handler=Api.usage,
+            summary="Get what was used, and what is left of the budgets",
+            answer=response_models.UsageModel,
+            has_slots=True,
+            parameters=(FROM, TO, BY_WHAT),
+            problems={400: "A date or `by` is not valid, or there are too many rows."},
+            tag="Service",
+        ),
         _check(
             "/healthz",
             Api.healthz,
@@ -262,6 +363,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             Api.readyz,
             "Check that the service is ready for requests",
             "The same as for `/healthz`, or the service is shutting down.",
+            response_models.Ready,
         ),
         Endpoint(
             method="GET",
@@ -276,14 +378,14 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
     )
 
 
-def _check(path: str, handler: Handler, summary: str, problem: str) -> Endpoint:
+def _check(path: str, handler: Handler, summary: str, problem: str, answer: Any = response_models.Health) -> Endpoint:
     """Return an endpoint for probes, which send no token."""
     return Endpoint(
         method="GET",
         path=path,
         handler=handler,
         summary=summary,
-        answer=response_models.Health,
+        answer=answer,
         problems={503: problem},
         tag="Service",
         needs_token=False,

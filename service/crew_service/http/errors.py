@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,9 +11,12 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crew_service.engine import machine
 from crew_service.engine.health import DatabaseUnavailable
+
+log = logging.getLogger(__name__)
 
 RETRY_AFTER = {"Retry-After": "5"}
 
@@ -57,5 +62,43 @@ async def _of_machine(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    """Respond without details; the server logs the error itself."""
+    """Respond without details; `Answered` logs the error, which Starlette raises again."""
+    return _internal()
+
+
+def _internal() -> JSONResponse:
     return JSONResponse({"detail": "Internal server error"}, 500)
+
+
+class Answered:
+    """Responds to any error that nothing else has responded to, wherever it is raised.
+
+    The server would close the connection: a client that is still sending, or has sent its next request, would see a
+    reset. It still does so in the middle of a response, which the client must not take for complete.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_begun = is_complete = False
+
+        async def note(message: Message) -> None:
+            nonlocal is_begun, is_complete
+            await send(message)
+            is_begun = True
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        try:
+            await self._app(scope, receive, note)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # also what a library in another language raises
+            if is_begun and not is_complete:
+                raise
+            log.exception("a request failed")
+            if not is_begun:
+                await _internal()(scope, receive, send)

@@ -9,15 +9,19 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
 from crew_service.engine.dead_letters import shown_url
+from crew_service.engine.files import Files
+from crew_service.engine.output_files import ListedFile
 from crew_service.engine.overview import beginning
 from crew_service.http import differences, markdown
 
@@ -149,6 +153,19 @@ def filled(page: bytes, code: int = 200, **own: str) -> Response:
 def messages(notice: str | None, problem: str | None) -> Markup:
     """Return the messages to show one viewer above the page."""
     return Markup(templates.get_template("_parts.html").module.messages(notice, problem))  # type: ignore[attr-defined]  # noqa: S704
+
+
+def attachment(file: ListedFile, files: Files, headers: Mapping[str, str]) -> Response:
+    """Return a file's content, which no browser shows as a page of this service."""
+    name = quote(file.name.rpartition("/")[2], safe="")
+    safe = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+        "Content-Length": str(file.stored.size),
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "X-Content-Type-Options": "nosniff",
+    }
+    media_type = file.stored.content_type
+    return StreamingResponse(files.read(file.stored), headers={**headers, **safe}, media_type=media_type)
 
 
 def plain_text(text: str) -> Response:

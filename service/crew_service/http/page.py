@@ -15,17 +15,21 @@ from crew_service.engine.browser_sessions import BrowserSession
 from crew_service.engine.container import Container
 from crew_service.engine.details import Details
 from crew_service.engine.origin import LONGEST_ID
+from crew_service.engine.output_files import OUT, ListedFile, chosen
 from crew_service.engine.overview import Filter, Overview, cursor
 from crew_service.engine.principals import Principal
+from crew_service.engine.usage_report import BadPeriod
 from crew_service.http.forms import NOTICES, PROBLEMS, Forms, without_zeros
-from crew_service.http.html import BLANKS, budget, filled, html_page, messages, plain_text, render
+from crew_service.http.html import BLANKS, attachment, budget, filled, html_page, messages, plain_text, render
 from crew_service.http.slots import Slots
 from crew_service.storage.states import State
 
 ROUTES = (
     ("GET", "/", "executions"),
     ("GET", "/view", "execution"),
+    ("GET", "/budgets", "usage"),
     ("GET", "/text", "text"),
+    ("GET", "/file", "file"),
     ("GET", "/page.js", "script"),
     ("POST", "/login", "login"),
     ("POST", "/logout", "logout"),
@@ -35,6 +39,9 @@ ROUTES = (
 )
 OPEN_PATHS = frozenset(path for _, path, _ in ROUTES)  # each checks the session itself
 LONGEST_SEARCH = 200
+MOST_SHOWN = 500  # rows of usage
+CHOICES = ("day", "crew", "owner", "model", "day,model", "owner,model")
+BUDGET_NAMES = {"*": "this service"}
 Made = TypeVar("Made")
 SCRIPT = (Path(__file__).parent / "page.js").read_bytes()
 
@@ -46,7 +53,8 @@ class Page(Forms):
         super().__init__(service)
         self._slots = slots
         self._details = details
-        self._about = {"crew": service.name, "title": service.title, "tasks": service.crew.tasks}
+        crew = service.crew
+        self._about = {"crew": service.name, "title": service.title, "tasks": crew.tasks, "off": crew.off}
         self._data = Overview(service.database, service.name, service.settings.prices)
 
     def add_to(self, app: FastAPI) -> None:
@@ -105,6 +113,31 @@ class Page(Forms):
     def _head(self, caller: Principal, execution_id: str) -> Row[Any] | None:
         return self._service.executions.head(caller, execution_id) if execution_id else None
 
+    async def usage(self, request: Request) -> Response:
+        session = await self.session(request)
+        if session is None:
+            return self.login_form(request)
+        report, given = self._service.usage, request.query_params
+        try:
+            first, last, by = report.period(given.get("from"), given.get("to"), given.get("by"))
+        except BadPeriod:
+            first, last, by = report.period()
+        common = self._common(request, session)
+
+        def page() -> Response:
+            found = report.read(session.caller, first, last, by, most=MOST_SHOWN)
+            most = max((row["total_tokens"] for row in found["rows"]), default=0)
+            values: dict[str, Any] = {
+                "first": first,
+                "last": last,
+                "by": ",".join(by),
+                "choices": CHOICES,
+                "most": most,
+            }
+            return html_page("usage.html", found=found, names=BUDGET_NAMES, **values, **common)
+
+        return await self._in_place(session, page)
+
     async def text(self, request: Request) -> Response:
         session = await self.session(request)
         if session is None:
@@ -114,6 +147,23 @@ class Page(Forms):
         if found is None:
             raise HTTPException(404, "There is no such text.")
         return plain_text(found)
+
+    async def file(self, request: Request) -> Response:
+        session = await self.session(request)
+        if session is None:
+            return self.login_form(request)
+        given = request.query_params
+        version = given.get("version", "")
+        number = int(version) if version.isascii() and version.isdigit() and len(version) < 6 else None
+        found = await self._in_place(session, self._files, session.caller, _id(request))
+        file = chosen(found, given.get("name", ""), number, given.get("direction", OUT))
+        if file is None:
+            raise HTTPException(404, "There is no such file.")
+        return attachment(file, self._service.files, {"Cache-Control": "private, no-store"})
+
+    def _files(self, caller: Principal, execution_id: str) -> list[ListedFile]:
+        head = self._head(caller, execution_id)
+        return (head and self._details.files(head.id)) or []
 
     def _whole_text(self, caller: Principal, execution_id: str, part: str) -> str | None:
         head = self._head(caller, execution_id)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
+from importlib.metadata import requires, version
+from typing import Any
 
 import uvicorn
 
 from crew_service.engine.crew import Crew
 from crew_service.http.app import create_app
-from crew_service.http.connections import HEADER_SECONDS, GuardedProtocol, InPieces, guarded
+from crew_service.http.errors import Answered
 from crew_service.http.sender import WithPeer
 from crew_service.http.slots import Slots
+from crew_service.http.unsent import InPieces
 from crew_service.settings import Settings
 
 BACKLOG = 2048
@@ -23,13 +27,13 @@ TICKS = 10  # of the server's main loop per second
 
 
 class Server(uvicorn.Server):
-    unread_seconds = HEADER_SECONDS
+    unread_seconds = Settings.header_seconds
 
     async def on_tick(self, counter: int) -> bool:
         if counter % max(1, round(self.unread_seconds * TICKS)) == 0:
             for connection in list(self.server_state.connections):
-                if isinstance(connection, GuardedProtocol):
-                    connection.end_unread()
+                if end_unread := getattr(connection, "end_unread", None):
+                    end_unread()
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -50,10 +54,32 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def unbounded() -> str | None:
+    """Return why this uvicorn's connections cannot be limited, as a clause; None if they can."""
+    found = version("uvicorn")
+    wanted = next(each for each in requires("airflow-crew-service") or () if each.startswith("uvicorn"))
+    ends = {operator: _numbers(end) for operator, end in re.findall(r"([<>]=?)\s*([\d.]+)", wanted)}
+    if ends.get(">=", ()) <= _numbers(found) < ends.get("<", (float("inf"),)):
+        return None
+    return f"uvicorn {found} is installed, but connections are limited only with {wanted}"
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def _protocol(settings: Settings, slots: Slots) -> Any:
+    if unbounded():
+        return "httptools"
+    from crew_service.http.connections import guarded  # overrides what uvicorn keeps private
+
+    return guarded(settings, slots.unsent)
+
+
 def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
     slots = Slots()
     config = uvicorn.Config(
-        WithPeer(InPieces(create_app(settings, crews, slots))),
+        Answered(WithPeer(InPieces(create_app(settings, crews, slots)))),
         proxy_headers=False,  # handled by `WithPeer`
         log_config=None,
         access_log=False,
@@ -61,7 +87,7 @@ def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,  # longer than a poller's pause: the outcome of a POST to a closing connection is unknown
         backlog=ACCEPTED_AT_ONCE,
-        http=guarded(settings, slots.unsent),
+        http=_protocol(settings, slots),
         ws="none",  # there are no WebSockets, and a handshake would be answered before the token is checked
     )
     serving = Server(config)

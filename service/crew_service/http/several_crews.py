@@ -37,7 +37,7 @@ def create_app(process: Process) -> FastAPI:
         return health_answer(process.health.dead())
 
     async def readyz() -> JSONResponse:
-        return health_answer(await probes.run(process.unready))
+        return health_answer(await probes.run(process.unready), process.off)
 
     app.add_api_route("/healthz", healthz)
     app.add_api_route("/livez", livez)

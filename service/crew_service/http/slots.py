@@ -18,7 +18,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import HTTPException
 
-from crew_service.http.unsent import Unsent
+from crew_service.http.unsent import OWNER, Unsent
 
 SLOTS = 8  # per owner, running or waiting for a thread
 THREADS = 4  # per process: they read the database, which allows ten connections per process
@@ -44,10 +44,13 @@ class Threads:
         self._unsent = unsent
 
     async def run(self, work: Callable[..., Made], *args: Any) -> Made:
-        async with self._free:
+        while True:
             if self._unsent:
-                await self._unsent.room()
-            return await anyio.to_thread.run_sync(lambda: work(*args), limiter=CapacityLimiter(1))
+                await self._unsent.room()  # before it takes a thread from those who have room
+            async with self._free:
+                if self._unsent and not self._unsent.has_room():
+                    continue
+                return await anyio.to_thread.run_sync(lambda: work(*args), limiter=CapacityLimiter(1))
 
 
 class _Owner:
@@ -82,6 +85,7 @@ class Shares:
 
     async def run(self, owner: str, work: Callable[..., Made], *args: Any) -> Made:
         """Run work in a thread; no slot is held while a body is received or sent."""
+        OWNER.set(owner)  # each request has its own context
         own = self._owners[owner]
         self._here[owner] += 1
         try:

@@ -15,11 +15,12 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from sqlalchemy import BigInteger, and_, case, cast, delete, func, insert, literal_column, or_, select, update
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import Select
 
 from crew_service.storage import schema
-from crew_service.storage.states import CLAIM, State
+from crew_service.storage.holds import NONE, Holds, is_free, of_queue
+from crew_service.storage.states import CLAIM, REQUEUE, State
 from crew_service.storage.tables import executions, journal, processes
 
 LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
@@ -59,22 +60,26 @@ def remove_process(connection: Connection, process_id: str, *, beat: int, now: f
     return _requeue(connection, executions.c.claimed_by == process_id, now, **_counting_losses())
 
 
-def claim_due(connection: Connection, process_id: str, crew: str, *, now: float, limit: int) -> list[str] | None:
+def claim_due(
+    connection: Connection, process_id: str, crew: str, *, now: float, limit: int, holds: Holds = NONE
+) -> list[str] | None:
     """Claim up to `limit` queued executions, with owners taking turns; return None if this process was removed."""
     alive = select(processes.c.id).where(processes.c.id == process_id).with_for_update(read=True)
     if connection.execute(alive).one_or_none() is None:
         return None
-    claimed = _in_turn(connection, crew, now, limit)
+    claimed = _in_turn(connection, crew, now, limit, holds)
     if claimed:
         values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
         # If a service on an earlier release claimed it first, its start time is unknown.
         values["started_at"] = case((executions.c.segment == 0, now), else_=executions.c.started_at)
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
-        connection.execute(update(executions).where(executions.c.id.in_(claimed)).values(values))
+        values["held_until"] = None
+        is_queued = executions.c.state.in_(CLAIM.sources)
+        connection.execute(update(executions).where(executions.c.id.in_(claimed), is_queued).values(values))
     return claimed
 
 
-def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[str]:
+def _in_turn(connection: Connection, crew: str, now: float, limit: int, holds: Holds) -> list[str]:
     """Lock each owner's oldest queued executions; owners take turns, those with the fewest running executions first.
 
     These queries sort in the order of the indexes that SQLite should use; others also contain finished executions.
@@ -82,12 +87,12 @@ def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[
     owner = executions.c.owner
     running = select(owner).where(executions.c.crew == crew, executions.c.state == State.RUNNING)
     places = Counter(connection.execute(running.order_by(executions.c.due_at)).scalars())
-    turns = [(places[name], due_at, name or "") for name, due_at in _heads(connection, crew, now)]
+    turns = [(places[name], due_at, name or "") for name, due_at in _heads(connection, crew, now, holds)]
     heapify(turns)
     found: list[str] = []
     while turns and len(found) < limit:
         place, _, name = heappop(turns)
-        query = _queued(crew, now).where(owner == (name or None), executions.c.id.not_in(found))
+        query = _queued(crew, now, holds).where(owner == (name or None), executions.c.id.not_in(found))
         number = 1 if turns else limit - len(found)
         rows = connection.execute(query.limit(number).with_for_update(skip_locked=True)).all()
         found += [row.id for row in rows]
@@ -96,7 +101,7 @@ def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[
     return found
 
 
-def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | None, float]]:
+def _heads(connection: Connection, crew: str, now: float, holds: Holds) -> list[tuple[str | None, float]]:
     """Return the owners of queued executions, each with its earliest due time, using one index lookup per owner."""
     queued = executions.alias()
     of_crew = (queued.c.crew == crew, queued.c.state == QUEUED, queued.c.owner.is_not(None))
@@ -104,7 +109,7 @@ def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | No
     owners = select(first.scalar_subquery().label("owner")).cte("owners", recursive=True)
     following = first.where(queued.c.owner > owners.c.owner).scalar_subquery()
     owners = owners.union_all(select(following).where(owners.c.owner.is_not(None)))
-    oldest = _queued(crew, now).with_only_columns(executions.c.due_at).limit(1)
+    oldest = _queued(crew, now, holds).with_only_columns(executions.c.due_at).limit(1)
     # The recursion ends with a null, which is also the owner of the organization's executions.
     of_organization = oldest.where(executions.c.owner.is_(None)).scalar_subquery()
     of_owner = oldest.where(executions.c.owner == owners.c.owner).scalar_subquery()
@@ -113,11 +118,11 @@ def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | No
     return [(row.owner, row.due_at) for row in heads if row.due_at is not None]
 
 
-def _queued(crew: str, now: float) -> Select[Any]:
-    """Select queued executions that are due, each owner's oldest first."""
+def _queued(crew: str, now: float, holds: Holds) -> Select[Any]:
+    """Select queued executions that are due and may begin, each owner's oldest first."""
     due = or_(executions.c.due_at <= now, executions.c.due_at > now + LONGEST_DELAY)
     query = select(executions.c.id, executions.c.due_at).where(executions.c.crew == crew, executions.c.state == QUEUED)
-    return query.where(due).order_by(executions.c.owner, executions.c.due_at)
+    return query.where(due, holds.may_begin).order_by(executions.c.owner, executions.c.due_at)
 
 
 def claimed_by(connection: Connection, process_id: str, crew: str) -> set[str]:
@@ -125,10 +130,29 @@ def claimed_by(connection: Connection, process_id: str, crew: str) -> set[str]:
     return set(connection.execute(query).scalars())
 
 
-def has_queued(connection: Connection, crew: str) -> bool:
+def has_queued(connection: Connection, crew: str, *, now: float) -> bool:
     """Return whether anything is queued; check this before a claim, because a transaction costs more."""
-    query = select(executions.c.id).where(executions.c.crew == crew, executions.c.state == State.QUEUED).limit(1)
+    query = select(executions.c.id).where(of_queue(crew), is_free(now)).limit(1)
     return connection.execute(query).one_or_none() is not None
+
+
+def queues(connection: Connection, *, now: float) -> list[Row[Any]]:
+    """Return how many executions of each crew are queued, held or running, and since when the oldest queued is due."""
+    is_running, is_waiting = executions.c.state == State.RUNNING, executions.c.state == State.QUEUED
+    is_queued, is_held = and_(is_waiting, is_free(now)), and_(is_waiting, ~is_free(now))
+    query = (
+        select(
+            executions.c.crew,
+            func.count(case((is_queued, 1))).label("queued"),
+            func.count(case((is_held, 1))).label("held"),
+            func.count(case((is_running, 1))).label("running"),
+            func.min(case((is_queued, executions.c.due_at))).label("oldest"),
+        )
+        .where(or_(is_waiting, is_running))
+        .group_by(executions.c.crew)
+        .order_by(executions.c.crew)
+    )
+    return list(connection.execute(query))
 
 
 def requeue_lost(connection: Connection, process_id: str, crew: str, running: Collection[str], *, now: float) -> int:
@@ -156,6 +180,6 @@ def _counting_losses() -> dict[str, Any]:
 
 
 def _requeue(connection: Connection, which: Any, now: float, **counts: Any) -> int:
-    query = update(executions).where(which, executions.c.state == State.RUNNING)
-    values = {"state": State.QUEUED, "claimed_by": None, "due_at": now, "updated_at": now, **counts}
+    query = update(executions).where(which, executions.c.state.in_(REQUEUE.sources))
+    values = {"state": REQUEUE.target, "claimed_by": None, "due_at": now, "updated_at": now, **counts}
     return connection.execute(query.values(values)).rowcount

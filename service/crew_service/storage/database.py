@@ -32,15 +32,18 @@ class DatabaseUnusable(Exception):
 
 
 class Database:
-    """An open database; with `serve`, a SQLite file is locked, since a second service would run the same executions."""
+    """An open database; with `serve`, a SQLite file is locked, since a second service would run the same executions.
 
-    def __init__(self, database: str, *, serve: bool = False) -> None:
+    :param connections: how many are kept open to a database server for reads, and as many for writes
+    """
+
+    def __init__(self, database: str, *, serve: bool = False, connections: int = engines.CONNECTIONS) -> None:
         self.availability = Availability()
         self.erased = threading.Event()  # a secret was erased, so the write-ahead log must be emptied too
         self.erased.set()  # perhaps by a killed process
         self._held = contextlib.ExitStack()
         self._turn = WriterTurn(self._begin)
-        self._connections = Turns(engines.MOST_CONNECTIONS)
+        self._connections = Turns(engines.most(connections))
         self._peeking = threading.Lock()
         named = repr(location.shown(database))
         try:
@@ -49,7 +52,7 @@ class Database:
             self._serves = serve
             if serve and self._file:
                 self._held.enter_context(file_lock.held(self._file, named=database))
-            self._open(url)
+            self._open(url, connections)
         except schema.OtherVersion:
             self._held.close()
             raise DatabaseUnusable(
@@ -74,7 +77,7 @@ class Database:
     def is_sqlite(self) -> bool:
         return self._file is not None
 
-    def _open(self, url: Any) -> None:
+    def _open(self, url: Any, connections: int) -> None:
         if self._file:
             with contextlib.suppress(FileExistsError):
                 self._file.touch(mode=0o600, exist_ok=False)  # it holds webhook credentials
@@ -86,7 +89,7 @@ class Database:
             self._identity = _identity(os.fstat(self._opened.fileno()))
             self._engines = engines.sqlite(self._file)
         else:
-            self._engines = engines.server(url)
+            self._engines = engines.server(url, connections)
         self._clock = clock.Clock(self._engines.reader)
         self._clock.ask()
         self._bring_up_to_date()

@@ -36,7 +36,6 @@ PREPARE = "prepare_threshold"  # psycopg's; a transaction pooler may run a prepa
 SMALL = 64 * 1024  # bytes of a value that is read within microseconds
 LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` has defined it since Python 3.11
 CONNECTIONS = 5  # kept open for reads, and as many for writes; a database server normally allows 100 in total
-MOST_CONNECTIONS = CONNECTIONS + CONNECTIONS // 2  # open at once for reads, and as many for writes
 POOL_TIMEOUT = 15.0  # seconds
 
 
@@ -109,9 +108,14 @@ def _sqlite(file: Path, **options: Any) -> Engine:
     return engine
 
 
-def server(url: URL) -> Engines:
+def most(connections: int) -> int:
+    """Return how many connections may be open at once for reads, and as many for writes, if so many are kept open."""
+    return connections + connections // 2
+
+
+def server(url: URL, connections: int) -> Engines:
     # Reads have connections of their own: switching one to autocommit and back takes as long as two reads.
-    reader, writer = _server(url, isolation_level="AUTOCOMMIT"), _server(url)
+    reader, writer = _server(url, connections, isolation_level="AUTOCOMMIT"), _server(url, connections)
     if _is_libpq(url):
         event.listen(reader, "connect", _limit_locks)
         event.listen(writer, "begin", _limit_locks_of_transaction)
@@ -139,12 +143,12 @@ def _threshold(url: URL) -> int | None:
     return int(given)
 
 
-def _server(url: URL, **options: Any) -> Engine:
+def _server(url: URL, connections: int, **options: Any) -> Engine:
     engine = create_engine(
         url.difference_update_query([PREPARE]),
         future=True,
-        pool_size=CONNECTIONS,
-        max_overflow=MOST_CONNECTIONS - CONNECTIONS,
+        pool_size=connections,
+        max_overflow=most(connections) - connections,
         pool_timeout=POOL_TIMEOUT,
         pool_pre_ping=True,  # so that a connection cut while idle does not fail a request
         hide_parameters=True,

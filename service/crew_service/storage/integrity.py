@@ -16,17 +16,17 @@ from crew_service.storage.tables import dead_letters, executions, outbox, webhoo
 ERROR = "The stored execution cannot be read, so it was ended."
 NUMBER, NONE = (int, float), type(None)
 TASK = frozenset({"task_id", "output", "agent", "execution_time"})
-GATE = frozenset({"task_id", "key", "output", "agent", "state", "rounds"})
+QUESTION = frozenset({"task_id", "key", "output", "agent", "state", "rounds"})
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("segment", "writes", "completed_tasks", "tokens"), (int,)),
     **dict.fromkeys(("created_at", "due_at", "updated_at", "work_seconds"), NUMBER),
     **dict.fromkeys(("started_at", "ended_at", "counted_at"), (*NUMBER, NONE)),
     **dict.fromkeys(("current_task", "current_agent", "output", "error"), (str, NONE)),
     **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits", "trace"), (dict, NONE)),
-    **dict.fromkeys(("usage", "model_usage", "open_tasks", "earlier_usage", "failure"), (dict, NONE)),
+    **dict.fromkeys(("usage", "model_usage", "open_tasks", "earlier_usage", "failure", "booked"), (dict, NONE)),
     "inputs": (dict,),
     "asked": (list,),
-    "tasks": (list, NONE),
+    **dict.fromkeys(("tasks", "files"), (list, NONE)),
 }
 STATES = frozenset(State)
 NEEDED: dict[str, tuple[str, ...]] = {State.WAITING: ("gate",), State.COMPLETED: ("tasks", "output")}
@@ -47,16 +47,16 @@ def _check(name: str) -> Callable[[Any], bool]:
     if name == "state":
         return lambda value: value in STATES
     if name == "gate":
-        return lambda value: value is None or is_gate(value)
+        return lambda value: value is None or is_question(value)
     if name in KINDS:
         kinds = KINDS[name]
         return lambda value: isinstance(value, kinds) or (isinstance(value, JsonText) and value.kind in kinds)
     return lambda value: value is not UNREADABLE
 
 
-def is_gate(gate: Any) -> bool:
-    """Return whether a waiting execution's gate has everything that its readers expect."""
-    return isinstance(gate, dict) and gate.keys() >= GATE
+def is_question(stored: Any) -> bool:
+    """Return whether a waiting execution's question has everything that its readers expect."""
+    return isinstance(stored, dict) and stored.keys() >= QUESTION
 
 
 def is_task(task: Any) -> bool:
@@ -66,12 +66,12 @@ def is_task(task: Any) -> bool:
 
 def can_go_on(row: Row[Any], done: list[Any]) -> bool:
     """Return whether a claimed execution has everything that its next segment needs."""
-    gate, hooks = row.gate, row.webhooks
+    answered, hooks = row.gate, row.webhooks
     return (
         is_readable(row)
         and all(map(is_task, done))
         and len(done) == row.completed_tasks
-        and (gate is None or ("is_approve" in gate and isinstance(gate["rounds"], list)))
+        and (answered is None or ("is_approve" in answered and isinstance(answered["rounds"], list)))
         and all(isinstance(hook, dict) and "url" in hook for hook in (hooks or {}).values())
     )
 

@@ -28,7 +28,7 @@ from sqlalchemy.engine import Connection, Dialect, Row
 from sqlalchemy.sql import ColumnElement, Select, Update
 
 from crew_service.storage.engines import SMALL
-from crew_service.storage.integrity import GATE
+from crew_service.storage.integrity import QUESTION
 from crew_service.storage.json_values import JsonText
 from crew_service.storage.newest import newest
 from crew_service.storage.states import NOTE, Move, State
@@ -52,6 +52,7 @@ CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # not displa
 LONGEST_ERROR = 10_000  # characters of an error in a list
 LONG_ERROR = "The error is too long for a list; see the status."
 CALM = 2.0  # seconds
+MOST_OVERDUE = 100  # questions that are answered at a time
 
 # Built once: building a statement costs several times as much as running it.
 TASKS_OF = select(results.c.task).where(results.c.execution_id == bindparam("id")).order_by(results.c.position)
@@ -166,11 +167,18 @@ def latest(
     return newest(connection, columns, crew=crew, owner=owner, states=states, limit=limit)
 
 
+def overdue(connection: Connection, *, now: float) -> list[Row[Any]]:
+    """Return the executions whose question the service must answer itself, the oldest deadline first."""
+    due = select(executions.c.id, executions.c.crew, executions.c.asked).where(executions.c.answer_by <= now)
+    due = due.where(executions.c.state == State.WAITING).order_by(executions.c.answer_by)
+    return list(connection.execute(due.limit(MOST_OVERDUE)))
+
+
 def _if_small(name: str) -> ColumnElement[Any]:
     """Return the column, so that lists detect unreadable values, but replace large ones with a readable constant."""
     column = executions.c[name]
     is_large = func.length(cast(column, Text)) > SMALL
-    return case((is_large, literal(dict.fromkeys(GATE), column.type)), else_=column).label(name)
+    return case((is_large, literal(dict.fromkeys(QUESTION), column.type)), else_=column).label(name)
 
 
 def move(connection: Connection, execution_id: str, step: Move, *, now: float, **values: Any) -> bool:

@@ -20,33 +20,34 @@ LONGEST_ARGUMENTS = 4_000  # characters of a call's arguments that a round store
 LONGEST_DRAFT = 256 * 1024  # characters of a draft or answer that a round stores
 
 
-def open_round(connection: Connection, execution_id: str, number: int, gate: Mapping[str, Any], *, now: float) -> None:
+def open_round(
+    connection: Connection, execution_id: str, number: int, question: Mapping[str, Any], *, now: float
+) -> None:
     """Store a question to a person."""
-    connection.execute(insert(rounds).values(**_asked(execution_id, number, gate), asked_at=now))
+    connection.execute(insert(rounds).values(**_asked(execution_id, number, question), asked_at=now))
 
 
-def close_round(connection: Connection, row: Row[Any], decision: Mapping[str, Any], *, now: float) -> None:
+def close_round(
+    connection: Connection, row: Row[Any], question: Mapping[str, Any], decision: Mapping[str, Any], *, now: float
+) -> None:
     """Store the decision on a waiting execution's question, and the question if an earlier release did not store it."""
     decision = {**decision, "human_feedback": decision["human_feedback"][:LONGEST_DRAFT], "decided_at": now}
     number = len(row.asked)
     mine = update(rounds).where(rounds.c.execution_id == row.id, rounds.c.number == number)
     if connection.execute(mine.values(**decision)).rowcount == 0:
-        asked = {**_asked(row.id, number, row.gate), "asked_at": row.updated_at}
+        asked = {**_asked(row.id, number, question), "asked_at": row.updated_at}
         connection.execute(insert(rounds).values({**asked, **decision}))
 
 
-def _asked(execution_id: str, number: int, gate: Mapping[str, Any]) -> dict[str, Any]:
-    draft = str(gate["output"])
+def _asked(execution_id: str, number: int, question: Mapping[str, Any]) -> dict[str, Any]:
+    draft = str(question["output"])
     return {
         "execution_id": execution_id,
         "number": number,
-        "task_id": gate["task_id"],
-        "question": gate.get("question"),
-        "outcomes": gate.get("outcomes"),
+        **{name: question[name] for name in ("task_id", "question", "outcomes", "output_sha256")},
         "draft": draft[:LONGEST_DRAFT],
         "draft_is_cut": len(draft) > LONGEST_DRAFT,
-        "output_sha256": gate.get("output_sha256"),
-        "ask": _short(gate["ask"]) if "ask" in gate else None,
+        "ask": _short(question["ask"]) if question["ask"] else None,
     }
 
 
@@ -59,10 +60,17 @@ def ask(connection: Connection, question_id: str, execution_id: str, *, now: flo
     connection.execute(insert(questions).values(id=question_id, execution_id=execution_id, asked_at=now))
 
 
-def close(connection: Connection, gate: Mapping[str, Any], *, by: str, now: float) -> None:
-    """Record the answer to a gate's question, if it has one; the gate of a crew's task does not."""
-    query = update(questions).where(questions.c.id == gate.get("question_id"))
+def close(connection: Connection, question_id: str | None, *, by: str, now: float) -> None:
+    """Record the answer to a Flow's question; others have no id."""
+    query = update(questions).where(questions.c.id == question_id)
     connection.execute(query.values(answered_at=now, answered_by=by))
+
+
+def approved(connection: Connection, execution_id: str) -> set[int]:
+    """Return the numbers of the rounds that were decided, and not by sending the draft back."""
+    decided = (rounds.c.execution_id == execution_id, rounds.c.decided_at.is_not(None))
+    query = select(rounds.c.number).where(*decided, rounds.c.is_approve.is_not(False))
+    return set(connection.execute(query).scalars())
 
 
 def find(connection: Connection, question_id: str) -> Row[Any] | None:

@@ -18,6 +18,8 @@ OLDEST = "0011"  # the last migration of the oldest release that may run alongsi
 WITH_RULES = "0012"  # the last migration of the oldest release with tool rules
 WITH_CHAINS = "0014"  # likewise for executions that continue others
 WITH_ASKS = "0015"  # likewise for questions in the middle of a task
+WITH_PREPARE = "0021"  # likewise for the rule `prepare`
+WITH_FLOW_ASKS = "0024"  # likewise for questions that a Flow's methods ask
 SQLITE_VERSION = 2  # release 0.1 refuses any version but its own, which is 1
 LOCK = 0x63726577  # PostgreSQL lock for the transaction that changes the schema
 

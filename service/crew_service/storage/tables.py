@@ -54,6 +54,7 @@ executions = Table(
     Column("limits", JSON(none_as_null=True)),  # max_seconds and max_tokens, if set by the kickoff
     Column("counted_at", Float),  # the time up to which work_seconds includes the work
     Column("inputs", JSON, nullable=False),
+    Column("files", JSON(none_as_null=True)),  # of the inputs: see `engine.files.InputFile`
     Column("restore_from", String(255)),  # the id of a state from which a Flow continues
     Column("continued_from", String(36)),  # the id of the failed execution that it continues
     Column("earlier_usage", JSON(none_as_null=True)),  # of all executions that it continues
@@ -66,9 +67,8 @@ executions = Table(
     Column("current_agent", JSON(none_as_null=True)),
     Column("last_task", JSON(none_as_null=True)),
     Column("last_step", JSON(none_as_null=True)),
-    # task_id, key, output, agent, state, rounds, is_approve; for a Flow also question, outcomes, outcome; for questions
-    # in the middle of a task also question, outcomes, ask, arguments, entry, failure, before
-    Column("gate", JSON(none_as_null=True)),
+    Column("gate", JSON(none_as_null=True)),  # the question to a person: see `engine.questions`
+    Column("answer_by", Float),  # if waiting: when the service answers the question itself; null: never
     Column("asked", JSON, nullable=False),  # every task_id that was ever part of a question
     Column("tasks", JSON(none_as_null=True)),  # of a completed execution, so that a poll reads one row
     Column("output", JSON(none_as_null=True)),
@@ -76,6 +76,9 @@ executions = Table(
     Column("usage", JSON(none_as_null=True)),  # totals
     Column("model_usage", JSON(none_as_null=True)),  # tokens by model, if models are known
     Column("open_tasks", JSON(none_as_null=True)),  # started_at and tokens by model of unfinished tasks
+    Column("booked", JSON(none_as_null=True)),  # the part of the usage, by model, that `usage_sums` contains
+    Column("booked_tokens", Integer, nullable=False, server_default="0"),  # `tokens` at that time
+    Column("held_until", Float),  # if queued: when the budget that holds it begins anew; see `engine.budgets`
     Column("error", JSON(none_as_null=True)),
     Column("failure", JSON(none_as_null=True)),  # data for an execution that continues it; null if none can
     Index("executions_by_turn", "state", "crew", "due_at"),
@@ -86,6 +89,19 @@ executions = Table(
         "due_at",
         sqlite_where=text("state = 'queued'"),
         postgresql_where=text("state = 'queued'"),
+    ),
+    Index(
+        "executions_by_hold",
+        "crew",
+        "held_until",
+        sqlite_where=text("held_until IS NOT NULL"),
+        postgresql_where=text("held_until IS NOT NULL"),
+    ),
+    Index(
+        "executions_by_deadline",
+        "answer_by",
+        sqlite_where=text("answer_by IS NOT NULL"),
+        postgresql_where=text("answer_by IS NOT NULL"),
     ),
     Index("executions_by_age", "created_at"),
     Index("executions_by_crew", "crew", "created_at"),
@@ -141,6 +157,7 @@ journal = Table(
     Column("ended_at", Float),
     Column("answer", LargeBinary),  # JSON
     Column("once", Boolean),  # whether its tool may run only once
+    Column("prepare", Boolean),  # whether it is made again, for its effect in the process, when its task begins again
     Column("decision", JSON(none_as_null=True)),  # a person's: outcome until it is carried out, text and arguments
     Column("digest", String(64)),  # of the task as declared at that time
 )
@@ -170,6 +187,38 @@ steps = Table(
     Column("result", JSON(none_as_null=True)),  # likewise
     Column("from_journal", Boolean, nullable=False),
     Column("is_cut", Boolean, nullable=False),
+)
+
+files = Table(
+    "files",  # from callers and from crews; triggers delete them with their execution, and their pieces with them
+    metadata,
+    Column("id", String(43), primary_key=True),  # cannot be guessed
+    Column("owner", String, nullable=False),
+    Column("execution_id", String(36)),  # null until an execution uses it
+    Column("size", BigInteger, nullable=False),  # reserved, until it is complete
+    Column("sha256", String(64)),  # null until it is complete
+    Column("content_type", String(64)),
+    Column("changed_at", Float, nullable=False),
+    Column("name", String),  # of a file that the crew has written; null for a caller's
+    Column("version", Integer),
+    Column("task_id", JSON),
+    Column("round", Integer),  # in which a person was shown it; null if nobody was
+    Column("is_draft", Boolean),
+    Index("files_by_execution", "execution_id", "size"),
+    Index(
+        "files_by_owner",
+        "owner",
+        sqlite_where=text("execution_id IS NULL"),
+        postgresql_where=text("execution_id IS NULL"),
+    ),
+)
+
+file_pieces = Table(
+    "file_pieces",  # of at most one MiB
+    metadata,
+    Column("file_id", String(43), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
 )
 
 rounds = Table(
@@ -272,6 +321,30 @@ counts = Table(
     Column("crew", String(64), nullable=False),
     Column("what", String(16), nullable=False),  # a state, or `given up`
     Column("number", Integer, nullable=False),
+)
+
+usage_sums = Table(
+    "usage_sums",  # of tokens, by the hour in which the database first saw them; several rows of one key add up
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("hour", Integer, nullable=False),  # hours since 1970, UTC
+    Column("crew", String(64), nullable=False),
+    Column("owner", String),  # null for the organization
+    Column("model", String, nullable=False),  # empty if unknown
+    Column("executions", Integer, nullable=False),  # whose first tokens these are
+    Column("total_tokens", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("unpriced", BigInteger, nullable=False),  # tokens whose price was unknown, and calls without token counts
+    Column("cost_usd", Float, nullable=False),  # of the other tokens
+    Index("usage_sums_by_hour", "hour", "crew", "owner"),
+)
+
+prices = Table(
+    "prices",  # of models, from an installed CrewAI, so that all machines price alike; the newest release's count
+    metadata,
+    Column("source", String(64), primary_key=True),  # CrewAI's version
+    Column("entries", JSON, nullable=False),
 )
 
 processes = Table(

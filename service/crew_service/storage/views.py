@@ -43,7 +43,7 @@ LISTED = [
     executions.c[name]
     for name in (
         *("id", "kickoff_id", "owner", "state", "created_at", "completed_tasks"),
-        *("dag_id", "work_seconds", "tokens", "usage", "model_usage"),
+        *("dag_id", "work_seconds", "tokens", "usage", "model_usage", "held_until"),
     )
 ]
 
@@ -176,7 +176,7 @@ HEAD = select(
         executions.c[name]
         for name in (
             *("id", "kickoff_id", "crew", "owner", "state", "segment", "writes"),
-            *("calm_writes", "calm_shown", "calm_at"),
+            *("calm_writes", "calm_shown", "calm_at", "held_until"),
         )
     )
 )
@@ -196,7 +196,7 @@ SMALL = select(
         for name in (
             *("id", "kickoff_id", "crew", "state", "created_at", "started_at", "ended_at", "updated_at"),
             *("work_seconds", "tokens", "usage", "model_usage", "open_tasks", "current_task", "current_agent"),
-            *("asked", "owner", "completed_tasks", "segment", "continued_from", "earlier_usage"),
+            *("asked", "owner", "completed_tasks", "segment", "continued_from", "earlier_usage", "held_until"),
         )
     )
 ).where(MINE)
@@ -311,17 +311,17 @@ def round_starts(connection: Connection, execution_id: str, newest: int, *, most
     return list(connection.execute(ROUND_STARTS, {"key": execution_id, "newest": newest, "most": most}))[::-1]
 
 
-GATE = select(executions.c.gate).where(MINE)
-GATE_START = select(_start(executions.c.gate, MOST)).where(MINE)
+QUESTION = select(executions.c.gate).where(MINE)
+QUESTION_START = select(_start(executions.c.gate, MOST)).where(MINE)
 
 
-def gate(connection: Connection, execution_id: str) -> dict[str, Any] | None:
-    """Return a waiting execution's gate; None if it cannot be read."""
-    stored = connection.execute(GATE, {"key": execution_id}).scalar_one_or_none()
-    return stored if integrity.is_gate(stored) else None
+def question(connection: Connection, execution_id: str) -> dict[str, Any] | None:
+    """Return a waiting execution's question; None if it cannot be read."""
+    stored = connection.execute(QUESTION, {"key": execution_id}).scalar_one_or_none()
+    return stored if integrity.is_question(stored) else None
 
 
-def gate_start(connection: Connection, execution_id: str, *, most: int) -> tuple[dict[str, Any], str | None]:
-    """Return the `fields` at the beginning of a waiting execution's gate."""
-    stored = connection.execute(GATE_START, {"key": execution_id, "most": most}).scalar_one_or_none()
+def question_start(connection: Connection, execution_id: str, *, most: int) -> tuple[dict[str, Any], str | None]:
+    """Return the `fields` at the beginning of a waiting execution's question."""
+    stored = connection.execute(QUESTION_START, {"key": execution_id, "most": most}).scalar_one_or_none()
     return fields(stored) if isinstance(stored, str) else ({}, None)

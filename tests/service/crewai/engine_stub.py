@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from crew_service.engine.crew import (
     Cancellation,
     Completed,
     Crew,
+    InputFile,
     Job,
     JournalEntry,
     PendingReview,
@@ -35,12 +38,13 @@ class EngineStub:
         self.gate: ReviewDecision | None = None
         self.rounds: tuple[Round, ...] = ()
         self.waiting: PendingReview | None = None
-        self.execution_id = "an-execution"
+        self.execution_id = str(uuid4())  # also the name of a folder that tests side by side would share
         self.restore_from: str | None = None
         self.owner: str | None = None
         self.journal: dict[int, JournalEntry] = {}
         self.steps = 0
         self.flow_state: str | None = None
+        self.files: dict[str, tuple[bytes, str, bool]] = {}  # content, type, and whether the inputs refer to it
 
     def segment(self) -> Completed | PendingReview:
         """Run one segment from what is stored."""
@@ -55,6 +59,11 @@ class EngineStub:
             steps=self.steps,
             recorded=lambda: list(self.journal.values()),
             flow_state=lambda: self.flow_state,
+            files=[
+                InputFile(name, name, len(data), sha256(data).hexdigest(), kind, inside)
+                for name, (data, kind, inside) in self.files.items()
+            ],
+            read_file=lambda file: iter([self.files[file.name][0]]),
         )
         outcome = self.crew.run(job, self._keep)
         self.waiting = outcome if isinstance(outcome, PendingReview) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 import dataclasses
 import enum
 import json
@@ -15,6 +16,7 @@ from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +44,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from crew_service.crewai import answers, codec
+from crew_service.crewai import codec
 
 pytestmark = pytest.mark.row("S45")
 
@@ -396,4 +398,75 @@ EARLIER = {
 
 @pytest.mark.parametrize("text", EARLIER)
 def test_an_answer_that_an_earlier_release_stored_is_read(text: str) -> None:
-    assert same(answers.decoded(text), EARLIER[text])
+    assert same(codec.answer(text), EARLIER[text])
+
+
+DUMPS = frozenset(
+    (
+        *("model_dump", "model_dump_json", "model_validate", "model_validate_json", "model_construct"),
+        *("dump_python", "dump_json", "validate_python", "validate_json", "TypeAdapter"),
+        *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "deepcopy"),
+        *("pickle", "copyreg", "marshal", "shelve", "dill", "cloudpickle"),
+    )
+)
+# What is not passed to another process, or belongs to a form that is not ours.
+ELSEWHERE = {
+    "answers.py": {"model_dump"},  # a request as text, which is compared with earlier ones and never read back
+    "flow_source.py": {"model_validate"},  # a kickoff's inputs
+    "internals/flow_methods.py": {"model_dump", "model_validate"},  # inputs, and states that CrewAI's @persist dumped
+    "internals/model_calls.py": {"model_dump"},  # a provider's token counts
+    "task_outputs.py": {"model_dump_json", "model_validate"},  # the output file, as CrewAI writes it; edited text
+    "tool_arguments.py": {"model_dump", "model_validate"},  # arguments, as their tool reads them
+}
+
+
+def test_only_the_codec_dumps_or_loads_a_value_of_a_crew() -> None:
+    package, found = Path(codec.__file__).parent, {}
+    for path in package.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
+        if names & DUMPS:
+            found[path.relative_to(package).as_posix()] = names & DUMPS
+    assert found.pop("codec.py") >= {"model_dump", "model_validate", "TypeAdapter", "__reduce__"}
+    assert found == ELSEWHERE
+
+
+class Branch(BaseModel):
+    name: str = ""
+    parent: Any = None
+    children: list[Any] = []
+
+    @cached_property
+    def path(self) -> list[str]:
+        return [self.name]
+
+    @cached_property
+    def client(self) -> Any:
+        return threading.Lock()
+
+
+@pytest.mark.row("S45")
+def test_s45_a_model_that_contains_itself_is_refused_and_ends_nothing() -> None:
+    tree = Branch(name="root")
+    tree.children = [Branch(name="leaf", parent=tree)]
+    with pytest.raises(codec.NotStorable, match="nested too deeply or contains itself"):
+        codec.encoded(tree)
+    mapping: dict[str, Any] = {}
+    mapping["own"] = mapping
+    with pytest.raises(codec.NotStorable, match="nested too deeply or contains itself"):
+        codec.encoded(mapping)
+
+
+@pytest.mark.row("S45")
+def test_s45_what_a_model_has_beside_its_fields_is_kept_or_computed_again() -> None:
+    leaf = Branch(name="leaf")
+    leaf.path.append("more")
+    assert leaf.client
+    same = codec.decoded(codec.encoded(leaf))
+    assert same.path == ["leaf", "more"]
+    assert "client" not in vars(same)
+    object.__setattr__(leaf, "lock", threading.Lock())
+    with pytest.raises(codec.NotStorable):
+        codec.encoded(leaf)

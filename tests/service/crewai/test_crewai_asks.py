@@ -292,11 +292,12 @@ def test_delegation_and_a_tool_that_the_crews_own_code_calls_run_only_what_was_s
     assert case.logged("tool") == ["ann 3"]
 
 
+@pytest.mark.parametrize("served", [("crew", "Method"), ("Alone", "Awaited")])
 def test_each_agent_of_a_project_can_ask_a_person(
-    asking: Callable[..., tuple[Client, Client]], server: OpenAI, tmp_path: Path
+    asking: Callable[..., tuple[Client, Client]], server: OpenAI, tmp_path: Path, served: tuple[str, str]
 ) -> None:
     questions = [("ask_person", {"question": "Which tone?"})] * 2
-    for client in asking(lambda body: called(body, questions), "ask_person = true"):
+    for client in asking(lambda body: called(body, questions), "ask_person = true", served):
         case = Mails(client, tmp_path, f"question-{client.url.rpartition('/')[2]}")
         for number, text in ((1, "Formal."), (2, "Short.")):
             status = asked(case, number)
@@ -304,6 +305,7 @@ def test_each_agent_of_a_project_can_ask_a_person(
             assert answer(case, status, "answer", text).ok
         assert case.ended()["status"] == "completed"
         assert all(text in told(case, server) for text in ("Formal.", "Short."))
+        assert case.models(server) == 3, "none is asked again after an answer"
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,15 @@ from crewai.tools.mcp_native_tool import MCPNativeTool
 from crewai.tools.mcp_tool_wrapper import MCPToolWrapper
 from pydantic import BaseModel
 
-from crew_service.crewai import answers, flow_values, internals, journal
+from crew_service.crewai import codec, flow_values, journal
 from crew_service.crewai.errors import Asked
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
+from crew_service.crewai.internals import crew_tasks, tool_calls
 from crew_service.crewai.usage import TokenMeter
-from crew_service.engine import asks
 from crew_service.engine.crew import Job, JournalEntry, Step, TaskDone
 from crew_service.engine.printed import Printed
+from crew_service.engine.questions import ToolApproval
 from crew_service.engine.tool_rules import ToolRule
 from scripts.stack.waiting import PATIENCE
 
@@ -57,7 +58,7 @@ TASK = journal.Scope("task")
 @pytest.fixture(autouse=True)
 def _nothing_is_recorded_afterwards() -> Iterator[None]:
     yield
-    internals._recorders.clear()
+    tool_calls.recorders.clear()
 
 
 def begun(entries: Sequence[JournalEntry] = (), scope: journal.Scope = TASK) -> tuple[Any, Told]:
@@ -156,7 +157,7 @@ FAILURES = {
 def test_a_replayed_failure_is_caught_by_its_class_or_by_the_nearest_that_is_known(
     error: Exception, caught: type[Exception]
 ) -> None:
-    again = answers.decoded(answers.failure(error)).error
+    again = codec.answer(codec.failure(error)).error
     assert isinstance(again, caught)
     assert (type(again).__name__, str(again)) == (type(error).__name__, str(error))
     for name in ("errno", "filename", "name", "code"):
@@ -164,10 +165,10 @@ def test_a_replayed_failure_is_caught_by_its_class_or_by_the_nearest_that_is_kno
 
 
 def test_a_failure_that_release_candidates_recorded_is_caught_as_a_builtin_exception() -> None:
-    again = answers.decoded('{"raised": ["KeyError", "\'x\'"]}').error
+    again = codec.answer('{"raised": ["KeyError", "\'x\'"]}').error
     assert isinstance(again, KeyError)
     assert str(again) == "'x'"
-    assert type(answers.decoded('{"raised": ["Unknown", "no"]}').error).__name__ == "Unknown"
+    assert type(codec.answer('{"raised": ["Unknown", "no"]}').error).__name__ == "Unknown"
 
 
 def test_a_rule_holds_for_a_method_that_replaced_the_classs_own() -> None:
@@ -505,14 +506,14 @@ def test_an_async_task_that_exits_passes_it_on() -> None:
             sys.exit("bad option")
 
     begun()
-    internals.let_interruptions_through()
+    crew_tasks.let_interruptions_through()
     agent = Agent(role="r", goal="g", backstory="b", llm=Leaving(model="m"))
     with pytest.raises(SystemExit):
         Task(description="d", expected_output="e", agent=agent).execute_async().result(timeout=PATIENCE)
 
 
 def test_keys_of_any_type_are_stored_as_text() -> None:
-    assert flow_values.jsonable({date(2026, 1, 1): {("a", 1): 2}}) == {"2026-01-01": {"('a', 1)": 2}}
+    assert codec.shown({date(2026, 1, 1): {("a", 1): 2}}) == {"2026-01-01": {"('a', 1)": 2}}
     assert "kept" in flow_values.stored({date(2026, 1, 1): 1}, {"builtins", "datetime"}, "work")
 
 
@@ -562,8 +563,8 @@ def test_an_approval_is_for_one_of_an_agents_tools_with_the_same_name(monkeypatc
         ("wire", "Wire from A."),
         ("wire_2", "Wire from B."),
     ]
-    shown = asks.gate_of(questions[1], 1, Printed(), None)["question"]
-    assert shown.endswith(" wants to call the tool wire_2 (Wire from B.). May it run?")
+    asked = ToolApproval.opened(questions[1], number=1, printed=Printed(), before=None, now=0.0)
+    assert (asked.question or "").endswith(" wants to call the tool wire_2 (Wire from B.). May it run?")
     approved.append(replace(second.value.question.entry, decision={"outcome": "approve", "text": ""}))
     begun(approved)
     assert wired("Do it in another order.", "wire_2", "wire") == "wired from B and wired from A"

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from crewai import Task
+from crewai import TaskOutput as CrewAIOutput
+from crewai.tasks.output_format import OutputFormat
 from engine_stub import CREWS, EngineStub
 from pydantic import BaseModel, Field
 
-from crew_service.crewai import answers, load, task_outputs
+from crew_service.crewai import codec, load, task_outputs
 from crew_service.engine.crew import Completed, CrewFailed, PendingReview, StepDone, TaskInfo, TaskOutput
+from crew_service.storage.json_values import tidy
 from crew_service.targets import BadTarget
 
 Player = Callable[..., EngineStub]
@@ -62,6 +66,19 @@ def test_a_stored_object_that_cannot_be_validated_again_is_rebuilt_from_its_fiel
     assert isinstance(found, Always)
     assert (found.full_name, found.age) == ("Ada", 36)
     assert found.model_dump() == {"full_name": "Ada", "age": 36}
+
+
+@pytest.mark.row("S45")
+@pytest.mark.parametrize("declares", [True, False], ids=["declared", "set by a guardrail"])
+@pytest.mark.parametrize(
+    "given", [{"x": 1}, {"on": date(2026, 1, 1)}, {"pair": (1, 2)}, {"by": {3: 4}}, {"x": float("nan")}], ids=repr
+)
+def test_s45_the_dict_of_an_output_is_the_same_in_every_process(given: dict[str, Any], declares: bool) -> None:
+    task = Task(description="d", expected_output="e", output_json=Always if declares else None)
+    as_declared = OutputFormat.JSON if declares else OutputFormat.RAW
+    output = CrewAIOutput(description="d", raw="r", agent="a", json_dict=given, output_format=as_declared)
+    kept = tidy(json.loads(json.dumps(task_outputs.stored("t", output, 1.0))))
+    assert repr(task_outputs.restored(task, kept).json_dict) == repr(given)
 
 
 def test_an_edited_object_is_checked_as_its_model_reads_it(play: Player) -> None:
@@ -154,6 +171,25 @@ def test_a_crew_with_memory_goes_on_remembering_after_a_gate(play: Player) -> No
 def test_an_output_that_a_callback_replaced_by_an_object_is_its_json(play: Player) -> None:
     done = play("with_a_replaced_output").segment()
     assert (done.output, done.output_json) == ('{"total": 3}', {"total": 3})
+
+
+@pytest.mark.row("S48")
+@pytest.mark.parametrize(
+    ("name", "output", "output_json"),
+    [
+        ("hook_gives_nothing", "draft v1", None),
+        ("hook_gives_nothing_after_something", '{"was": "draft v1"}', {"was": "draft v1"}),
+        ("hook_gives_something_after_nothing", "DRAFT V1", None),
+        ("hook_gives_a_model", '{"x": 3, "why": "there"}', {"x": 3, "why": "there"}),
+        ("hook_gives_a_model_with_a_field_raw", '{"raw": "r", "x": 3}', {"raw": "r", "x": 3}),
+        ("hook_gives_a_list", '["draft v1", {"x": 3, "why": "ünten"}]', None),
+        ("hook_gives_a_number", "3", None),
+        ("hook_gives_a_list_later", '["draft v1", 3]', None),
+    ],
+)
+def test_a_result_is_json_or_the_crews_own_answer(play: Player, name: str, output: str, output_json: Any) -> None:
+    done = play(name).segment()
+    assert (done.output, done.output_json) == (output, output_json)
 
 
 def test_steps_are_reported_and_the_users_callback_is_called_too(play: Player) -> None:
@@ -255,7 +291,7 @@ def test_a_stored_answer_calls_nothing_but_models_and_containers(
     stored: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises((TypeError, AttributeError)):
-        answers.decoded(json.dumps(stored))
+        codec.answer(json.dumps(stored))
     assert capsys.readouterr().out == ""
 
 
@@ -264,6 +300,52 @@ def test_what_a_hook_may_fill_is_not_required(play: Player) -> None:
     run = play("hooked")
     assert (run.crew.inputs, run.crew.required) == (["log", "today", "topic"], [])
     assert isinstance(run.segment(), Completed)
+
+
+@pytest.mark.row("S47")
+def test_hooks_at_every_point_are_called_and_what_they_may_fill_is_not_required(play: Player) -> None:
+    run = play("intercepted")
+    assert (run.crew.inputs, run.crew.required) == (["today", "topic"], [])
+    assert run.segment().output == "It is 7. Checked."
+    steps = ["pre_step", "pre_model_call", "post_model_call", "pre_tool_call", "post_tool_call", "pre_model_call"]
+    assert run.calls(of="heard") == ["input", *steps, "post_model_call", "post_step", "output", "execution_end"]
+
+
+@pytest.mark.row("S47")
+def test_what_a_class_adds_to_its_kickoff_or_state_is_not_required(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("""
+from crewai import Agent, BaseLLM, Crew, Flow, Task
+from crewai.flow.flow import start
+from pydantic import BaseModel
+
+class Echo(BaseLLM):
+    def call(self, messages, *args, **kwargs):
+        return "on tea" if "On tea" in str(messages) else "on what?"
+
+class Daily(Crew):
+    def kickoff(self, inputs=None, **more):
+        return super().kickoff({"topic": "tea", **(inputs or {})}, **more)
+
+class State(BaseModel):
+    topic: str
+
+class OnTea(Flow[State]):
+    def __init__(self, **given):
+        super().__init__(**{"initial_state": State(topic="tea"), **given})
+
+    @start()
+    def tell(self):
+        return f"on {self.state.topic}"
+
+def crew():
+    agent = Agent(role="Writer", goal="g", backstory="b", llm=Echo(model="echo"))
+    return Daily(agents=[agent], tasks=[Task(description="On {topic}", expected_output="text", agent=agent)])
+""")
+    for name in ("crew", "OnTea"):
+        stub = EngineStub(load(f"{tmp_path / 'own.py'}:{name}"), tmp_path / "log")
+        stub.inputs = {}
+        assert (stub.crew.inputs, stub.crew.required) == (["topic"], [])
+        assert stub.segment().output == "on tea"
 
 
 @pytest.mark.row("S60")

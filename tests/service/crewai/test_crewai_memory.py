@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import lancedb
 import pytest
 from crew_client import Client, eventually
 from databases import new_sqlite
@@ -20,6 +21,7 @@ from crew_service.scripted_crew import DEMO, ScriptedCrew
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.row("S50")
+DRAFTS = f"{CREWS / 'samples.py'}:watched_with_memory"
 TARGET = f"{CREWS / 'samples.py'}:remembering"
 SECRET = "Confidential, of"
 TOKENS = {"ann": "ann-token-0123456789", "bob": "bob-token-0123456789"}
@@ -157,3 +159,71 @@ def test_s50_the_service_forgets_only_if_it_is_told_to(tmp_path: Path) -> None:
             assert forgets.told.wait(PATIENCE)
         Client(service.url, service.token).kickoff()
     assert not keeps.told.is_set()
+
+
+@pytest.mark.row("S54")
+@pytest.mark.parametrize("fate", ["revised", "edited", "stopped", "approved"])
+def test_s54_only_an_approved_answer_is_remembered(tmp_path: Path, fate: str) -> None:
+    crew = load(DRAFTS)
+    first = EngineStub(crew, tmp_path / "first")
+    first.segment()
+    assert first.calls(of="ended") == []
+    if fate == "revised":
+        first.revise("shorter")
+    if fate == "edited":
+        first.approve("Edited by hand.")
+    elif fate != "stopped":
+        first.approve()
+    approved = {"revised": "draft v2 (shorter)", "edited": "Edited by hand."}.get(fate, "draft v1")
+    assert first.calls(of="ended") == ([] if fate == "stopped" else [approved, "final v1"])
+    later = EngineStub(crew, tmp_path / "later")
+    later.segment()
+    later.approve("Something else.")
+    told = str([entry["turns"] for run in (first, later) for entry in run.entries() if entry.get("call") == "final"])
+    assert ("Result: draft v1" in told) == (fate == "approved")
+    assert f"Result: {'Something else.' if fate == 'stopped' else approved}" in told
+
+
+DELEGATES = """
+from crewai import Agent, BaseLLM, Crew, Task
+from crewai.memory.unified_memory import Memory
+
+class Model(BaseLLM):
+    def call(self, messages, *args, from_agent=None, **kwargs):
+        said = str(messages)
+        if getattr(from_agent, "role", "") == "Clerk":
+            return "Thought: I know\\nFinal Answer: a draft by the clerk"
+        if getattr(from_agent, "role", "") != "Boss":
+            return "no memories in JSON"
+        if "a draft by the clerk" in said:
+            return "Thought: I know\\nFinal Answer: a draft by the boss"
+        given = '{"task": "Write", "context": "none", "coworker": "Clerk"}'
+        return f"Thought: I delegate\\nAction: delegate_work_to_coworker\\nAction Input: {given}"
+
+def crew():
+    texts = {"goal": "g", "backstory": "b", "llm": Model(model="m")}
+    boss, clerk = Agent(role="Boss", allow_delegation=True, **texts), Agent(role="Clerk", **texts)
+    memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=texts["llm"])
+    draft = Task(name="draft", description="Draft", expected_output="text", agent=boss, human_input=True)
+    return Crew(agents=[boss, clerk], tasks=[draft], memory=memory)
+"""
+
+
+@pytest.mark.row("S54")
+def test_s54_what_a_coworker_wrote_for_a_draft_is_not_remembered(tmp_path: Path, storage: Path) -> None:
+    (tmp_path / "team.py").write_text(DELEGATES)
+    run = EngineStub(load(f"{tmp_path / 'team.py'}:crew"), tmp_path / "log")
+    waiting = run.segment()
+    assert waiting.output == "a draft by the boss"
+    assert remembered(storage) == ""
+    run.approve()
+    assert "a draft by the boss" in remembered(storage)
+    assert "a draft by the clerk" not in remembered(storage)
+
+
+def remembered(storage: Path) -> str:
+    """Return all that is stored as memory."""
+    if not (storage / "memory").exists():
+        return ""
+    database = lancedb.connect(storage / "memory")
+    return str([database.open_table(name).to_arrow().to_pylist() for name in database.table_names()] or "")

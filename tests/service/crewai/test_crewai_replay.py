@@ -14,9 +14,9 @@ import pytest
 from engine_stub import CREWS, EngineStub
 
 from crew_service.crewai import load
-from crew_service.engine import asks
 from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, PendingQuestion
 from crew_service.engine.printed import Printed
+from crew_service.engine.questions import OF_CALLS
 from crew_service.engine.tool_rules import ONCE, JournalOptions, ToolRule
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def run(crew: EngineStub) -> tuple[str, int]:
         if isinstance(outcome, Completed):
             return outcome.output, kills
         if isinstance(outcome, PendingQuestion):  # in the live dialect nobody is asked
-            raise CrewFailed(asks.failure_of(outcome, Printed()))
+            raise CrewFailed(OF_CALLS[outcome.kind].unasked(outcome, Printed()))
         goes_on = answers.pop(0)
 
 

@@ -13,6 +13,8 @@ from engine_stub import CREWS, EngineStub
 
 from crew_service.crewai import load
 from crew_service.engine.crew import Completed, CrewFailed
+from crew_service.engine.file_inputs import REFUSED, FileInputs
+from crew_service.engine.files import id_in
 
 pytest.importorskip("crewai_files")  # a development dependency, which some of the tested environments lack
 
@@ -29,7 +31,17 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def problem() -> Callable[[dict[str, Any]], str | None]:
-    return load(f"{CREWS / 'of_files.py'}:FileFlow").file_inputs.problem
+    return refused(load(f"{CREWS / 'of_files.py'}:FileFlow").file_inputs)
+
+
+def refused(places: FileInputs) -> Callable[[dict[str, Any]], str | None]:
+    """Return what names the first file in some inputs that is not an uploaded one."""
+
+    def problem(inputs: dict[str, Any]) -> str | None:
+        given = [each.name for each in places.given(inputs) if not id_in(each.address or "")]
+        return REFUSED.format(name=given[0]) if given else None
+
+    return problem
 
 
 FILE = {"source": "/etc/hostname"}

@@ -52,6 +52,14 @@ def test_the_inputs_are_the_names_that_a_kickoff_can_use(play: Player) -> None:
     assert output(run.answer("yes")) == "tea and coffee 5"
 
 
+@pytest.mark.parametrize("inputs", [{}, {"topic": "tea"}])
+def test_a_default_that_its_own_type_would_refuse_is_kept(play: Player, inputs: Any) -> None:
+    run = play("OutlineFlow", "kept.py")
+    run.inputs = inputs
+    assert run.segment().output == f"None on {inputs.get('topic', 'nothing')}"
+    assert output(run.answer("yes")) == f"None, None, {inputs.get('topic', '')}"
+
+
 NOT_KEPT = ("a client", "a class of a function", "a function")
 
 

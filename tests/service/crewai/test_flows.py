@@ -44,6 +44,13 @@ def test_a_gate_with_outcomes_a_loop_and_a_gate_for_text_end_with_the_right_outp
     assert run.calls() == ["begin", "draft", "draft", "place", "send"]
 
 
+def test_what_only_the_earlier_process_knew_is_named_as_the_cause(play: Player) -> None:
+    run = flow(play, "ForgetfulFlow")
+    assert isinstance(run.segment(), PendingReview)
+    with pytest.raises(CrewFailed, match=r"no attribute 'cart'\. The execution continued in a new process"):
+        run.answer("yes")
+
+
 def test_gates_side_by_side_are_asked_one_after_the_other_and_hold_up_nothing_else(play: Player) -> None:
     run = flow(play, "ReviewFlow")
     first = run.segment()
@@ -158,6 +165,21 @@ def test_a_review_in_a_method_that_begins_with_0_2_0_ends_with_this_release_and_
     run.journal.clear()
     assert waits(run.choose("approve"))[0] == "place"
     assert run.calls() == ["begin", "research", "writing"]
+
+
+@pytest.mark.row("S54")
+def test_the_asynchronous_callback_of_an_awaited_crew_gets_the_approved_answer_that_is_remembered(play: Player) -> None:
+    run = play("AwaitedFlow", "flows.py")
+    run.segment()
+    assert run.calls() == ["letter"]
+    run.choose("revise", "warmer")
+    outcome = run.choose("approve")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "letter v2 (warmer)"
+    assert [call for call in run.calls() if call not in ("letter", "nobody")] == [
+        "sent letter v2 (warmer)",
+        "letter v2 (warmer)",
+    ]
 
 
 def test_tasks_side_by_side_with_the_same_texts_keep_their_own_answers(play: Player) -> None:

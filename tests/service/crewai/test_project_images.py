@@ -112,7 +112,7 @@ class Image:
         try:
             eventually(lambda: "startup complete" in log.read_text() or container.poll(), "the start")
             assert container.poll() is None, log.read_text()
-            yield Client(log.read_text().split(" at ", 1)[1].split(";", 1)[0], TOKEN)
+            yield Client(log.read_text().split(" dialect) at ", 1)[1].split(";", 1)[0], TOKEN)
         finally:
             container.terminate()
             container.wait(PATIENCE)

@@ -66,8 +66,15 @@ def test_a_scenario_and_a_crew_are_distinguished_by_their_content(tmp_path: Path
     ("settings", "files", "reason"),
     [
         ('[tool.crewai]\ntype = "flow"\n', {}, "type 'flow', and no module main.py"),
-        ('[tool.crewai]\ntype = "tool"\n', {}, "type 'tool'; it must be crew or flow"),
-        ('[tool.crewai]\ntype = "agent"\n', {"agent_dot_jsonc": "{}"}, "a single agent; give it a task in a crew"),
+        ('[tool.crewai]\ntype = "tool"\n', {}, "type 'tool'; it must be crew, flow or agent"),
+        ('[tool.crewai]\ntype = "agent"\n', {"agent_dot_jsonc": "{}"}, "missing required field 'role'"),
+        ('[tool.crewai]\ntype = "agent"\n', {}, "type 'agent', and no agent.jsonc, file in the folder agents"),
+        (
+            '[tool.crewai]\ntype = "agent"\ndefinition = "agent.yaml"\n',
+            {"agent_dot_yaml": "role: Clerk"},
+            "agent.yaml describes an agent, which CrewAI 1.",
+        ),
+        ('[tool.crewai]\ntype = "crew"\n', {"crew_dot_jsonc": '{"agents": ["a"'}, "crew.jsonc is not valid JSON: "),
         (
             '[tool.crewai]\ntype = "crew"\ndefinition = "gone.jsonc"\n',
             {},

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import requests
 from faults.proxy import KICKOFF, POLL, Fault, FaultProxy, Forward, call_of
 from faults.wire import Reply
+from stand_in_crew import StandInCrew
 
 from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted, TokensUsed
-from crew_service.engine.file_inputs import FileInputs
 from crew_service.local import running_service
 from scripts.stack import AirflowStack, DagRun, wait_until
 from scripts.stack.waiting import PATIENCE
@@ -26,15 +26,11 @@ AT_ONCE = 160
 TOKENS = 1250
 
 
-class HeldCrew:
+class HeldCrew(StandInCrew):
     """Executions run until their topic is let go."""
 
-    isolation: Literal["inline", "process"] = "inline"
-    kind: Literal["crew", "flow"] = "crew"
-    inputs = ["topic"]  # noqa: RUF012 - the protocol of a crew
-    required = ["topic"]  # noqa: RUF012
-    tasks = [TaskInfo("write", "Writer")]  # noqa: RUF012
-    file_inputs = FileInputs({})
+    required = ("topic",)
+    tasks = (TaskInfo("write", "Writer"),)
 
     def __init__(self) -> None:
         self._let_go: set[str] = set()

@@ -127,6 +127,22 @@ def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwis
     assert cleared.run.xcom("crew")["execution_id"] == cleared.executions()[1]
 
 
+@pytest.mark.row("A5", "A38")
+def test_a5_a_task_that_is_killed_while_it_talks_to_its_supervisor_stops_its_execution(begin: Begin) -> None:
+    failed, cleared = begin("talking", "talking, failed by hand"), begin("talking", "talking, cleared")
+    waits(failed, cleared)
+    failed.run.mark_task("crew", "failed")
+    cleared.run.clear("crew")
+    for each in (failed, cleared):
+        assert each.stopped(each.executions()[0])
+        assert each.says(f"Execution {each.executions()[0]} was stopped")
+    wait_until(lambda: len(cleared.executions()) == 2, "a new execution")
+    cleared.deployment.crew.let_go(cleared.topic)
+    cleared.run.wait_for("success")
+    assert cleared.run.xcom("crew")["execution_id"] == cleared.executions()[1]
+    assert len(failed.executions()) == 1
+
+
 @pytest.mark.row("A5")
 def test_a5_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
     each = begin("in_worker", "worker terminated")

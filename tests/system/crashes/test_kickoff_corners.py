@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from faults.proxy import FaultProxy
+from faults.proxy import KICKOFF, REFUSED_POSTS, FaultProxy
 from held import Deployment, HeldAnswer, holding, kill_worker, wait_for_looks, wait_until_deferred
 
 from scripts.stack import AirflowStack, wait_until
@@ -116,3 +116,20 @@ def test_a_try_that_is_rescheduled_waits_for_its_first_execution(
         deployment.crew.let_go(topic)
         run.wait_for("success")
     assert len(deployment.executions(topic)) == 1
+
+
+@pytest.mark.row("A51")
+@pytest.mark.since_airflow("3.3")
+def test_a_rule_that_names_our_error_decides_about_the_retry(
+    airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    topic, deployment = "refused for good", deployments["spec"]
+    refusals = [each for each in REFUSED_POSTS if each.call == KICKOFF]
+    with (
+        FaultProxy(deployment.url, seed=0, rate=1.0, faults=refusals) as proxy,
+        deployment.behind(proxy, airflow) as crew,
+    ):
+        run = airflow.api.trigger("refused_for_good", {"crew": crew, "topic": topic})
+        run.wait_for("failed")
+    assert run.task("crew")["try_number"] == 1, "else the task's own retries decided"
+    assert not deployment.executions(topic)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, Param, task
+from airflow.providers.common.compat.sdk import DAG, Param, Variable, task
 
+from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
@@ -84,3 +86,31 @@ with dag("many_waits", max_active_tasks=64):
     CrewKickoffOperator.partial(
         task_id="crew", crew_conn_id=CREW["crew_conn_id"], poll_interval=4, wait_for_completion=True, deferrable=True
     ).expand_kwargs(rows())
+
+
+class TalkingCrew(CrewHook):
+    """Talks to its supervisor nearly all the time, so that a kill comes in the middle of a request."""
+
+    _crew_conn_id = ""
+
+    @property
+    def crew_conn_id(self) -> str:  # type: ignore[override]
+        """Each poll names the connection."""
+        ends = time.monotonic() + 0.5
+        while time.monotonic() < ends:
+            Variable.get("nothing", None)
+        return self._crew_conn_id
+
+    @crew_conn_id.setter
+    def crew_conn_id(self, given: str) -> None:
+        self._crew_conn_id = given
+
+
+class TalkingKickoff(CrewKickoffOperator):
+    """A kickoff whose polls talk to the supervisor."""
+
+    hook_class = TalkingCrew
+
+
+with dag("talking", default_args=RETRIES):
+    TalkingKickoff(task_id="crew", inputs=TOPIC, wait_for_completion=True, **{**CREW, "poll_interval": 0.05})

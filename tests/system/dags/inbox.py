@@ -48,3 +48,7 @@ with DAG("inbox_flow", **COMMON):
     )
     review = CrewReviewOperator(task_id="review", pending=wait.output, crew_conn_id=FLOW)
     CrewResumeOperator(task_id="resume", review=review.output, crew_conn_id=FLOW)
+
+with DAG("inbox_lost_answer", **COMMON):
+    lost = {**LIVE, "crew_conn_id": "crew_inbox_lossy"}
+    crew_with_review(group_id="crew", max_rounds=2, poll_interval=2, **lost)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, task
+from airflow.providers.common.compat.sdk import DAG, Param, task
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -109,3 +111,18 @@ with DAG("review_not_needed", **COMMON):
         return record["output"]
 
     data(result.output)
+
+# What a test edits while the form is open.
+EDITED = Path(os.environ.get("AIRFLOW_HOME", "."), "terms_of_the_edited_review")
+FIELDS: dict[str, Any] = {
+    "score": Param(3, type="integer", minimum=1, maximum=5),
+    "verdict": Param("good", type="string"),
+}
+with DAG("review_terms_edited", **COMMON):
+    terms = json.loads(EDITED.read_text()) if EDITED.exists() else {"field": "score", "user": "admin"}
+    CrewReviewOperator(
+        task_id="review",
+        pending=PENDING,
+        params={terms["field"]: FIELDS[terms["field"]]},
+        assigned_users=[terms["user"]],
+    )

@@ -60,6 +60,11 @@ with DAG("review_last_round", **COMMON):
         group_id="crew", inputs={"topic": "tea"}, max_rounds=1, crew_conn_id="crew_scribe", poll_interval=1
     )
 
+with DAG("review_interview", **COMMON):
+    crew_with_review(
+        group_id="crew", inputs={"topic": "tea"}, max_rounds=3, crew_conn_id="crew_interview", poll_interval=1
+    )
+
 for dag_id, rounds in (("review_mapped", 2), ("review_mapped_once", 1)):
     with DAG(dag_id, params={"topics": Param(["tea", "coffee"], type="array")}, **COMMON):
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -200,3 +202,36 @@ def test_a18_with_a_crew_that_does_not_ask_the_data_task_gets_its_output(runs: d
     run.wait_for("success")
     assert set(run.states().values()) == {"success"}
     assert run.xcom("data") == "Draft 1 on tea"
+
+
+@pytest.mark.row("A44", "A45")
+def test_an_open_form_decides_by_the_fields_and_people_that_it_showed(stack: AirflowStack) -> None:
+    edited = stack.home / "terms_of_the_edited_review"
+    run = stack.api.trigger("review_terms_edited")
+    first = review_in(run, "review")
+    assert (set(first["params"]), _people(first)) == ({"score", "human_feedback"}, ["admin"])
+    stack.wait_until_put_away(run, "review")
+    edited.write_text(json.dumps({"field": "verdict", "user": "rita"}))
+    try:
+        run.answer(first, "revise", score=5, human_feedback="")
+        said = "it requests a revision without saying what to change"
+
+        def asked_again() -> dict[str, Any] | None:
+            forms = [each for each in run.reviews() if each["task_instance"]["task_id"] == "review"]
+            return next((each for each in forms if said in each["body"] or not version.has_form_per_attempt()), None)
+
+        again = wait_until(asked_again, "the next form")
+        assert (set(again["params"]), _people(again)) == ({"score", "human_feedback"}, ["admin"])
+        assert again["params"]["score"]["schema"]["maximum"] == 5
+        stack.wait_until_put_away(run, "review")
+        run.answer(again, "revise", score=4, human_feedback="Shorter.")
+        run.wait_for("success")
+    finally:
+        edited.unlink()
+    review = run.xcom("review")
+    assert (review["human_feedback"], review["params_input"]) == ("Shorter.", {"score": 4})
+    assert review["reviewer"]["id"] == stack.api.user
+
+
+def _people(form: dict[str, Any]) -> list[str]:
+    return [each["id"] for each in form["assigned_users"]]

@@ -200,7 +200,7 @@ def test_a9_of_two_people_the_first_who_may_answer_counts(
     assert (review["is_approve"], review["reviewer"]["id"]) == (False, "rita")
 
 
-@pytest.mark.row("A9")
+@pytest.mark.row("A9", "A47")
 def test_a9_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_whole(stack: AirflowStack) -> None:
     draft = "# {{ 7*7 }}\n\n<script>alert(1)</script> {% raw %}"
     run = stack.api.trigger("review_one", {"draft": draft})
@@ -211,6 +211,13 @@ def test_a9_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_w
 
     wait_until(lambda: run.reviews() and "Asking again" in run.log("review"), "the same question again")
     stack.wait_until_put_away(run, "review", 2)
+    kept = [each for each in stack.api.json("GET", "variables?limit=1000")["variables"] if run.run_id in each["value"]]
+    assert kept
+    assert "alert(1)" not in json.dumps(kept)
+    keys = stack.api.json("GET", "variables?variable_key_pattern=crew_secret_&limit=1000")["variables"]
+    assert keys
+    assert {each["value"] for each in keys} == {"***"}
+
     feedback = "<b>{{ 7*7 }}</b>\n" * 6_000
     decide(run, asked, "revise", feedback)
     run.wait_for("success")

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
+from stand_in_crew import StandInCrew
 
 from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted
-from crew_service.engine.file_inputs import FileInputs
 from crew_service.local import LocalService, running_service
 from scripts.stack import AirflowStack, DagRun, free_port, wait_until
 from tests.system.reviews.browser import signed_in
@@ -65,20 +65,16 @@ def open_tab(page: Page, airflow: AirflowStack, run: DagRun, task_id: str) -> Fr
     return tab
 
 
-class ThreeTasks:
+class ThreeTasks(StandInCrew):
     """A crew whose tasks end when the test says so."""
 
-    isolation: Literal["inline", "process"] = "inline"
-    kind: Literal["crew", "flow"] = "crew"
-    inputs = ["topic"]  # noqa: RUF012 - the protocol of a crew
-    required = ["topic"]  # noqa: RUF012
-    file_inputs = FileInputs({})
+    required = ("topic",)
     outputs = {  # noqa: RUF012
         "research": ("Researcher", "Notes on tea."),
         "write": ("Writer", "A text on tea."),
         "publish": ("Editor", "Published: tea."),
     }
-    tasks = [TaskInfo(name, agent) for name, (agent, _) in outputs.items()]  # noqa: RUF012
+    tasks = tuple(TaskInfo(name, agent) for name, (agent, _) in outputs.items())
 
     def __init__(self) -> None:
         self.may_end = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any, ClassVar, TypeVar
@@ -11,11 +10,15 @@ from fastapi import HTTPException
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.engine import Row
 
+from crew_service.engine import agent_messages
 from crew_service.engine.crew import STATE_ID, STATE_ID_REFUSED, Crew
-from crew_service.engine.executions import Decision, Refused, Start
+from crew_service.engine.decisions import Decision, Refused
+from crew_service.engine.executions import Start
 from crew_service.engine.limits import Limits
 from crew_service.engine.usage import Usage
-from crew_service.http.dialects.request_models import EditedOutputBody, KickoffBody, Record, WebhookUrls
+from crew_service.http.dialects.kickoff_files import INPUT_FILES, TWIN, KickoffFiles
+from crew_service.http.dialects.request_models import EditedOutputBody, KickoffBody, Record, WebhookUrls, camel, snake
+from crew_service.settings import FileLimits
 from crew_service.storage.states import State
 
 ONCE = {422: "The Idempotency-Key was already used with a different body."}
@@ -43,27 +46,40 @@ class Dialect(ABC):
     status_problems: ClassVar[dict[int, str]]
     resume_problems: ClassVar[dict[int, str]]
 
-    def start(self, body: dict[str, Any], crew: Crew, limits: Limits) -> Start:
+    def start(
+        self, body: dict[str, Any], crew: Crew, limits: Limits, given: KickoffFiles, file_limits: FileLimits
+    ) -> Start:
+        """Return the checked request.
+
+        :raises Refused: if it names an unknown file
+        """
+        if body.get(INPUT_FILES) and body.get(TWIN) and body[INPUT_FILES] != body[TWIN]:
+            raise HTTPException(self.bad_request, f"{INPUT_FILES} and {TWIN} differ.")
         asked = self.read(KickoffBody, body, asdict(limits))
-        missing = sorted(name for name in crew.required if name not in asked.inputs)
+        takes = crew.file_inputs.names
+        missing = sorted(
+            name for name in crew.required if name not in asked.inputs and not (name in given.named and name in takes)
+        )
         if missing:
             raise HTTPException(422, f"Missing inputs: {', '.join(missing)}")
         if crew.kind == "flow" and STATE_ID in asked.inputs:
             raise HTTPException(self.bad_request, STATE_ID_REFUSED)
-        if problem := crew.file_inputs.problem(asked.inputs):
+        if crew.kind == "agent" and (problem := agent_messages.problem(asked.inputs)):
             raise HTTPException(self.bad_request, problem)
         if asked.continueFrom and asked.restoreFromStateId:
             raise HTTPException(400, "continueFrom and restoreFromStateId cannot be combined.")
         if asked.restoreFromStateId and crew.kind != "flow":
             raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, but this is a crew.")
+        inputs, files = given.checked(asked.inputs, crew, file_limits, self.bad_request)
         own = asked.limits.model_dump(exclude_none=True) if asked.limits else {}
         return Start(
-            asked.inputs,
+            inputs,
             asked.meta,
             asked.addresses(),
             limits=own,
             restore_from=asked.restoreFromStateId,
             continue_from=asked.continueFrom,
+            files=files,
         )
 
     def read(self, model: type[Body], body: dict[str, Any], context: dict[str, Any] | None = None) -> Body:
@@ -105,7 +121,7 @@ def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
     folded = {name: value for name, value in given.items() if name in known}
     known -= model.one_spelling
     for name, value in given.items():
-        twin = next((other for other in (_camel(name), _snake(name)) if other in known), None)
+        twin = next((other for other in (camel(name), snake(name)) if other in known), None)
         if twin:
             folded.setdefault(twin, value)
     edited = folded.get("edited_output")
@@ -122,15 +138,6 @@ def problems(error: ValidationError) -> list[dict[str, Any]]:
     """Return the position and problem of each invalid field."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [{"loc": list(e["loc"]), "msg": e["msg"][:LONGEST_REASON], "type": e["type"]} for e in found]
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
 def task_now(row: Row[Any], crew: Crew) -> str:

@@ -9,10 +9,12 @@ from fastapi import HTTPException
 from pydantic import ValidationError
 from sqlalchemy.engine import Row
 
+from crew_service.budgets import iso
 from crew_service.engine.approval import reads_like_approval
 from crew_service.engine.continuing import CannotContinue
 from crew_service.engine.crew import Crew
 from crew_service.engine.decisions import AlreadyOver, BadAnswer, Decision, NotWaiting, UnknownExecution, UnknownTask
+from crew_service.engine.files import UnknownFile
 from crew_service.engine.usage import Usage
 from crew_service.http.dialects import live_models, response_models
 from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
@@ -49,12 +51,13 @@ class LiveDialect(Dialect):
         UnknownTask: (404, "Task not found"),
         NotWaiting: (400, "The execution is not waiting for feedback with this task id"),
         CannotContinue: (422, "{reason}"),
+        UnknownFile: (404, "{reason}"),
         AlreadyOver: (400, "Cannot stop execution. Current state: {state}"),
         BadAnswer: (422, "{reason}"),
     }
     columns = (
         *("created_at", "updated_at", "ended_at", "meta", "completed_tasks", "current_task", "current_agent"),
-        *("last_task", "last_step", "output", "output_json", "error", *USED),
+        *("last_task", "last_step", "output", "output_json", "error", "held_until", *USED),
     )
     status_answer = live_models.LiveStatus
     resume_answer = response_models.KickedOff
@@ -112,6 +115,8 @@ class LiveDialect(Dialect):
                 return _record(
                     "PAUSED", flow_id=row.id, progress=_progress(row, crew), last_executed_task=_last_task(row)
                 )
+            case State.QUEUED if row.held_until:
+                return _record(WORDS[row.state], status=f"Held by a budget until {iso(row.held_until)}")
             case _:
                 return _record(WORDS[row.state])
 

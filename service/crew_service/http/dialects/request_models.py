@@ -18,6 +18,16 @@ NO_ADDRESS = "must be an http or https URL, in ASCII"
 HEADER_TEXT = r"^[!-~]([ -~]*[!-~])?$"
 
 
+def camel(name: str) -> str:
+    """Return the other spelling of a field."""
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+
+
 def _like(pattern: str, reason: str) -> AfterValidator:
     """Return a check of the pattern, which is also in the schema; its error gives the reason, not the pattern."""
 
@@ -54,6 +64,7 @@ BearerToken = Annotated[
     Field(strict=True, max_length=4096, json_schema_extra={"pattern": HEADER_TEXT}),
     _like(HEADER_TEXT, "must be printable ASCII, because it is sent in a header"),
 ]
+FileName = Annotated[Name, Field(min_length=1, max_length=255)]
 StateId = Annotated[Name, Field(min_length=1, max_length=255)]
 UserName = Annotated[
     str,
@@ -173,9 +184,15 @@ class KickoffLimits(Record):
 
 
 class KickoffBody(WebhookUrls):
-    """A crew's inputs, and the addresses to notify."""
+    """A crew's inputs and files, and the addresses to notify.
+
+    It may also be sent as a form: objects as JSON, and each file as a part named like its input, with a file name.
+    """
 
     inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the inputs that `GET /inputs` lists.")
+    input_files: dict[FileName, Text] | None = Field(
+        None, description="Files by input: addresses that `POST /files` returned. Each serves one execution."
+    )
     meta: dict[str, Any] | None = Field(None, description="Any object; included in every webhook.")
     restoreFromStateId: StateId | None = Field(
         None,

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+FILE_ID = "qTfYd6Yk3Zb0mWx1uJ7pN4sR8vC2hL5eG9aK0iO3wXs"
 ID = "7f0f3c1e-2b6b-4a57-9d8e-3a1f0f5f6f11"
 
 
@@ -18,6 +19,37 @@ class Problem(BaseModel):
 
     model_config = shown({"detail": "Missing inputs: topic"})
     detail: str
+
+
+class BudgetBody(BaseModel):
+    """The budget that is used up."""
+
+    who: str = Field(description="`*` for this service, `crew:NAME`, `organization`, or a user.")
+    window: Literal["hour", "day", "month"]
+    until: str = Field(description="When it begins anew (ISO 8601, in UTC).")
+    used: float | None = Field(None, description="Absent if the budget is somebody else's, like the next two.")
+    amount: float | None = None
+    unit: Literal["USD", "tokens"] | None = None
+
+
+class OverBudgetProblem(Problem):
+    """A budget is used up, so nothing was started; or, without `budget`, too many requests."""
+
+    model_config = shown(
+        {
+            "detail": "The day's budget of alice is used up until 2026-11-29T00:00:00Z (20.13 USD of 20.00 USD). "
+            "Nothing was started.",
+            "budget": {
+                "who": "alice",
+                "window": "day",
+                "until": "2026-11-29T00:00:00Z",
+                "used": 20.13,
+                "amount": 20.0,
+                "unit": "USD",
+            },
+        }
+    )
+    budget: BudgetBody | None = None
 
 
 class FieldProblem(BaseModel):
@@ -41,6 +73,28 @@ class Inputs(BaseModel):
     inputs: list[str] = Field(description="Names of the inputs that a kickoff may send.")
     required: list[str] = Field(description="Names of the required inputs; often none for a Flow.")
     continues: bool = Field(description="Whether a kickoff may continue an execution that ended with an error.")
+    files: list[str] | None = Field(
+        None, description="Names of the inputs that take files; if empty, any may. Absent if the crew takes none."
+    )
+
+
+class UploadedFile(BaseModel):
+    model_config = shown(
+        {
+            "url": f"https://crew.example.com/files/{FILE_ID}",
+            "field_name": "report",
+            "id": FILE_ID,
+            "size": 81920,
+            "sha256": "0" * 64,
+            "content_type": "application/pdf",
+        }
+    )
+    url: str = Field(description="For `input_files` of a kickoff. It cannot be fetched.")
+    field_name: str | None = Field(description="As it was sent.")
+    id: str
+    size: int = Field(description="Bytes.")
+    sha256: str
+    content_type: str = Field(description="From the file's content.")
 
 
 class KickedOff(BaseModel):
@@ -96,6 +150,10 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
+class Ready(Health):
+    off: list[str] = Field(default_factory=list, description="What this release of CrewAI turns off, and why.")
+
+
 class ProgressModel(BaseModel):
     completed_tasks: int
     total_tasks: int
@@ -126,13 +184,16 @@ class Running(BaseModel):
     status: Literal["running"]
     current_task: str
     progress: ProgressModel
+    held_until: str | None = Field(
+        None, description="If a budget is used up: when the execution may begin (ISO 8601, in UTC). Absent otherwise."
+    )
 
 
 class Ask(BaseModel):
     """A question for a person in the middle of a task. Only `approve` and `run_again` run the tool."""
 
     kind: Literal["tool", "question", "unknown_outcome"]
-    agent: str
+    agent: str | None = Field(description="null if a Flow's method asks.")
     tool: str | None = Field(description="null for an agent's question.")
     arguments: dict[str, Any] | None = Field(description="Secrets are shown as `***`. null for an agent's question.")
     number: int = Field(description="Number of the question or draft in the execution, counting from 1.")
@@ -140,6 +201,12 @@ class Ask(BaseModel):
         0,
         description="Finished calls of the task to tools without a rule. The crew continues in a new process, where "
         "what they kept in memory is lost. Not part of the hashed text.",
+    )
+    deadline: str | None = Field(
+        None, description="If a Flow's method asks: when the service answers with nobody's answer; null for never."
+    )
+    metadata: dict[str, Any] | None = Field(
+        None, description="If a Flow's method asks: what it says about the question."
     )
     cut: bool = Field(False, description="In details: whether long arguments are omitted; see the round's `draft`.")
 
@@ -280,12 +347,104 @@ A_STEP = {
 }
 
 
+class UsageRow(BaseModel):
+    """Sums; `day`, `crew`, `owner` and `model` are present as requested."""
+
+    day: str | None = Field(None, description="In UTC.")
+    crew: str | None = Field(None, description="Empty for a crew that is served alone.")
+    owner: str | None = Field(None, description="The name of a user token, or `organization`.")
+    model: str | None = Field(None, description="Empty if unknown.")
+    executions: int = Field(description="Executions whose first tokens these are.")
+    total_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None = Field(description="null if some of it has no known price.")
+
+
+class BudgetStanding(BaseModel):
+    who: str
+    amount: float
+    unit: Literal["USD", "tokens"]
+    window: Literal["hour", "day", "month"]
+    used: float
+    since: str
+    until: str
+
+
+class UsageModel(BaseModel):
+    """What was used, and what of the budgets."""
+
+    model_config = shown(
+        {
+            "rows": [
+                {
+                    "day": "2026-11-28",
+                    "executions": 12,
+                    "total_tokens": 48210,
+                    "prompt_tokens": 40110,
+                    "completion_tokens": 8100,
+                    "cost_usd": 0.0109,
+                }
+            ],
+            "budgets": [
+                {
+                    "who": "*",
+                    "amount": 20.0,
+                    "unit": "USD",
+                    "window": "day",
+                    "used": 0.0109,
+                    "since": "2026-11-28T00:00:00Z",
+                    "until": "2026-11-29T00:00:00Z",
+                }
+            ],
+        }
+    )
+    rows: list[UsageRow]
+    budgets: list[BudgetStanding] = Field(description="A user sees only their own.")
+
+
 class Steps(BaseModel):
     """All steps of an execution, one page at a time."""
 
     model_config = shown({"steps": [{"task_id": "draft_task", **A_STEP}], "next": 2})
     steps: list[ListedStep]
     next: int | None = Field(description="The `after` for the next page; null if there is none.")
+
+
+A_FILE = {
+    "name": "report.md",
+    "version": 1,
+    "size": 2113,
+    "sha256": "0" * 64,
+    "content_type": "text/plain",
+    "task_id": "draft_task",
+    "created_at": "2026-11-20T12:00:02+00:00",
+    "direction": "out",
+    "round": None,
+    "state": "final",
+    "view": f"/file?id={ID}&name=report.md&version=1&direction=out",
+}
+
+
+class ExecutionFile(BaseModel):
+    name: str = Field(description="A relative path; of a file in, the input's name.")
+    version: int = Field(description="Counts up with each content; the five newest versions are kept.")
+    size: int
+    sha256: str
+    content_type: str
+    task_id: str | None
+    created_at: str
+    direction: Literal["in", "out"]
+    round: int | None = Field(description="The number of the question with which a person was shown it.")
+    state: Literal["draft", "final"] = Field(description="`draft` until its task is approved.")
+    view: str = Field(description="The path at which a signed-in browser downloads it.")
+
+
+class ExecutionFiles(BaseModel):
+    """All files of an execution, those that its crew has written first, newest first."""
+
+    model_config = shown({"files": [A_FILE]})
+    files: list[ExecutionFile]
 
 
 class TaskDetails(BaseModel):
@@ -337,6 +496,7 @@ class Details(BaseModel):
             "started_at": "2026-11-20T12:00:00.200000+00:00",
             "ended_at": None,
             "work_seconds": 2.1,
+            "held_until": None,
             "usage": {"total_tokens": 500, "prompt_tokens": 400, "completion_tokens": 100},
             "continued_from": None,
             "chain_usage": None,
@@ -374,6 +534,7 @@ class Details(BaseModel):
                     "by": None,
                 }
             ],
+            "files": [A_FILE],
             "view": f"/view?id={ID}",
             "left_out": [],
         }
@@ -389,6 +550,7 @@ class Details(BaseModel):
     started_at: str | None
     ended_at: str | None
     work_seconds: float = Field(description="Run time of finished work, excluding waits for a person.")
+    held_until: str | None = Field(description="If a budget holds it in the queue: when it may begin.")
     usage: dict[str, Any] | None
     continued_from: str | None = Field(description="The id of the failed execution that this one continues.")
     chain_usage: dict[str, Any] | None = Field(
@@ -399,6 +561,7 @@ class Details(BaseModel):
     output_json: dict[str, Any] | None
     tasks: list[TaskDetails]
     rounds: list[RoundDetails]
+    files: list[ExecutionFile] = Field(description="The newest 50.")
     view: str = Field(description="Path of its page, relative to the crew's base URL.")
     left_out: list[str] = Field(description="Names of the incomplete fields.")
     cut: bool = Field(False, description="Whether `output` or `error` was truncated.")

@@ -8,6 +8,7 @@ from fastapi import HTTPException
 from pydantic import ValidationError
 from sqlalchemy.engine import Row
 
+from crew_service.budgets import iso
 from crew_service.engine.continuing import CannotContinue
 from crew_service.engine.crew import Crew
 from crew_service.engine.decisions import (
@@ -20,6 +21,8 @@ from crew_service.engine.decisions import (
     UnknownTask,
 )
 from crew_service.engine.drafts import EditedOutput
+from crew_service.engine.files import UnknownFile
+from crew_service.engine.questions import question_in
 from crew_service.engine.usage import Usage
 from crew_service.http.dialects import response_models
 from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
@@ -49,11 +52,15 @@ class SpecDialect(Dialect):
         UnknownTask: (404, "Task not found in this execution"),
         NotWaiting: (400, "The execution is not pending human feedback for this task"),
         CannotContinue: (422, "{reason}"),
+        UnknownFile: (404, "{reason}"),
         AlreadyOver: (400, "Cannot stop execution. Current state: {state}"),
         BadAnswer: (400, "{reason}"),
         AnotherDraft: (400, "{reason}"),
     }
-    columns = ("work_seconds", "completed_tasks", "current_task", "gate", "tasks", "output", "error", *USED)
+    columns = (
+        *("work_seconds", "completed_tasks", "current_task", "gate", "tasks", "output", "error", "held_until"),
+        *USED,
+    )
     status_answer = (
         response_models.Running | response_models.Pending | response_models.CompletedStatus | response_models.Failed
     )
@@ -101,20 +108,14 @@ class SpecDialect(Dialect):
         total = max(len(crew.tasks), row.completed_tasks)  # a Flow may run a method more than once
         progress = {"completed_tasks": row.completed_tasks, "total_tasks": total}
         if word == "pending":
-            task = row.gate["task_id"]
+            question = question_in(row.gate)
             return {
                 "status": word,
-                "current_task": task,
-                "task_id": row.gate["key"],
-                "task_output": row.gate["output"],
+                "current_task": question.task_id,
+                "task_id": question.key,
+                "task_output": question.output,
                 "progress": progress,
-                **_asked(row.gate),
+                **question.asked,
             }
-        return {"status": word, "current_task": task_now(row, crew), "progress": progress}
-
-
-def _asked(gate: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a question other than its text; a crew's draft has none."""
-    if gate.get("outcomes") is None:
-        return {}
-    return {name: gate[name] for name in ("question", "outcomes", "ask") if name in gate}
+        held = {"held_until": iso(row.held_until)} if row.held_until and row.state == State.QUEUED else {}
+        return {"status": word, "current_task": task_now(row, crew), "progress": progress, **held}

@@ -73,6 +73,20 @@ class Method(Flow[State]):
             return "nothing"
 
 
+class Alone(Flow[State]):
+    """Its agents work without a crew."""
+
+    @start()
+    def ask(self) -> str:
+        return str(agent("Clerk").kickoff(f"Write a letter. Case: {self.state.case} .").raw)
+
+
+class Awaited(Flow[State]):
+    @start()
+    async def ask(self) -> str:
+        return str((await agent("Clerk").akickoff(f"Write a letter. Case: {self.state.case} .")).raw)
+
+
 class Parcel(Flow[State]):
     @start()
     def send(self) -> str:

@@ -99,6 +99,12 @@ def asks(flow: CarefulFlow) -> str:
         return flow.fallback()
 
 
+def chats(flow: CarefulFlow) -> str:
+    with contextlib.suppress(Exception):
+        flow.chat()
+    return flow.fallback()
+
+
 def asks_with_a_timeout(flow: CarefulFlow) -> str:
     with contextlib.suppress(BaseException):
         return flow.ask("Which one?", timeout=60) or flow.fallback()
@@ -174,7 +180,7 @@ WAYS: dict[str, Callable[[CarefulFlow], str]] = {
     way.__name__: way
     for way in (
         *(catches, awaits, catches_all, retries, raises_another, in_a_thread, beside, in_a_tool, in_a_tool_beside),
-        *(outside_of_the_method, in_another_flow, without_hooks, asks, asks_with_a_timeout),
+        *(outside_of_the_method, in_another_flow, without_hooks, asks, asks_with_a_timeout, chats),
     )
 }
 

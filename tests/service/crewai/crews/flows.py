@@ -11,6 +11,7 @@ from typing import Any
 from crewai import Agent, Crew, Task
 from crewai.flow import Flow, and_, human_feedback, listen, or_, router, start
 from crewai.flow.persistence import persist
+from crewai.memory.unified_memory import Memory
 from pydantic import BaseModel
 from scribe import Scribe, write
 
@@ -125,6 +126,18 @@ class ReviewFlow(Logged):
         self.mark("publish")
         answers = sorted(f"{one.method_name}={one.outcome or one.feedback}" for one in self.human_feedback_history)
         return f"published with {', '.join(answers)} and {self.state.parts}"
+
+
+class ForgetfulFlow(Logged):
+    @start()
+    @human_feedback(message="Go on?")
+    def ask(self) -> str:
+        self.cart = ["tea"]
+        return "A cart"
+
+    @listen(ask)
+    def pay(self) -> str:
+        return f"paid for {self.cart}"
 
 
 class RacingFlow(Logged):
@@ -243,6 +256,29 @@ class CrewAsksFlow(Logged):
             crew.tasks[0].callback = lambda letter: self.mark(f"sent {letter.raw}")
             letters.append(await crew.kickoff_async(inputs={"topic": reader, "log": self.state.log}))
         return f"{self.state.parts[0]}; {' and '.join(letter.raw for letter in letters)}"
+
+
+class AwaitedFlow(Logged):
+    """Awaits a crew with memory, whose task has an asynchronous callback."""
+
+    @start()
+    async def send(self) -> str:
+        crew = small_crew("letter", human_input=True)
+        memory = Memory(
+            embedder=lambda texts: [[1.0, float(len(text))] for text in texts],
+            llm=Scribe(model="scribe"),
+            storage=f"{self.state.log}.memory",  # other crews' vectors have other lengths
+        )
+        crew.agents[0].memory = memory.scope("/letters")
+
+        async def sent(letter: Any) -> None:
+            await asyncio.sleep(0)
+            self.mark(f"sent {letter.raw}")
+            for record in memory.list_records("/letters"):
+                self.mark(record.content.partition("Result: ")[2])
+
+        crew.tasks[0].callback = sent
+        return (await crew.akickoff(inputs={"topic": self.state.topic, "log": self.state.log})).raw
 
 
 class FicklePlan(Logged):

@@ -256,6 +256,30 @@ class WithMore(Camel):
     written_by: str = "nobody"
 
 
+class Outlined(BaseModel):
+    """A state with defaults that its own types would refuse, as in CrewAI's guides."""
+
+    topic: str = ""
+    outline: Page = None  # type: ignore[assignment]
+    pages: list[str] = None  # type: ignore[assignment]
+
+
+class OutlineFlow(Flow[Outlined]):
+    @start()
+    def plan(self) -> str:
+        return f"{self.state.outline} on {self.state.topic or 'nothing'}"
+
+    @listen(plan)
+    @human_feedback(message="Go on?")
+    def ask(self, planned: str) -> str:
+        return planned
+
+    @listen(ask)
+    def end(self) -> str:
+        before, self.state.outline = self.state.outline, Page(text="tea")
+        return f"{before}, {self.state.pages}, {self.state.topic}"
+
+
 class GrownFlow(Flow[WithMore]):
     """The Flow of aliases in a later version of its project."""
 

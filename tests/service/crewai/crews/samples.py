@@ -7,12 +7,14 @@ import json
 import os
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from crewai import Agent, Crew, Flow, Process, Task
 from crewai.agents.agent_builder.base_agent import BaseAgent
-from crewai.hooks import clear_all_hooks
+from crewai.events import TaskCompletedEvent, crewai_event_bus
+from crewai.hooks import InterceptionPoint, clear_all_hooks, on
 from crewai.memory.unified_memory import Memory
 from crewai.tasks.conditional_task import ConditionalTask
 from crewai.tasks.task_output import TaskOutput
@@ -236,6 +238,19 @@ def with_memory() -> Crew:
     return Crew(agents=[of], tasks=[task("draft", of, human_input=True), task("final", of)], memory=memory)
 
 
+def watched_with_memory() -> Crew:
+    """Its listeners and callbacks tell what they hear of the end of a task."""
+    crew = with_memory()
+    place: list[str] = []
+    crew.before_kickoff_callbacks = [lambda inputs: place.append(inputs["log"]) or inputs]
+
+    @crewai_event_bus.on(TaskCompletedEvent)
+    def ended(source: Any, event: TaskCompletedEvent) -> None:
+        write(place[0], {"ended": event.output.raw})
+
+    return crew
+
+
 def remembering() -> Crew:
     """Return a crew that remembers a secret, and whose prompts contain what it recalls."""
     of = agent(llm=Scribe(model="scribe", otherwise="Confidential, of the first."))
@@ -248,8 +263,31 @@ def with_a_replaced_output() -> Crew:
         output.raw = {"total": 3}
         return output
 
+    return of_hooks(after)
+
+
+class Note(BaseModel):
+    raw: str
+    x: int
+
+
+async def later(output: Any) -> Any:
+    return [output.raw, 3]
+
+
+def of_hooks(*after: Any) -> Crew:
     of = agent()
-    return Crew(agents=[of], tasks=[task("draft", of)], after_kickoff_callbacks=[after])
+    return Crew(agents=[of], tasks=[task("draft", of)], after_kickoff_callbacks=[*after])
+
+
+hook_gives_nothing = partial(of_hooks, lambda _: None)
+hook_gives_nothing_after_something = partial(of_hooks, lambda output: {"was": output.raw}, lambda _: None)
+hook_gives_something_after_nothing = partial(of_hooks, lambda _: None, lambda output: output.raw.upper())
+hook_gives_a_model = partial(of_hooks, lambda _: Point(x=3, why="there"))
+hook_gives_a_model_with_a_field_raw = partial(of_hooks, lambda _: Note(raw="r", x=3))
+hook_gives_a_list = partial(of_hooks, lambda output: [output.raw, Point(x=3, why="ünten")])
+hook_gives_a_number = partial(of_hooks, lambda _: 3)
+hook_gives_a_list_later = partial(of_hooks, later)
 
 
 def watched() -> Crew:
@@ -452,6 +490,30 @@ def hooked() -> Crew:
     of = agent()
     only = Task(name="today", description="Do {topic} on {today}. Log: {log} .", expected_output="text", agent=of)
     return Crew(agents=[of], tasks=[only], before_kickoff_callbacks=[fill])
+
+
+def intercepted() -> Crew:
+    """Hooks at every point: one of them fills what its task asks for, one changes the answer."""
+    given: dict[str, Any] = {}
+
+    def heard(point: InterceptionPoint) -> None:
+        @on(point)
+        def hear(context: Any) -> None:
+            if getattr(context, "flow", None):
+                return
+            if point == InterceptionPoint.INPUT:
+                context.payload["today"] = "Monday"
+                given.update(context.payload)
+            if point == InterceptionPoint.OUTPUT:
+                context.payload.raw += " Checked."
+            if given:
+                write(given["log"], {"heard": point.value})
+
+    for point in InterceptionPoint:
+        heard(point)
+    of = agent(llm=Adder(model="adder"), tools=[add])
+    only = Task(name="sum", description="Add on {today} for {topic}.", expected_output="a number", agent=of)
+    return Crew(agents=[of], tasks=[only])
 
 
 class Recounting(Scribe):

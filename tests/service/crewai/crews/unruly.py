@@ -35,7 +35,7 @@ class Unruly(Scribe):
 
 def well(log: Path) -> str:
     atexit.register(lambda: write(str(log), {"exit": "in order"}))
-    print(f"well, with {os.environ.get('OF_A_MODEL_API_KEY')}")  # noqa: T201
+    print(f"well \N{HOT BEVERAGE}, with {os.environ.get('OF_A_MODEL_API_KEY')}")  # noqa: T201
     return f"done well, knowing {[name for name in os.environ if name.startswith('CREW_SERVICE_')]}"
 
 

@@ -18,9 +18,7 @@ from difflib import unified_diff
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_crew_provider.api import asks
-from airflow_crew_provider.api.status import json_object_in, without_fence
-from airflow_crew_provider.flows.questions import is_of_flow
+from airflow_crew_provider.api.status import json_object_in
 from airflow_crew_provider.models import Json, canonical_json
 from airflow_crew_provider.stored_names import EDIT_FIELD
 
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 
+UNITS = ((1024, "KiB"), (1024**2, "MiB"), (1024**3, "GiB"))
 JOINER = "\N{WORD JOINER}"
 # The beginnings of images, HTML and footnotes, any of which may contain anything.
 _BEGINNINGS = re.compile(r"!(?=\[)|<(?=[A-Za-z/!?])|\[(?=\^)")
@@ -41,6 +40,32 @@ def parted(text: str) -> str:
 def code(value: Any, longest: int = 100) -> str:
     """Format untrusted text as Markdown code on one line."""
     return "`" + parted(" ".join(str(value).split())[:longest].replace("`", "'")) + "`"
+
+
+def escaped(value: Any, longest: int = 100) -> str:
+    """Format untrusted text as plain Markdown text on one line."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(str(value).split())[:longest])
+
+
+def readable_size(count: int) -> str:
+    """Return a file's size in binary units."""
+    if count < 1024:
+        return f"{count} byte{'' if count == 1 else 's'}"
+    unit, name = next((each for each in UNITS if count < 1024 * each[0]), UNITS[-1])
+    return f"{count / unit:,.1f} {name}"
+
+
+SHOWN_FEEDBACK = 2_000
+
+
+def quoted(text: str) -> str:
+    """Return the beginning of an untrusted text as a quotation."""
+    return in_quotation(text if len(text) <= SHOWN_FEEDBACK else text[:SHOWN_FEEDBACK] + " …")
+
+
+def in_quotation(text: str) -> str:
+    """Return untrusted text as a quotation; nothing that the text opens extends beyond it."""
+    return "\n".join(f"> {line}" for line in inert(text).split("\n"))
 
 
 # Code spans first: an escape would be visible in them.
@@ -233,73 +258,3 @@ def edit_problem(draft: str, edited: str) -> str | None:
 
 
 AS_FEEDBACK = "Use this text, edited by the reviewer, unchanged:"
-
-
-def editable_text(shown: Json) -> str | None:
-    """Return the text that the form offers to edit; None for a Flow, or if only part is shown.
-
-    For a tool call, the text is its arguments. A JSON object is in a code fence, because Airflow's page would otherwise
-    show it as "[object Object]".
-    """
-    if ask := asks.ask_in(shown):
-        arguments = asks.arguments_text(ask) if ask["kind"] == asks.TOOL and is_whole(shown) else None
-        return None if arguments is None else f"```json\n{text_of(arguments)}\n```"
-    if is_of_flow(shown) or shown["characters"] > SHOWN_CHARACTERS:
-        return None
-    text = text_of(shown["output"])
-    return f"```json\n{text}\n```" if text.strip().startswith("{") and json_object_in(text) is not None else text
-
-
-def is_whole(shown: Json) -> bool:
-    """Whether the form shows the whole draft or the whole tool call, whose parts must also be readable."""
-    ask = asks.ask_in(shown)
-    is_readable = ask is None or ask["kind"] == asks.QUESTION or bool(ask["tool"] and asks.arguments_text(ask))
-    return is_readable and shown["characters"] <= SHOWN_CHARACTERS
-
-
-def read_edit(shown: Json, event: Json) -> Json:
-    """Return the event with the draft as a string, as the person left it."""
-    return with_text_of_edit(event, editable_text(shown))
-
-
-def edited_text(shown: Json, event: Json) -> str | None:
-    """Return the person's version of the draft; None if it is unchanged or was not editable."""
-    draft = editable_text(shown)
-    left = (event.get("params_input") or {}).get(EDIT_FIELD)
-    if draft is None or not isinstance(left, str) or not is_edit(draft, left):
-        return None
-    return left if draft == text_of(shown["output"]) else without_fence(left)
-
-
-def with_edit(review: Json, shown: Json, edited: str) -> Json:
-    """Return a review with the edited text: as the task's output or the tool's arguments, or as feedback."""
-    if asks.ask_in(shown):
-        return {**review, "edited_output": edited} if review["outcome"] == asks.APPROVE else review
-    if review["is_approve"] and shown.get("takes_edited_output"):
-        return {**review, "edited_output": edited}
-    feedback = "\n\n".join(part for part in (review["human_feedback"].strip(), AS_FEEDBACK, edited) if part)
-    return {**review, "is_approve": False, "human_feedback": feedback}
-
-
-def what_an_edit_does(shown: Json, words: list[str], *, is_last: bool) -> str:
-    """Return the form's list item about editing."""
-    approve, revise = words
-    if editable_text(shown) is None:
-        return "* This draft cannot be edited here." if not is_of_flow(shown) else ""
-    if shown.get("takes_edited_output"):
-        sent = "" if is_last else f"; with **{revise}** it is sent as feedback"
-        then = f"with **{approve}** your text becomes the output of the task{sent}."
-    elif is_last:
-        then = "this service accepts it only as revision feedback, and **none is sent in the last round**."
-    else:
-        then = f"this service accepts it only as feedback: even with **{approve}**, the task runs again with your text."
-    return f"* If you edit the text under *Draft*: {then}"
-
-
-def said_of(review: Json, given: Any) -> str:
-    """Return the log line about an edited draft, or about changed arguments."""
-    if review.get("ask"):
-        sent = "sent" if "edited_output" in review else "not sent with this answer"
-        return f"The arguments were changed (now {len(given)} characters); they are {sent}"
-    where = "becomes the output of the task" if "edited_output" in review else "is sent as revision feedback"
-    return f"The draft was edited (now {len(given)} characters); the text {where}"

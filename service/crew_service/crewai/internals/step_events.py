@@ -10,27 +10,37 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from crewai.events.types.logging_events import AgentLogsExecutionEvent
-from crewai.events.types.memory_events import (
-    MemoryRetrievalCompletedEvent,
-    MemoryRetrievalFailedEvent,
-    MemoryRetrievalStartedEvent,
-)
-from crewai.events.types.reasoning_events import (
+from crewai.events import (
     AgentReasoningCompletedEvent,
     AgentReasoningFailedEvent,
     AgentReasoningStartedEvent,
-)
-from crewai.events.types.tool_usage_events import (
+    MemoryRetrievalCompletedEvent,
+    MemoryRetrievalFailedEvent,
+    MemoryRetrievalStartedEvent,
     ToolUsageErrorEvent,
-    ToolUsageEvent,
     ToolUsageFinishedEvent,
     ToolUsageStartedEvent,
+    crewai_event_bus,
 )
-from crewai.utilities.string_utils import sanitize_tool_name
 
-Emit = Callable[[Any, Any], Any]
+from crew_service.crewai.internals import Seam
+from crew_service.engine.asks import ASK_PERSON
+
+Emit = Callable[..., Any]
+EVENTS = Seam(
+    "after a restart, listeners receive some events again, and tokens that only events report are not counted",
+    {
+        "crewai.events:crewai_event_bus.emit": "handlers on the bus run later, in other threads",
+        "crewai.events:AgentLogsExecutionEvent": "it is emitted before it is known whether the step will run",
+        "crewai.events:ToolUsageEvent": "so are events of tools, of which some versions have more kinds than others",
+    },
+)
+FLUSH = Seam(
+    "listeners may receive a task's last events only while a person is being asked",
+    {"crewai.events:crewai_event_bus.flush": "handlers on the bus run later, in other threads"},
+)
 RECALL, PLAN = "recall", "a plan"  # no tool can have the latter name
+ASKED, RECEIVED = "FlowInputRequestedEvent", "FlowInputReceivedEvent"  # by `Flow.ask`; not exported by CrewAI
 STARTS = (ToolUsageStartedEvent, MemoryRetrievalStartedEvent, AgentReasoningStartedEvent)
 ENDS_OF_TOOLS = (ToolUsageFinishedEvent, ToolUsageErrorEvent)
 ENDS_OF_RECALLS = (MemoryRetrievalCompletedEvent, MemoryRetrievalFailedEvent)
@@ -80,16 +90,53 @@ def is_answered(step: str) -> None:
         held.is_answered = not held.is_emitted
 
 
-def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
-    """Return an `emit` that suppresses or holds back these events and passes on all others."""
+def watch_events(watch: Callable[[Any, Any], None]) -> None:
+    """Pass every event to `watch` in the thread that emits it."""
 
-    def emitted(source: Any, event: Any) -> Any:
-        if isinstance(event, AgentLogsExecutionEvent) and answers().is_replaying():
+    def watched(emit: Emit) -> Emit:
+        def emitted(source: Any, event: Any, *args: Any, **kwargs: Any) -> Any:
+            watch(source, event)
+            return emit(source, event, *args, **kwargs)
+
+        return emitted
+
+    _wrap_emit(watched)
+
+
+def filter_events(answers: Callable[[], Answers], model_name: Callable[[str], str]) -> None:
+    """From now on, suppress or hold back these events, and pass on all others."""
+    _wrap_emit(lambda emit: _filtered(emit, answers, model_name))
+
+
+def emit(source: Any, event: Any) -> None:
+    if not EVENTS.missing:
+        crewai_event_bus.emit(source, event)
+
+
+def flush() -> None:
+    """Wait until the handlers of the events so far have returned."""
+    if not FLUSH.missing:
+        crewai_event_bus.flush()
+
+
+def _wrap_emit(wrapped: Callable[[Emit], Emit]) -> None:
+    if not EVENTS.missing:
+        crewai_event_bus.emit = wrapped(crewai_event_bus.emit)  # type: ignore[method-assign]
+
+
+def _filtered(plain_emit: Emit, answers: Callable[[], Answers], model_name: Callable[[str], str]) -> Emit:
+    logs = EVENTS["AgentLogsExecutionEvent"]
+
+    def emitted(source: Any, event: Any, *args: Any, **kwargs: Any) -> Any:
+        def emit(source: Any, event: Any) -> Any:
+            return plain_emit(source, event, *args, **kwargs)
+
+        if isinstance(event, logs) and answers().is_replaying():
             return None
-        name, held = _step_of(event), HELD.get()
+        name, held = _step_of(event, model_name), HELD.get()
         if name is None:
             return emit(source, event)
-        if isinstance(event, STARTS):
+        if isinstance(event, STARTS) or type(event).__name__ == ASKED:
             may_be_answered = answers().has_model_answer() if name == PLAN else answers().has_answer(name)
             if not (may_be_answered or answers().is_replaying()):
                 return emit(source, event)
@@ -97,7 +144,8 @@ def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
             return None
         if held is None or held.name != name:
             return emit(source, event)
-        if isinstance(event, (*ENDS_OF_TOOLS, *ENDS_OF_RECALLS, *ENDS_OF_PLANS)):
+        is_received = type(event).__name__ == RECEIVED
+        if is_received or isinstance(event, (*ENDS_OF_TOOLS, *ENDS_OF_RECALLS, *ENDS_OF_PLANS)):
             HELD.set(held.outer)
         if held.is_answered:
             return None
@@ -109,9 +157,11 @@ def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
     return emitted
 
 
-def _step_of(event: Any) -> str | None:
-    if isinstance(event, ToolUsageEvent):
-        return sanitize_tool_name(event.tool_name)
+def _step_of(event: Any, model_name: Callable[[str], str]) -> str | None:
+    if isinstance(event, EVENTS["ToolUsageEvent"]):
+        return model_name(event.tool_name)
     if isinstance(event, (MemoryRetrievalStartedEvent, *ENDS_OF_RECALLS)):
         return RECALL
+    if type(event).__name__ in (ASKED, RECEIVED):
+        return ASK_PERSON
     return PLAN if isinstance(event, (AgentReasoningStartedEvent, *ENDS_OF_PLANS)) else None

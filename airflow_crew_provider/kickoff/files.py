@@ -1,0 +1,244 @@
+"""Files that a kickoff sends: read and hashed where they are, and uploaded right before the kickoff.
+
+Uploads start nothing and may be repeated; a kickoff may not. So the record of a POST has the address, size and SHA-256
+of each file that was uploaded for it. A later try that may send the same POST again sends these addresses, and needs
+the files no more; a new POST uploads them anew. Files are part of a request's fingerprint by their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from airflow_crew_provider import exceptions
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.endpoints import Upload
+from airflow_crew_provider.api.values import plain_object, value_of
+from airflow_crew_provider.client.crew import ConnectedCrew
+from airflow_crew_provider.models import ExpectedInputs, Json, UploadedFile
+from airflow_crew_provider.wait.files import opened
+
+FILES = "files"  # added to a POST: the uploaded files, by input name
+HTTPS = "https://"
+SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]*)://")
+NOTHING_STARTED = "Nothing was started"
+PAUSE = 2.0  # seconds before an upload is repeated, if the service does not say
+PIECE = 64 * 1024
+TAKES_NONE = (404, 405, 501)
+
+
+def given_files(files: Any) -> Any:
+    """Return files from a DAG with paths as strings; templates and XComs are rendered later."""
+    if not isinstance(files, Mapping):
+        return files
+    return {
+        name: str(source) if hasattr(source, "__fspath__") or hasattr(source, "protocol") else source
+        for name, source in files.items()
+    }
+
+
+def checked_files(files: Any, inputs: Json) -> dict[str, str] | None:
+    """Return the rendered paths and addresses by input name; None if there are none.
+
+    :raises CrewInvalidInput: a name or a path cannot be used
+    """
+    given = {} if files is None else plain_object(value_of(files), FILES)
+    for name, source in given.items():
+        if not name.strip():
+            raise exceptions.CrewInvalidInput(f"files has an empty name. {NOTHING_STARTED}")
+        if name in inputs:
+            raise exceptions.CrewInvalidInput(f"{name!r} is both in inputs and in files. {NOTHING_STARTED}")
+        _refuse_unusable(name, source)
+    return given or None
+
+
+def _refuse_unusable(name: str, source: Any) -> None:
+    if not isinstance(source, str) or not source.strip():
+        problem = "must be a path or an https:// address, given as a string"
+    elif source.lower().startswith("http://"):
+        problem = "is an http:// address; only https:// is passed on"
+    elif not SCHEME.match(source) and not Path(source).is_absolute():
+        problem = f"is not an absolute path: {source!r}"
+    else:
+        return
+    raise exceptions.CrewInvalidInput(f"files[{name!r}] {problem}. {NOTHING_STARTED}")
+
+
+def check_names(files: dict[str, str] | None, expected: ExpectedInputs) -> None:
+    """Refuse files that the crew does not take, if the service reports which it takes.
+
+    :raises CrewInvalidInput: a name is not among them
+    """
+    unknown = [repr(name) for name in files or {} if expected.files and name not in expected.files]
+    if unknown:
+        raise exceptions.CrewInvalidInput(
+            f"The crew takes no file named {', '.join(unknown)}; it takes {', '.join(expected.files or [])}. "
+            f"{NOTHING_STARTED}"
+        )
+
+
+class KickoffFiles:
+    """The files of one task's kickoff.
+
+    :param sources: paths and addresses by input name
+    :param uploaded: the files of the POST on record, from `added`
+    """
+
+    def __init__(self, sources: dict[str, str] | None, uploaded: Json | None) -> None:
+        self._sources = sources or {}
+        self._uploaded: Json = uploaded or {}
+
+    @property
+    def identity(self) -> Json | None:
+        """The files as part of a request's fingerprint; None if there are none.
+
+        A web address counts without its query, which may be a signature with a time.
+        """
+        known = {name: self._uploaded.get(name) for name in self._sources}
+        passed_on = {name: source.partition("?")[0] for name, source in self._passed_on.items()}
+        contents = {name: {"size": file["size"], "sha256": file["sha256"]} for name, file in known.items() if file}
+        return {**known, **contents, **passed_on} or None
+
+    @property
+    def added(self) -> Json:
+        """The uploaded files, as stored with a POST."""
+        return {FILES: self._uploaded} if self._uploaded else {}
+
+    @property
+    def addresses(self) -> dict[str, str] | None:
+        """The addresses by input name, as a kickoff sends them; None if there are none."""
+        return {**self._passed_on, **{name: file["url"] for name, file in self._uploaded.items()}} or None
+
+    @property
+    def to_upload(self) -> dict[str, str]:
+        """The paths by input name."""
+        return {name: source for name, source in self._sources.items() if not source.startswith(HTTPS)}
+
+    @property
+    def _passed_on(self) -> dict[str, str]:
+        return {name: source for name, source in self._sources.items() if source.startswith(HTTPS)}
+
+    def upload(self, hook: ConnectedCrew) -> None:
+        """Upload all files.
+
+        :raises CrewFileError: a file cannot be read, or was not taken
+        :raises CrewInvalidInput: the deployment takes no files, or none of this size
+        """
+        self._uploaded = {name: uploaded(hook, name, source) for name, source in self.to_upload.items()}
+
+    def changes(self) -> Iterator[str]:
+        """Yield a sentence for each file that is no longer what the POST on record sent."""
+        for name, source in self.to_upload.items():
+            sent = self._uploaded.get(name, {})
+            try:
+                with _opened(name, source) as content:
+                    is_same = content.size == sent.get("size")
+                    while is_same and content.read(PIECE):
+                        pass
+            except exceptions.CrewFileError as error:
+                yield str(error).removesuffix(f". {NOTHING_STARTED}")
+            else:
+                if not is_same or content.sha256 != sent.get("sha256"):
+                    yield f"File {name!r} ({source}) has changed"
+
+
+def uploaded(hook: ConnectedCrew, name: str, source: str) -> Json:
+    """Upload a file; return its address, size and SHA-256.
+
+    An upload is repeated, for as long as `kickoff_timeout`, if the service asks for that or its response was lost.
+
+    :raises CrewFileError: the file cannot be read, or was not taken
+    :raises CrewInvalidInput: the deployment takes no files, or none of this size
+    """
+    until = time.monotonic() + hook.connection.deployment.kickoff_timeout
+    while True:
+        with _opened(name, source) as content:
+            try:
+                file = hook.client.send(endpoints.upload(Upload(name, content.filename, content.size, content)))
+            except (exceptions.CrewFileError, exceptions.CrewUnauthorized):
+                raise
+            except exceptions.CrewError as error:
+                refused = error
+            else:
+                content.check(file)
+                return {"url": file.url, "size": content.size, "sha256": content.sha256}
+        pause = _pause(refused)
+        if pause is None or time.monotonic() + pause > until:
+            raise _not_taken(name, source, refused) from refused
+        time.sleep(pause)
+
+
+def _pause(error: exceptions.CrewError) -> float | None:
+    """Return how long to wait before an upload is repeated; None if that cannot help."""
+    if isinstance(error, exceptions.CrewRateLimited | exceptions.CrewServerError) and error.status_code != 507:
+        return error.retry_after or PAUSE
+    is_lost = isinstance(error, exceptions.CrewConnectionError) and not error.permanent
+    return PAUSE if is_lost or isinstance(error, exceptions.CrewWebPage) else None
+
+
+def _not_taken(name: str, source: str, error: exceptions.CrewError) -> exceptions.CrewError:
+    file = f"File {name!r} ({source})"
+    status = error.status_code if isinstance(error, exceptions.CrewApiError) else None
+    if status in TAKES_NONE:
+        return exceptions.CrewInvalidInput(
+            f"{file} was not sent: this deployment takes no files ({error}). {NOTHING_STARTED}"
+        )
+    if status == 413:
+        return exceptions.CrewInvalidInput(f"{file} is too large for the service: {error}. {NOTHING_STARTED}")
+    return exceptions.CrewFileError(f"{file} was not uploaded: {error}. {NOTHING_STARTED}")
+
+
+class _Content:
+    """A file's bytes, counted and hashed while they are read."""
+
+    def __init__(self, label: str, filename: str, size: int, stream: IO[bytes]) -> None:
+        self.filename, self.size = filename, size
+        self._label, self._stream, self._left, self._hash = label, stream, size, hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        try:
+            piece = self._stream.read(size)
+        except Exception as error:  # each storage raises its own errors
+            raise _unreadable(self._label, error) from error
+        self._left -= len(piece)
+        if self._left < 0 or (self._left and not piece):
+            raise exceptions.CrewFileError(f"{self._label} changed while it was read. {NOTHING_STARTED}")
+        self._hash.update(piece)
+        return piece
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def check(self, file: UploadedFile) -> None:
+        """Refuse a file that grew while it was read, or arrived otherwise than it was sent."""
+        self.read(1)
+        if file.size not in (None, self.size) or file.sha256 not in (None, self.sha256):
+            raise exceptions.CrewFileError(f"{self._label} arrived damaged. {NOTHING_STARTED}")
+
+
+@contextmanager
+def _opened(name: str, source: str) -> Iterator[_Content]:
+    label = f"File {name!r} ({source})"
+    try:
+        path = opened(source) if SCHEME.match(source) else Path(source)
+        found = path.stat()
+        stream = path.open("rb") if found.st_size and not stat.S_ISDIR(found.st_mode) else None
+    except Exception as error:  # each storage raises its own errors
+        raise _unreadable(label, error) from error
+    if stream is None:
+        problem = "is empty" if not found.st_size else "is a folder"
+        raise exceptions.CrewFileError(f"{label} {problem}. {NOTHING_STARTED}")
+    with stream:
+        yield _Content(label, path.name, found.st_size, stream)
+
+
+def _unreadable(label: str, error: Exception) -> exceptions.CrewFileError:
+    reason = "it does not exist" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+    return exceptions.CrewFileError(f"{label} cannot be read: {reason}. {NOTHING_STARTED}")

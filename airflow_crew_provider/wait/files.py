@@ -1,0 +1,166 @@
+"""The files that a crew has written: in the completed record, and copied to a folder of object storage.
+
+A copy is streamed and hashed on the way, and appears under its name only when it is complete and equals what the
+service lists. A retry copies again: the same bytes to the same place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.client.crew import ConnectedCrew
+from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput
+from airflow_crew_provider.models import Execution, Json, WrittenFile
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+
+log = logging.getLogger(__name__)
+
+FILES_TO = "files_to"
+LISTED = 50  # in a completed record
+SHOWN_WITH_QUESTION = 20
+FIELDS = ("name", "version", "size", "sha256", "content_type", "task_id")  # of each
+LOCAL = ("file", "local", "")
+LISTS_NONE = (404, 405, 501)
+
+
+def refuse_unusable_folder(folder: Any) -> None:
+    """Fail, before a crew is started or waited for, if the storage for the folder cannot be opened.
+
+    :raises CrewInvalidInput: it did not render to the path of a folder
+    """
+    if not isinstance(folder, str) or not folder.strip():
+        raise CrewInvalidInput(f"{FILES_TO} was rendered as {folder!r}, which is not the path of a folder")
+    try:
+        opened(folder)
+    except Exception as error:
+        raise AirflowException(f"{FILES_TO} {folder!r} cannot be opened: {type(error).__name__}: {error}") from error
+
+
+def written(hook: ConnectedCrew, execution: Execution, folder: str | None) -> Json:
+    """Return a completed record's fields for the crew's files, after copying them; empty if the service lists none.
+
+    :param folder: where to copy them; None copies nothing
+    :raises CrewTaskFailed: the service lists no files, or one with an unusable name
+    """
+    found = _listed(hook, execution, is_needed=folder is not None)
+    if found is None:
+        return {}
+    final = [file for file in found if not file.is_draft]
+    copied = [(file, folder and _copied(hook, execution.kickoff_id, file, folder)) for file in _newest(final)]
+    shown = [{**_fields(file), "path": path} for file, path in copied[:LISTED]]
+    return {"files": shown, **({"files_left_out": len(copied) - LISTED} if len(copied) > LISTED else {})}
+
+
+def of_question(hook: ConnectedCrew, execution: Execution) -> list[Json]:
+    """Return the files to show with an execution's open question, with their addresses; empty if there are none."""
+    if not execution.has_details:
+        return []
+    try:
+        found = hook.client.send(endpoints.files_of_question(execution.kickoff_id))
+    except CrewError as error:
+        log.warning("The question of execution %s is shown without its files: %s", execution.kickoff_id, error)
+        return []
+    newest = _newest(found)[:SHOWN_WITH_QUESTION]
+    return [{**_fields(file), "name": hook.mask(file.name), "url": hook.connection.page(file.view)} for file in newest]
+
+
+def _fields(file: WrittenFile) -> Json:
+    return {name: getattr(file, name) for name in FIELDS}
+
+
+def _listed(hook: ConnectedCrew, execution: Execution, *, is_needed: bool) -> list[WrittenFile] | None:
+    if not (is_needed or execution.has_details):
+        return None
+    try:
+        return hook.client.send(endpoints.written_files(execution.kickoff_id))
+    except CrewApiError as error:
+        refused: CrewError = error
+        lists_none = error.status_code in LISTS_NONE
+    except CrewError as error:
+        refused, lists_none = error, False
+    if not is_needed:
+        log.warning("The files of execution %s are not in the record: %s", execution.kickoff_id, refused)
+        return None
+    said = f"The files of execution {execution.kickoff_id} were not copied"
+    kept = "The execution has completed, and its output is still available from the service"
+    if lists_none:
+        raise CrewTaskFailed(f"{said}: this deployment lists no files, so {FILES_TO} cannot be used. {kept}")
+    raise AirflowException(f"{said}: {refused}. {kept}; a retry of this task copies them") from refused
+
+
+def _newest(found: list[WrittenFile]) -> list[WrittenFile]:
+    """Return the newest version of each file, in the service's order."""
+    newest: dict[str, WrittenFile] = {}
+    for file in found:
+        if file.name not in newest or newest[file.name].version < file.version:
+            newest[file.name] = file
+    return list(newest.values())
+
+
+def _copied(hook: ConnectedCrew, execution_id: str, file: WrittenFile, folder: str) -> str:
+    """Copy a file into the folder and return its path."""
+    parts = file.name.split("/")
+    if {"", ".", ".."} & set(parts) or "\\" in file.name or not file.name.isprintable():
+        raise CrewTaskFailed(
+            f"Execution {execution_id} has a file named {file.name[:200]!r}, which is not a relative path; no more of "
+            "its files are copied"
+        )
+    path = f"{folder.rstrip('/')}/{file.name}"
+    digest, size = hashlib.sha256(), 0
+
+    def take(piece: bytes) -> None:
+        nonlocal size
+        target.write(piece)
+        digest.update(piece)
+        size += len(piece)
+
+    try:
+        with _target(path) as target:
+            hook.client.send(endpoints.written_file(execution_id, file), sink=take)
+            if (digest.hexdigest(), size) != (file.sha256, file.size):
+                raise OSError("it arrived damaged")
+    except Exception as error:  # each storage raises its own errors
+        raise AirflowException(
+            f"File {file.name!r} of execution {execution_id} could not be copied to {path}: {type(error).__name__}: "
+            f"{error}. The execution has completed; a retry of this task copies them"
+        ) from error
+    return path
+
+
+@contextmanager
+def _target(path: str) -> Iterator[IO[bytes]]:
+    """Open a file that appears under its name at the end of the block, unless that raises."""
+    place = opened(path)
+    if place.protocol in LOCAL:
+        local = Path(place.path)
+        local.parent.mkdir(parents=True, exist_ok=True)
+        hidden = local.with_name(f".{uuid.uuid4().hex}.part")
+        try:
+            with hidden.open("wb") as target:
+                yield target
+            os.replace(hidden, local)
+        finally:
+            with suppress(FileNotFoundError):
+                hidden.unlink()
+        return
+    with place.fs.transaction, place.fs.open(place.path, "wb") as target:
+        yield target
+
+
+def opened(path: str) -> Any:
+    """Return a path of object storage, after looking up the storage's connection and provider."""
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    found = ObjectStoragePath(path)
+    found.fs  # noqa: B018  does the look-up
+    return found

@@ -1,0 +1,86 @@
+"""What the executions of a task have used since its last clear, which each try that ends by itself pushes.
+
+Airflow deletes a task's XComs when it is tried again, so the executions of tries that failed are on record. A killed
+try pushes nothing; the next one finds its execution through the record of its kickoff.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow_crew_provider.api.budget import judged
+from airflow_crew_provider.models import ExecutionState, Json
+from airflow_crew_provider.stored_names import USAGE_KEY, USAGE_STATE
+from airflow_crew_provider.task.attempt import Attempt, Relation
+from airflow_crew_provider.task.store import TaskStateUnavailable, record_of
+
+log = logging.getLogger(__name__)
+
+EXECUTIONS = "executions"
+MOST = 100  # executions of a task; of more, the newest
+
+
+class UsedByTask:
+    """The executions of a task, an entry for each: ``execution_id``, ``kickoff_id``, ``state`` and ``usage``.
+
+    :param attempt: the present try
+    """
+
+    def __init__(self, context: Any, attempt: Attempt) -> None:
+        self.context, self._attempt = context, attempt
+        plain = (EXECUTIONS, *attempt.as_dict())
+        self._store = record_of(context).part(USAGE_STATE, plain)
+        self._seen: list[Json] = []  # by this process
+        self._continued: set[str] = set()
+
+    def see(self, state: ExecutionState, kickoff_id: str, execution_id: str, usage: Json | None) -> None:
+        """Note an execution's state; of one that continues others, the usage of all of them."""
+        used = judged(usage) or None
+        before = next((each for each in self._seen if each["execution_id"] == execution_id), {})
+        entry: Json = {"execution_id": execution_id, "kickoff_id": kickoff_id, "state": str(state)}
+        entry["usage"] = before.get("usage") if used is None else used
+        self._seen = [each for each in self._seen if each is not before] + [entry]
+
+    def replaces(self, continued: str) -> None:
+        """Note that the execution of this task continues an earlier one, whose usage it includes; store this at once.
+
+        :param continued: the earlier execution's id
+        """
+        self._continued.add(continued)
+        self._seen = [each for each in self._seen if continued not in (each["execution_id"], each["kickoff_id"])]
+        try:
+            self._keep(self._merged())
+        except TaskStateUnavailable as problem:
+            log.warning("The usage of earlier tries is not known: %s", problem)
+
+    def end(self, *, may_be_retried: bool) -> None:
+        """Push the executions, and store them for the next try; a problem is logged, because the task has ended."""
+        executions = self._seen
+        try:
+            executions = self._merged()
+            if may_be_retried and executions:
+                self._keep(executions)
+        except TaskStateUnavailable as problem:
+            log.warning("The usage of earlier tries is not known: %s", problem)
+        if not executions:
+            return
+        try:
+            self.context["ti"].xcom_push(key=USAGE_KEY, value={EXECUTIONS: executions})
+        except Exception as problem:
+            log.warning("The usage of this task was not pushed: %s", problem)
+
+    def _merged(self) -> list[Json]:
+        newer = {each["execution_id"] for each in self._seen} | self._continued
+        earlier = [each for each in self._recall() if newer.isdisjoint((each["execution_id"], each["kickoff_id"]))]
+        return [*earlier, *self._seen][-MOST:]
+
+    def _recall(self) -> list[Json]:
+        kept = self._store.recall()
+        executions = kept.get(EXECUTIONS)
+        if not isinstance(executions, list) or self._attempt.relation_to(kept) in (Relation.CLEAR, Relation.OTHER_RUN):
+            return []
+        return [each for each in executions if isinstance(each, dict) and {"execution_id", "kickoff_id"} <= each.keys()]
+
+    def _keep(self, executions: list[Json]) -> None:
+        self._store.keep({**self._attempt.as_dict(), EXECUTIONS: executions})

@@ -1,0 +1,158 @@
+"""A segment's writes: each is one transaction, fenced and numbered, with the webhooks and events that belong to it.
+
+Fenced by the segment's claim, a write changes nothing once the execution has ended or is running elsewhere. Numbered,
+it is applied once, even if the response to its commit is lost and it is sent again. The time that a write waits for the
+database does not count as the crew's work.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection, Row
+
+from crew_service.engine import events, retrying, usage
+from crew_service.engine.crew import Cancellation
+from crew_service.engine.ledger import Ledger
+from crew_service.engine.questions import Question
+from crew_service.storage import queries, questions, states, webhooks
+from crew_service.storage.database import Database
+
+BOOKED = "booked"  # the column with all usage by model, whose increase is booked
+News = tuple[str, dict[str, Any]]  # a webhook's kind and body
+Store = Callable[[Connection, float], None]  # writes in a transaction, at the given time
+
+
+class Result(NamedTuple):
+    position: int
+    task: Any
+    figures: dict[str, Any]
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write.
+
+    :param values: columns of the execution
+    :param store: writes to other tables
+    :param is_calm: whether the write may become visible a little later
+    """
+
+    move: states.Move = states.NOTE
+    values: dict[str, Any] = field(default_factory=dict)
+    news: News | None = None
+    result: Result | None = None
+    question: Question | None = None
+    store: Store | None = None
+    is_calm: bool = False
+
+    @property
+    def is_pause(self) -> bool:
+        """Whether events that were held back are due."""
+        return self.move is not states.NOTE or self.result is not None
+
+
+class Writes:
+    """The writes of one segment.
+
+    :param posted: called after each write, which may have stored webhooks
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        row: Row[Any],
+        cancelled: Cancellation,
+        posted: Callable[[], None],
+        ledger: Ledger,
+    ) -> None:
+        self.turn = threading.Lock()  # held during a write
+        self._database = database
+        self._row = row
+        self._cancelled = cancelled
+        self._posted = posted
+        self._ledger = ledger
+        self._booked = usage.read(row.booked)
+        self._fence = queries.Fence(row.id, row.segment, 0)
+        self._calm = queries.Calm.of(row)
+        self._stream = events.Stream((row.webhooks or {}).get("events"))
+        self._began = time.monotonic()
+
+    @property
+    def work_seconds(self) -> float:
+        """The whole execution's work time so far."""
+        before: float = self._row.work_seconds
+        return before + time.monotonic() - self._began
+
+    def put(self, write: Write) -> bool:
+        """Write as soon as the database accepts it; return whether the execution is still running here."""
+        return self.patiently(partial(self.put_now, write))
+
+    def patiently(self, write: Callable[[], bool]) -> bool:
+        with self.turn:
+            began = time.monotonic()
+            written, tries = retrying.until_available(
+                write, self._cancelled, lambda: self._database.availability.progressed_at
+            )
+            self._database.availability.progressed_at = time.monotonic()
+            if tries > 1:
+                self._began += time.monotonic() - began
+        return written
+
+    def put_now(self, write: Write) -> bool:
+        """Write in one transaction, during the caller's turn; return True if written, now or earlier."""
+        now = self._database.now()
+        values = {**write.values, **({"gate": write.question.stored()} if write.question else {})}
+        if write.move is not states.NOTE:
+            values |= {"work_seconds": self.work_seconds}
+        if write.move.target in states.OVER:
+            values |= queries.ended(now)
+        calm = self._calm.next(now) if write.is_calm else self._calm
+        values |= calm.values if write.is_calm else {}
+        happened = self._happened(write, now)
+        with self._database.writing() as connection:
+            if queries.write_fenced(connection, self._fence, write.move, now=now, **values):
+                self._put_rest(connection, write, happened, now)
+                if BOOKED in values:
+                    self._ledger.book(connection, self._row, self._booked, values[BOOKED], now)
+            elif not queries.was_written(connection, self._fence, write.move):
+                return False
+        self._stream.sent(happened, is_pause=write.is_pause)
+        self._booked = values.get(BOOKED, self._booked)
+        self._fence, self._calm = self._fence._replace(writes=self._fence.writes + 1), calm
+        self._posted()
+        return True
+
+    def _put_rest(self, connection: Connection, write: Write, happened: list[events.Event], now: float) -> None:
+        execution_id = self._row.id
+        if write.result is not None:
+            queries.add_result(connection, execution_id, *write.result)
+        if write.store is not None:
+            write.store(connection, now)
+        if question := write.question:
+            number = len(write.values["asked"])
+            questions.open_round(connection, execution_id, number, question.round_values, now=now)
+            if question.question_id:
+                questions.ask(connection, question.question_id, execution_id, now=now)
+        hooks = self._row.webhooks or {}
+        if write.news and (hook := hooks.get(write.news[0])):
+            kind, body = write.news
+            full = {**body, "kickoff_id": self._row.kickoff_id, "meta": self._row.meta}
+            webhooks.post(connection, execution_id, kind, hook, full, now=now)
+        if self._stream.hook and (due := self._stream.due(happened, is_pause=write.is_pause)):
+            webhooks.post(
+                connection, execution_id, "events", self._stream.hook, events.body(execution_id, due), now=now
+            )
+
+    def _happened(self, write: Write, now: float) -> list[events.Event]:
+        if self._stream.hook is None:
+            return []
+        is_first = self._row.segment == 1 and self._fence.writes == 0
+        start = [events.started(self._row.inputs, now=now)] if is_first else []
+        return [*start, *events.of_write(write.move, write.news, write.values, now=now)]

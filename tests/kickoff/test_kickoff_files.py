@@ -1,0 +1,332 @@
+"""Files are uploaded before the kickoff, which stays at most once: what is sent, and what a retry or a clear needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+from faults.server import FaultServer
+from faults.wire import CLOSE, NoReply, Reply, Request
+from simulated_airflow import TOKEN, Connect, TaskRun, run
+
+from airflow_crew_provider.exceptions import CrewFileError, CrewInvalidInput
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.kickoff import files
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+
+pytestmark = pytest.mark.usefixtures("simulated_airflow")
+POST, UPLOAD = "POST /kickoff", "POST /files"
+STARTED = {"kickoff_id": "k-1"}
+TEXT = b"All on tea."
+HASH = hashlib.sha256(TEXT).hexdigest()
+URL = "https://crew.example/files/"
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    path = tmp_path / 'the "report".pdf'
+    path.write_bytes(TEXT)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def a_crew(server: FaultServer) -> None:
+    """Stands for a live deployment, which gives nothing but an address."""
+    server.on("GET /inputs", {"inputs": ["topic", "report"]})
+    count = iter(range(100))
+    server.on(UPLOAD, lambda _: Reply(body={"url": f"{URL}{next(count)}", "field_name": "report"}))
+    server.on(POST, STARTED)
+
+
+def kickoff(source: Any, **more: Any) -> CrewKickoffOperator:
+    given = {"task_id": "kickoff", "inputs": {"topic": "AI"}, "files": {"report": source}, "deferrable": False}
+    return CrewKickoffOperator(**{**given, "poll_interval": 0.05, **more})
+
+
+def named(request: Request) -> Any:
+    assert request.json["input_files"] == request.json["inputFiles"]
+    return request.json["input_files"]
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_file_is_uploaded_as_a_form_and_named_in_the_kickoff(server: FaultServer, report: Path, scheme: str) -> None:
+    assert run(kickoff(f"{scheme}{report}"), TaskRun()) == "k-1"
+    (upload,) = server.sent(UPLOAD)
+    boundary = upload.headers["content-type"].removeprefix("multipart/form-data; boundary=")
+    name, file, end = upload.body.split(f"--{boundary}".encode())[1:]
+    assert name == b'\r\nContent-Disposition: form-data; name="field_name"\r\n\r\nreport\r\n'
+    label = b'name="file"; filename="the %22report%22.pdf"\r\nContent-Type: application/octet-stream'
+    assert file == b"\r\nContent-Disposition: form-data; " + label + b"\r\n\r\n" + TEXT + b"\r\n"
+    assert end == b"--\r\n"
+    assert upload.headers["authorization"] == f"Bearer {TOKEN}"
+    assert named(server.sent(POST)[0]) == {"report": f"{URL}0"}
+
+
+def test_a_web_address_is_passed_on_and_a_path_object_is_a_path(server: FaultServer, report: Path) -> None:
+    web = "https://bucket.example/report.pdf?signature=1"
+    run(kickoff(report, files={"report": report, "logo": web}), TaskRun())
+    assert named(server.sent(POST)[0]) == {"logo": web, "report": f"{URL}0"}
+    assert len(server.sent(UPLOAD)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"report": "http://example.com/report.pdf"}, "is an http:// address; only https:// is passed on"),
+        ({"report": "reports/today.pdf"}, "is not an absolute path: 'reports/today.pdf'"),
+        ({"report": ""}, "must be a path or an https:// address"),
+        ({"report": 1}, "must be a path or an https:// address"),
+        ({"topic": "/report.pdf"}, "'topic' is both in inputs and in files"),
+        ({" ": "/report.pdf"}, "files has an empty name"),
+        (["/report.pdf"], "files: must be an object"),
+    ],
+)
+def test_files_that_cannot_be_sent_are_refused_before_anything_is_sent(
+    server: FaultServer, given: Any, problem: str
+) -> None:
+    with pytest.raises(CrewTaskFailed, match=re.escape(problem)):
+        run(kickoff("", files=given), TaskRun())
+    assert server.requests == []
+
+
+@pytest.mark.row("A72")
+@pytest.mark.parametrize("kind", ["missing", "empty", "a folder", "an unknown scheme"])
+def test_a_file_that_cannot_be_read_fails_the_try_and_a_retry_reads_it_again(
+    server: FaultServer, report: Path, kind: str
+) -> None:
+    source = {"a folder": report.parent, "an unknown scheme": "nowhere://bucket/report.pdf"}.get(kind, report)
+    if kind == "missing":
+        report.unlink()
+    elif kind == "empty":
+        report.write_bytes(b"")
+    task_run = TaskRun()
+    with pytest.raises(
+        AirflowException, match=rf"File 'report' \({re.escape(str(source))}\) .*Nothing was started"
+    ) as e:
+        run(kickoff(source), task_run)
+    assert not isinstance(e.value, CrewTaskFailed)
+    assert not server.sent(POST)
+    if kind in ("missing", "empty"):
+        report.write_bytes(TEXT)
+        assert run(kickoff(source), task_run.retry()) == "k-1"
+
+
+@pytest.mark.row("A72")
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (Reply(status=404, body={"detail": "Not Found"}), "this deployment takes no files"),
+        (Reply(status=405, body={"detail": "Method Not Allowed"}), "this deployment takes no files"),
+        (Reply(status=413, body={"detail": "at most 5 bytes"}), "is too large for the service: .*at most 5 bytes"),
+    ],
+)
+def test_a_file_that_is_never_taken_fails_the_task(
+    server: FaultServer, report: Path, answer: Reply, problem: str
+) -> None:
+    server.on(UPLOAD, answer)
+    with pytest.raises(CrewTaskFailed, match=rf"File 'report' .*{problem}.*Nothing was started"):
+        run(kickoff(report), TaskRun())
+    assert len(server.sent(UPLOAD)) == 1
+    assert not server.sent(POST)
+
+
+@pytest.mark.row("A70")
+def test_an_upload_is_repeated_when_the_service_is_busy_or_its_answer_is_lost(
+    server: FaultServer, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PAUSE", 0.01)
+    busy = [Reply(status=status, body={}, headers={"Retry-After": "0.01"}) for status in (429, 503)]
+    server.on(UPLOAD, *busy, NoReply(CLOSE), Reply(status=502, body="<html>"), {"url": f"{URL}9"})
+    assert run(kickoff(report), TaskRun()) == "k-1"
+    assert len(server.sent(UPLOAD)) == 5
+    assert named(server.sent(POST)[0]) == {"report": f"{URL}9"}
+
+
+def test_a_busy_service_is_waited_for_no_longer_than_the_kickoff_timeout(
+    server: FaultServer, connect: Connect, report: Path
+) -> None:
+    connect(server.url, kickoff_timeout=5)
+    server.on(UPLOAD, Reply(status=429, body={"detail": "too many uploads"}, headers={"Retry-After": "30"}))
+    with pytest.raises(AirflowException, match=r"was not uploaded: .*too many uploads\. Nothing was started"):
+        run(kickoff(report), TaskRun())
+    assert not server.sent(POST)
+
+
+def test_what_arrives_damaged_is_not_used(server: FaultServer, report: Path) -> None:
+    server.on(UPLOAD, {"url": URL, "size": len(TEXT), "sha256": hashlib.sha256(b"other").hexdigest()})
+    with pytest.raises(AirflowException, match=r"arrived damaged. Nothing was started"):
+        run(kickoff(report), TaskRun())
+
+
+@pytest.mark.parametrize("size", [-1, 1])
+def test_a_file_that_changes_while_it_is_read_is_not_used(
+    server: FaultServer, report: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    real = Path.open
+
+    def changing(path: Path, *args: Any, **more: Any) -> Any:
+        if path == report:
+            with real(path, "wb") as file:
+                file.write((TEXT + b"!")[: len(TEXT) + size])
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(Path, "open", changing)
+    with pytest.raises(AirflowException, match=r"changed while it was read. Nothing was started"):
+        run(kickoff(report), TaskRun())
+    assert not server.sent(POST)
+
+
+@pytest.mark.row("A71")
+@pytest.mark.parametrize("change", ["none", "changed", "missing"])
+def test_a_retry_with_an_execution_on_record_needs_no_file(
+    server: FaultServer, report: Path, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    task_run = TaskRun()
+    run(kickoff(report), task_run)
+    if change == "missing":
+        report.unlink()
+    elif change == "changed":
+        report.write_bytes(b"All on coffee.")
+    server.on("GET /status/k-1", {"kickoff_id": "k-1", "status": "running"})
+    assert run(kickoff(report), task_run.retry()) == "k-1"
+    assert len(server.sent(UPLOAD)) == len(server.sent(POST)) == 1
+    problem = {"none": None, "changed": "has changed", "missing": "cannot be read: it does not exist"}[change]
+    warned = "Execution k-1 continues with the file that was sent" in (written := capsys.readouterr().out)
+    assert warned == (change != "none")
+    assert problem is None or f"File 'report' ({report}) {problem}" in written
+    report.write_bytes(b"All on cocoa.")
+    server.on("POST /stop/k-1", {"stopped": True})
+    run(kickoff(report), task_run.clear())
+    assert b"All on cocoa." in server.sent(UPLOAD)[1].body
+    assert named(server.sent(POST)[1]) == {"report": f"{URL}1"}
+
+
+@pytest.mark.row("A70")
+def test_a_worker_that_died_between_upload_and_kickoff_has_started_nothing(
+    server: FaultServer, a_memory: Any, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    task_run = TaskRun()
+    with monkeypatch.context() as patch:
+        patch.setattr(a_memory, "set", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(kickoff(report), task_run)
+    assert (len(server.sent(UPLOAD)), len(server.sent(POST))) == (1, 0)
+    assert run(kickoff(report), task_run.retry()) == "k-1"
+    assert named(server.sent(POST)[0]) == {"report": f"{URL}1"}
+
+
+@pytest.mark.row("A70")
+def test_a_worker_that_died_between_the_kickoff_and_its_record_sends_no_second_one(
+    server: FaultServer, a_memory: Any, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = a_memory.set
+
+    def die(key: str, value: Any, **more: Any) -> None:
+        if '"kickoff_id"' in json.dumps(value):
+            raise KeyboardInterrupt
+        keep(key, value, **more)
+
+    task_run = TaskRun()
+    with monkeypatch.context() as patch:
+        patch.setattr(a_memory, "set", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(kickoff(report), task_run)
+    with pytest.raises(CrewTaskFailed, match="outcome is unknown"):
+        run(kickoff(report), task_run.retry())
+    assert (len(server.sent(UPLOAD)), len(server.sent(POST))) == (1, 1)
+
+
+@pytest.mark.row("A70")
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_kickoff_that_is_sent_again_uses_the_addresses_on_record(
+    server: FaultServer, connect: Connect, report: Path, is_gone: bool
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    again = [Reply(status=404, body={"detail": "The file for the input 'report' is not known."})] if is_gone else []
+    server.on(POST, NoReply(CLOSE), *again, STARTED)
+    task_run = TaskRun()
+    with pytest.raises(AirflowException, match="A retry of this task sends the kickoff again"):
+        run(kickoff(report), task_run)
+    assert run(kickoff(report), task_run.retry()) == "k-1"
+    posts = server.sent(POST)
+    assert len({request.headers["idempotency-key"] for request in posts}) == 1
+    assert [named(request)["report"] for request in posts] == [f"{URL}{n}" for n in ((0, 0, 1) if is_gone else (0, 0))]
+    assert len(server.sent(UPLOAD)) == (2 if is_gone else 1)
+
+
+def test_a_kickoff_that_is_sent_again_without_its_files_is_never_for_others(
+    server: FaultServer, connect: Connect, report: Path
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    server.on(POST, NoReply(CLOSE), Reply(status=404, body={"detail": "The file is not known."}), STARTED)
+    task_run = TaskRun()
+    with pytest.raises(AirflowException):
+        run(kickoff(report), task_run)
+    report.write_bytes(b"All on coffee.")
+    with pytest.raises(CrewTaskFailed, match="no longer has its files, and they have changed since"):
+        run(kickoff(report), task_run.retry())
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.parametrize("status", [422, 429, 404])
+def test_after_a_refusal_a_retry_uploads_the_files_again(server: FaultServer, report: Path, status: int) -> None:
+    server.on(POST, Reply(status=status, body={"detail": "no"}), STARTED)
+    task_run = TaskRun()
+    with pytest.raises(AirflowException):
+        run(kickoff(report), task_run)
+    report.write_bytes(b"All on coffee.")
+    assert run(kickoff(report), task_run.retry()) == "k-1"
+    assert [named(request)["report"] for request in server.sent(POST)] == [f"{URL}0", f"{URL}1"]
+
+
+def test_a_crew_that_says_which_files_it_takes_gets_no_others(server: FaultServer, report: Path) -> None:
+    server.on("GET /inputs", {"inputs": ["topic"], "required": ["topic"], "files": ["page"]})
+    with pytest.raises(
+        CrewTaskFailed, match=r"The crew takes no file named 'report'; it takes page. Nothing was started"
+    ):
+        run(kickoff(report), TaskRun())
+    assert not server.sent(UPLOAD)
+
+
+def test_a_file_counts_as_a_required_input(server: FaultServer, report: Path) -> None:
+    server.on("GET /inputs", {"inputs": ["topic", "report"], "required": ["topic", "report"], "files": []})
+    assert run(kickoff(report), TaskRun()) == "k-1"
+
+
+def test_the_hook_uploads_and_starts(server: FaultServer, report: Path) -> None:
+    hook = CrewHook()
+    assert hook.upload("report", str(report)) == f"{URL}0"
+    assert hook.kickoff({"topic": "AI"}, files={"report": str(report)}) == "k-1"
+    assert named(server.sent(POST)[0]) == {"report": f"{URL}1"}
+    with pytest.raises(CrewFileError):
+        hook.upload("report", "/nowhere.pdf")
+    with pytest.raises(CrewInvalidInput):
+        hook.upload("report", "nowhere.pdf")
+
+
+def test_a_large_file_is_never_in_memory(server: FaultServer, tmp_path: Path) -> None:
+    from airflow_crew_provider.client.blocking import LARGEST_PIECE, _Form
+
+    size = 64 * 1024 * 1024
+    path = tmp_path / "large"
+    with path.open("wb") as made:
+        made.truncate(size)
+    tracemalloc.start()
+    with files._opened("large", str(path)) as content:
+        form = _Form(files.Upload("large", "large", content.size, content))
+        sent = sum(map(len, form))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sent == len(form) > size
+    assert peak < 8 * LARGEST_PIECE
+    assert json.dumps(content.sha256) == json.dumps(hashlib.sha256(bytes(size)).hexdigest())

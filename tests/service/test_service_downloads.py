@@ -1,0 +1,126 @@
+"""Files that the service fetches for its callers: from public addresses only, each looked up once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from crew_client import Serve
+
+from crew_service.http import downloads
+from crew_service.http.downloads import NotFetched, is_public, opened
+
+CONTENT = b"of the web" * 20_000
+READS = {"tasks": [{"id": "read_task", "output": "{report.size}"}]}
+PRIVATE = (
+    *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1"),
+    *(
+        "::1",
+        "fe80::1",
+        "fd00::1",
+        "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1",
+        "2002:7f00:1::",
+        "64:ff9b::7f00:1",
+        "64:ff9b:1::1",
+        "::",
+    ),
+)
+
+
+@pytest.fixture
+def web() -> Iterator[Any]:
+    """A web server with a file, redirects to it, and one to an address that is not public."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            port = self.server.server_address[1]
+            targets = {"/moved": "/file", "/round": "/round", "/inside": f"http://127.0.0.2:{port}/file"}
+            server.asked.append((self.path, self.headers.get("Authorization"), self.headers.get("Cookie")))
+            self.send_response(302 if self.path in targets else 200 if self.path == "/file" else 404)
+            if self.path in targets:
+                self.send_header("Location", targets[self.path])
+            content = CONTENT if self.path == "/file" else b""
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *parts: Any) -> None:
+            pass
+
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.asked = []
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def fetched(address: str) -> bytes:
+    async def fetch() -> bytes:
+        async with opened(address, is_public=lambda host: host == "127.0.0.1") as (_, chunks):
+            return b"".join([chunk async for chunk in chunks])
+
+    return asyncio.run(fetch())
+
+
+@pytest.mark.row("S78")
+@pytest.mark.parametrize("path", ["/file", "/moved"])
+def test_a_file_is_fetched_and_redirects_are_followed(web: Any, path: str) -> None:
+    assert fetched(f"{web.url}{path}") == CONTENT
+    assert fetched(f"{web.url.replace('127.0.0.1', 'localhost')}{path}") == CONTENT
+
+
+@pytest.mark.row("S78")
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("{url}/inside", "not public"),
+        ("{url}/round", "more than 5 redirects"),
+        ("{url}/none", "status 404"),
+        ("http://127.0.0.1:1/", "cannot be reached"),
+        ("http://[::1]:1/", "not public"),
+        ("http://2130706434:1/", "not public|cannot be reached"),
+        ("http://user:word@127.0.0.1/", "without a user"),
+        ("http://", "no web address"),
+    ],
+)
+def test_what_is_not_fetched(web: Any, address: str, reason: str) -> None:
+    with pytest.raises(NotFetched, match=reason):
+        fetched(address.format(url=web.url))
+    assert [path for path, *_ in web.asked if path == "/file"] == []
+
+
+@pytest.mark.row("S78")
+@pytest.mark.parametrize("host", PRIVATE)
+def test_an_address_of_a_network_is_not_public(host: str) -> None:
+    assert not is_public(host)
+    assert is_public("93.184.215.14")
+    assert is_public("2606:2800:21f:cb07:6820:80da:af6b:8b2c")
+
+
+@pytest.mark.row("S78")
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_kickoff_names_a_private_address(serve: Serve, web: Any, allowed: bool) -> None:
+    client = serve(READS, allow_file_urls=allowed)
+    for host in ("127.0.0.1", "localhost"):
+        address = f"{web.url.replace('127.0.0.1', host)}/file"
+        refused = client.post("/kickoff", {"input_files": {"report": address}})
+        assert refused.status_code == (400 if allowed else 404)
+        assert ("its host is not public" in refused.text) == allowed
+    assert web.asked == []
+
+
+@pytest.mark.row("S78")
+def test_a_kickoff_names_a_web_address(serve: Serve, web: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "is_public", lambda host: host == "127.0.0.1")  # no test needs the internet
+    client = serve(READS, allow_file_urls=True)
+    started = client.post("/kickoff", {"input_files": {"report": f"{web.url}/file"}})
+    assert started.status_code == 200, started.text
+    assert client.until(started.json()["kickoff_id"], "completed")["result"]["output"] == str(len(CONTENT))
+    assert [(authorization, cookie) for _, authorization, cookie in web.asked] == [(None, None)]

@@ -1,0 +1,235 @@
+"""Crews as jobs: processes that run a bounded number of segments, behind a service that only answers requests."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+from crew_client import PLAIN, Client, Command, eventually
+from sqlalchemy import create_engine, select, text, update
+
+from crew_service.cli import main
+from crew_service.engine.jobs import Quota, is_done
+from crew_service.storage.database import Database
+from crew_service.storage.location import url_of
+from crew_service.storage.tables import executions
+from scripts.stack.waiting import FACTOR, PATIENCE
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "a-token-for-tests-only"
+GATED = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "notes_task", "seconds": 0.2, "output": "Notes on {topic}"},
+        {"id": "draft_task", "human_input": True, "output": "Draft on {topic}"},
+    ],
+}
+
+
+@dataclass
+class Jobs:
+    """The jobs of one database, and the service in front of it."""
+
+    folder: Path
+    database: str
+    client: Client
+
+    def start(self, *options: str, crew: str = "crew.json") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "crew_service", "work", "--db", self.database, "--crew", crew, *options]
+        return subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, text=True)
+
+    def run(self, *options: str, crew: str = "crew.json") -> str:
+        """Run a job to its end; return what it logged."""
+        job = self.start(*options, crew=crew)
+        _, log = job.communicate(timeout=PATIENCE)
+        assert job.returncode == 0, log
+        return log
+
+    def queue(self) -> list[dict[str, Any]]:
+        return self._printed("queue")
+
+    def states(self) -> list[str]:
+        return sorted(each["state"] for each in self._printed("list", "--json", "--limit", "200"))
+
+    def _printed(self, *command: str) -> list[dict[str, Any]]:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            assert main([*command, "--db", self.database]) == 0
+        return list(json.loads(printed.getvalue()))
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, command: Callable[..., Command], postgresql: str) -> Jobs:
+    (tmp_path / "crew.json").write_text(json.dumps(PLAIN))
+    (tmp_path / "gated.json").write_text(json.dumps(GATED))
+    front = command("--db", postgresql, "--crew", "crew.json", "--token", TOKEN, "--no-work")
+    return Jobs(tmp_path, postgresql, front.client(TOKEN))
+
+
+@pytest.mark.slow
+def test_a_job_takes_as_many_segments_as_it_may_and_the_next_one_takes_the_rest(jobs: Jobs) -> None:
+    for _ in range(5):
+        jobs.client.kickoff()
+    (queue,) = jobs.queue()
+    assert queue.pop("oldest_seconds") > 0
+    assert queue == {"crew": "", "queued": 5, "held": 0, "running": 0}
+    assert "crew_service_queued 5.0" in jobs.client.get("/metrics").text
+
+    log = jobs.run("--max-executions", "2", "--workers", "1")
+    assert log.count('"message": "running"') == 2
+    assert jobs.states() == ["completed"] * 2 + ["queued"] * 3
+    assert jobs.run("--idle-exit", "0.5").count('"message": "running"') == 3
+    assert jobs.states() == ["completed"] * 5
+    assert '"message": "running"' not in jobs.run("--idle-exit", "0.5", "--max-executions", "1"), "nothing is left"
+    assert jobs.queue() == []
+
+
+@pytest.mark.slow
+def test_the_query_of_the_manifest_counts_what_queue_prints(jobs: Jobs) -> None:
+    manifests = yaml.safe_load_all((ROOT / "deploy" / "crew-jobs.yaml").read_text())
+    (scaled,) = [each for each in manifests if each["kind"] == "ScaledJob"]
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"].replace("'report'", "''")
+    (jobs.folder / "crew.json").write_text(json.dumps(GATED))
+
+    def counted() -> int:
+        engine = create_engine(url_of(jobs.database))
+        with engine.connect() as connection:
+            number = connection.execute(text(query)).scalar_one()
+        engine.dispose()
+        return int(number)
+
+    for _ in range(3):
+        jobs.client.kickoff()
+    assert counted() == sum(each["queued"] for each in jobs.queue()) == 3
+    with contextlib.closing(Database(jobs.database)) as database, database.writing() as connection:
+        one = select(executions.c.id).limit(1).scalar_subquery()
+        connection.execute(update(executions).where(executions.c.id == one).values(held_until=database.now() + 3600))
+    assert counted() == sum(each["queued"] for each in jobs.queue()) == 2
+    assert [each["held"] for each in jobs.queue()] == [1]
+    eventually(lambda: counted() == 3, "a look at what is held, since no budget holds it")
+    jobs.run("--idle-exit", "0.5")
+    assert jobs.states() == ["waiting"] * 3
+    assert counted() == 0
+    assert jobs.queue() == []
+
+
+@pytest.mark.slow
+def test_a_job_that_is_asked_to_end_leaves_its_segment_to_the_next_one(jobs: Jobs) -> None:
+    (jobs.folder / "crew.json").write_text(json.dumps({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "seconds": 3600}]}))
+    kickoff_id = jobs.client.kickoff()
+    job = jobs.start("--max-executions", "1")
+    eventually(lambda: jobs.states() == ["running"], "the segment")
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(PATIENCE) == 0
+    assert [(each["queued"], each["running"]) for each in jobs.queue()] == [(1, 0)]
+    (jobs.folder / "crew.json").write_text(json.dumps(PLAIN))
+    jobs.run("--max-executions", "1")
+    jobs.client.until(kickoff_id, "completed")
+
+
+@pytest.mark.slow
+def test_the_execution_of_a_killed_job_is_queued_again_although_only_a_service_without_work_is_left(jobs: Jobs) -> None:
+    (jobs.folder / "crew.json").write_text(json.dumps({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "seconds": 3600}]}))
+    jobs.client.kickoff()
+    job = jobs.start("--max-executions", "1")
+    eventually(lambda: jobs.states() == ["running"], "the segment")
+    job.kill()
+    killed = time.monotonic()
+    job.wait(PATIENCE)
+    eventually(lambda: jobs.states() == ["queued"], "the queue")
+    assert time.monotonic() - killed < 60 * FACTOR
+    assert [each["queued"] for each in jobs.queue()] == [1]
+
+
+def test_a_service_without_work_on_a_sqlite_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "--port", "0", "--no-work"]) == 2
+    assert "`serve --no-work` needs a PostgreSQL database" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executions", [5, pytest.param(100, marks=pytest.mark.long)])
+def test_a_scaler_that_starts_jobs_and_kills_one_in_five_completes_each_execution_once(
+    jobs: Jobs, command: Callable[..., Command], executions: int
+) -> None:
+    """The scaler starts a job for each queued execution, at most four at a time, as KEDA's `ScaledJob` does."""
+    (jobs.folder / "crew.json").write_text(json.dumps(GATED))
+    other = command("--db", jobs.database, "--crew", "crew.json", "--token", TOKEN, "--no-work").client(TOKEN)
+    clients, random, running = (jobs.client, other), Random(7), dict[subprocess.Popen[str], bool]()
+    with ThreadPoolExecutor(4) as pool:
+        ids = list(pool.map(lambda number: clients[number % 2].kickoff(str(number)), range(executions)))
+    answered: set[str] = set()
+    ends = time.monotonic() + PATIENCE + 5 * executions * FACTOR
+    while jobs.states() != ["completed"] * executions:
+        assert time.monotonic() < ends, jobs.states()
+        running = {job: dies for job, dies in running.items() if job.poll() is None}
+        queued = sum(each["queued"] for each in jobs.queue())
+        for _ in range(min(queued, 4 - len(running))):
+            running[jobs.start("--max-executions", "1", "--idle-exit", "1")] = random.random() < 0.2
+        for job, dies in running.items():
+            if dies and "running" in jobs.states():
+                job.kill()
+        waiting = [each for each in ids if each not in answered and jobs.client.status(each)["status"] == "pending"]
+        for each in waiting:
+            assert clients[len(answered) % 2].resume(each).ok
+            answered.add(each)
+        time.sleep(0.1)
+    for job in running:
+        job.wait(PATIENCE)
+    assert len(set(ids)) == executions
+    for number, each in enumerate(ids):
+        result = jobs.client.status(each)["result"]
+        assert result["output"] == f"Draft on {number}"
+        assert [task["task_id"] for task in result["tasks"]] == ["notes_task", "draft_task"]
+
+
+# --- pure ---
+
+
+@dataclass
+class Runner:
+    is_busy: bool = False
+    idle_since: float | None = None
+
+
+@pytest.mark.parametrize(
+    ("left", "idle_exit", "runners", "done"),
+    [
+        (None, None, [Runner(idle_since=0.0)], False),
+        (0, None, [Runner()], True),
+        (0, None, [Runner(), Runner(is_busy=True)], False),
+        (1, None, [Runner(idle_since=0.0)], False),
+        (None, 5.0, [Runner(idle_since=0.0)], True),
+        (None, 5.0, [Runner(idle_since=0.0), Runner()], False),
+        (None, 5.0, [Runner(idle_since=0.0), Runner(is_busy=True)], False),
+        (None, 1e9, [Runner(idle_since=0.0)], False),
+    ],
+)
+def test_a_job_is_done_if_it_may_take_nothing_more_or_found_nothing_for_long_enough(
+    left: int | None, idle_exit: float | None, runners: list[Runner], done: bool
+) -> None:
+    assert is_done(Quota(left), idle_exit, runners) is done
+
+
+def test_a_quota_is_shared_and_what_was_not_taken_is_given_back() -> None:
+    quota = Quota(3)
+    assert (quota.reserve(2), quota.reserve(2), quota.is_used_up) == (2, 1, True)
+    quota.give_back(1)
+    assert (quota.is_used_up, quota.reserve(9)) == (False, 1)
+    unbounded = Quota()
+    assert (unbounded.reserve(9), unbounded.is_used_up) == (9, False)

@@ -1,0 +1,173 @@
+"""Files that crews write, over the API: listed, versioned, with their rounds, and only ever downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+import requests
+from crew_client import Client, Receiver, Serve, eventually
+
+from crew_service.engine.files import PIECE
+from crew_service.settings import FileLimits
+from scripts.stack.waiting import PATIENCE
+
+HTML = "<html><script>alert(1)</script>"
+NAMES = ["report.md", "charts/a b.svg", "süß.txt", "a" * 1000]
+REFUSED = ["", "\u202efdp.exe", "/etc/passwd", "../a", "a/../b", "a//b", "./a", "a\\b", "a\nb", "a" * 1001]
+DRAFT = {"id": "draft_task", "human_input": True, "output": "Draft {revision}", "files": {"a.md": "text {revision}"}}
+LAST = {"id": "last_task", "output": "Done", "files": {"b.md": "all on {topic}"}}
+
+
+def scenario(**files: str) -> dict[str, Any]:
+    return {"tasks": [{"id": "write_task", "output": "Done", "files": files}]}
+
+
+def listed(client: Client, started: str) -> list[dict[str, Any]]:
+    return client.get(f"/executions/{started}/files").json()["files"]
+
+
+def get(client: Client, started: str, name: str, **more: Any) -> Any:
+    path = f"{client.url}/executions/{started}/files/{name}"
+    return client.session.get(path, timeout=PATIENCE, **more)
+
+
+def test_files_have_the_round_in_which_they_were_shown_and_are_final_once_approved(
+    serve: Serve, receiver: Receiver
+) -> None:
+    client = serve(scenario={"tasks": [DRAFT, LAST]})
+    started = client.kickoff(inputs={"topic": "tea"}, crewWebhookUrl=f"{receiver.url}/crew")
+    client.until(started, "pending")
+    assert [(each["name"], each["state"], each["round"]) for each in listed(client, started)] == [("a.md", "draft", 1)]
+    client.resume(started, approve=False, feedback="shorter")
+    eventually(lambda: len(listed(client, started)) == 2, "the second draft")
+    client.until(started, "pending")  # its files are stored before it
+    client.resume(started, crewWebhookUrl=f"{receiver.url}/crew")
+    client.until(started, "completed")
+    found = listed(client, started)
+    assert [(each["name"], each["version"], each["state"], each["round"]) for each in found] == [
+        ("b.md", 1, "final", None),
+        ("a.md", 2, "final", 2),
+        ("a.md", 1, "draft", 1),
+    ]
+    assert found[0] == {
+        **{"name": "b.md", "version": 1, "size": 10, "sha256": hashlib.sha256(b"all on tea").hexdigest()},
+        **{"content_type": "text/plain", "task_id": "last_task", "created_at": found[0]["created_at"]},
+        **{"direction": "out", "round": None, "state": "final"},
+        "view": f"/file?id={started}&name=b.md&version=1&direction=out",
+    }
+    assert client.get(f"/executions/{started}").json()["files"] == found
+    assert [get(client, started, "a.md", params={"version": each}).text for each in (1, 2)] == ["text 1", "text 2"]
+    assert get(client, started, "a.md").text == "text 2"
+    body = eventually(lambda: receiver.bodies("/crew"), "the webhook")[0]
+    assert {(each["name"], each["version"]) for each in body["files"]} == {("a.md", 2), ("b.md", 1)}
+
+
+def signed_in(client: Client) -> requests.Session:
+    browser = requests.Session()
+    browser.post(f"{client.url}/login", data={"token": client.token}, timeout=PATIENCE)
+    return browser
+
+
+def page(client: Client, started: str) -> str:
+    return signed_in(client).get(f"{client.url}/view", params={"id": started}, timeout=PATIENCE).text
+
+
+def test_the_form_of_a_draft_lists_its_files_but_none_of_a_rejected_draft(serve: Serve) -> None:
+    notes = {"id": "notes_task", "output": "Notes", "files": {"notes.md": "notes"}}
+    draft = {**DRAFT, "files": {"chart.png": "always this", "a.md": "text {revision}"}}
+    client = serve(scenario={"tasks": [notes, draft]})
+    started = client.kickoff()
+    for revision in (1, 2):
+        known = 1 + 2 * revision
+        eventually(lambda known=known: len(listed(client, started)) == known, "the draft's files")
+        client.until(started, "pending")  # they are stored before the question
+        form = re.search(r'id="draft-.*?</form>', page(client, started), re.DOTALL)
+        assert form
+        links = dict(re.findall(r'href="(file\?[^"]+)">([^<]+)</a> \([0-9]+ Bytes\)', form[0]))
+        assert sorted(links.values()) == ["a.md", "chart.png", "notes.md"]
+        address = next(unescape(link) for link, name in links.items() if name == "a.md")
+        assert signed_in(client).get(f"{client.url}/{address}", timeout=PATIENCE).text == f"text {revision}"
+        client.resume(started, approve=False, feedback="shorter")
+
+
+@pytest.mark.row("S83")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_only_ever_downloaded(serve: Serve, name: str) -> None:
+    client = serve(scenario=scenario(**{name: HTML}))
+    started = client.kickoff()
+    client.until(started, "completed")
+    answer = get(client, started, name)
+    assert (answer.status_code, answer.text) == (200, HTML)
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    etag = answer.headers["etag"]
+    assert etag == f'"{hashlib.sha256(HTML.encode()).hexdigest()}"'
+    assert get(client, started, name, headers={"If-None-Match": etag}).status_code == 304
+    shown = page(client, started)
+    assert "alert(1)" not in shown
+    (link,) = re.findall(r'href="(file\?[^"]+)"', shown)
+    found = signed_in(client).get(f"{client.url}/{unescape(link)}", timeout=PATIENCE)
+    assert (found.text, found.headers["content-disposition"][:10]) == (HTML, "attachment")
+
+
+@pytest.mark.row("S83")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_name_that_is_no_relative_path_is_not_stored(serve: Serve, name: str) -> None:
+    client = serve(scenario=scenario(**{name: "text"}))
+    started = client.kickoff()
+    client.until(started, "completed")
+    assert listed(client, started) == []
+    assert "is not stored: its name is not valid." in client.get(f"/executions/{started}/logs").text
+
+
+def test_what_is_too_large_is_not_stored_and_fails_nothing(serve: Serve) -> None:
+    limits = FileLimits(of_file=2 * PIECE, of_execution=3 * PIECE)
+    files = {"a": "a" * 2 * PIECE, "b": "b" * (2 * PIECE + 1), "c": "c" * 2 * PIECE, "d": "d" * PIECE}
+    client = serve(scenario=scenario(**files), file_limits=limits)
+    started = client.kickoff()
+    client.until(started, "completed")
+    assert {each["name"]: each["size"] for each in listed(client, started)} == {"a": 2 * PIECE, "d": PIECE}
+    assert get(client, started, "a").text == files["a"]
+    log = client.get(f"/executions/{started}/logs").text
+    assert f"The file b is not stored: a file may have at most {2 * PIECE} bytes." in log
+    assert f"The file c is not stored: the files of an execution may have at most {3 * PIECE} bytes." in log
+
+
+def test_five_versions_are_kept_and_an_unchanged_file_is_none(serve: Serve) -> None:
+    task = {"output": "x", "files": {"a": "{topic}", "b": "same"}}
+    tasks = [{**task, "id": f"task_{n}", "files": {"a": str(n // 2), "b": "same"}} for n in range(14)]
+    client = serve(scenario={"tasks": tasks})
+    started = client.kickoff()
+    client.until(started, "completed")
+    versions = {name: [each["version"] for each in listed(client, started) if each["name"] == name] for name in "ab"}
+    assert versions == {"a": [7, 6, 5, 4, 3], "b": [1]}
+
+
+def test_only_who_may_see_the_execution_gets_its_files(serve: Serve) -> None:
+    users = [("ann", "anns-token-of-20-letters"), ("bob", "bobs-token-of-20-letters")]
+    client = serve(scenario=scenario(a="text"), user_tokens=users)
+    ann, bob = (client.holding(token) for _, token in users)
+    started = ann.kickoff()
+    ann.until(started, "completed")
+    assert get(ann, started, "a").status_code == get(client, started, "a").status_code == 200
+    assert get(bob, started, "a").status_code == bob.get(f"/executions/{started}/files").status_code == 404
+    for wrong, code in (({"version": "2"}, 404), ({"version": "x"}, 400), ({"direction": "up"}, 400)):
+        assert get(ann, started, "a", params=wrong).status_code == code
+    assert get(ann, started, "b").status_code == 404
+
+
+def test_a_file_that_was_given_is_listed_and_returned(serve: Serve) -> None:
+    client = serve(scenario={"tasks": [{"id": "read_task", "output": "{report.size}"}]})
+    content = b"%PDF-1.7 given"
+    url = client.session.post(f"{client.url}/files", files={"file": ("x", content)}, timeout=PATIENCE).json()["url"]
+    started = client.post("/kickoff", {"input_files": {"report": url}}).json()["kickoff_id"]
+    client.until(started, "completed")
+    (found,) = listed(client, started)
+    assert (found["name"], found["direction"], found["content_type"]) == ("report", "in", "application/pdf")
+    assert get(client, started, "report", params={"direction": "in"}).content == content
+    assert get(client, started, "report").status_code == 404

@@ -1,0 +1,102 @@
+"""Row A76: the XCom `crew_usage` of every try that ends by itself, with all executions since the task's last clear."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+from faults.server import FaultServer
+from faults.wire import Reply
+from simulated_airflow import TaskRun, run
+from waiting_tasks import in_both_places, kickoff_that_waits, sensor_that_waits
+
+from airflow_crew_provider.wait import watch
+
+pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.row("A76")]
+
+
+def status(word: str, tokens: int, **chain: Any) -> Reply:
+    body: dict[str, Any] = {"status": word, "error": "no ink"} if word == "error" else {"status": word}
+    if word == "completed":
+        body |= {"result": {"output": "All", "tasks": []}, "execution_time": 1.0}
+    return Reply(body=body, headers={"Crew-Usage": json.dumps({"total_tokens": tokens, **chain})})
+
+
+@pytest.fixture(autouse=True)
+def crew(server: FaultServer) -> None:
+    server.on("GET /inputs", {"inputs": [], "required": [], "continues": True})
+    server.on("POST /kickoff", *({"kickoff_id": f"k-{number}"} for number in range(1, 6)))
+
+
+def ended(operator: Any, task_run: TaskRun, *, fails: bool = False) -> list[tuple[str, str, int | None]]:
+    """Run a try to its end; return what it pushed."""
+    if fails:
+        with pytest.raises(AirflowException):
+            run(operator, task_run)
+    else:
+        run(operator, task_run)
+    pushed = task_run.xcom["crew_usage"]["executions"]
+    assert all(each["execution_id"] == each["kickoff_id"] for each in pushed)
+    return [(each["kickoff_id"], each["state"], (each["usage"] or {}).get("total_tokens")) for each in pushed]
+
+
+@in_both_places
+def test_every_try_pushes_what_it_and_earlier_ones_used_until_a_clear(server: FaultServer, deferrable: bool) -> None:
+    task_run = TaskRun(retries=5)
+    operator = kickoff_that_waits(deferrable=deferrable, retry_from="start")
+    server.on("GET /status/k-1", status("error", 100)).on("GET /status/k-2", status("error", 50))
+    server.on("GET /status/k-3", status("completed", 300)).on("GET /status/k-4", status("completed", 7))
+    assert ended(operator, task_run, fails=True) == [("k-1", "error", 100)]
+    assert ended(operator, task_run.retry(), fails=True) == [("k-1", "error", 100), ("k-2", "error", 50)]
+    all_of_them = [("k-1", "error", 100), ("k-2", "error", 50), ("k-3", "completed", 300)]
+    assert ended(operator, task_run.retry()) == all_of_them
+    assert ended(operator, task_run.clear()) == [("k-4", "completed", 7)]
+
+
+@in_both_places
+def test_a_chain_has_one_entry_with_the_usage_of_all_of_it(server: FaultServer, deferrable: bool) -> None:
+    task_run = TaskRun(retries=5)
+    operator = kickoff_that_waits(deferrable=deferrable)
+    server.on("GET /status/k-1", status("error", 100))
+    server.on("GET /status/k-2", status("error", 50, chain_usage={"total_tokens": 150}))
+    server.on("GET /status/k-3", status("completed", 30, chain_usage={"total_tokens": 180}))
+    assert ended(operator, task_run, fails=True) == [("k-1", "error", 100)]
+    assert ended(operator, task_run.retry(), fails=True) == [("k-2", "error", 150)]
+    assert ended(operator, task_run.retry()) == [("k-3", "completed", 180)]
+
+
+@in_both_places
+def test_a_timeout_pushes_what_the_last_poll_said(server: FaultServer, deferrable: bool) -> None:
+    server.on("GET /status/k-1", status("running", 40))
+    operator = kickoff_that_waits(deferrable=deferrable, timeout=0.3, cancel_on_kill=False)
+    pushed = ended(operator, TaskRun(), fails=True)
+    assert [(kickoff_id, state) for kickoff_id, state, _ in pushed] == [("k-1", "running")]
+
+
+def test_an_execution_that_failed_while_nobody_looked_is_found_by_the_next_try(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "FORGIVEN", 0.0)
+    monkeypatch.setattr(watch, "LEAST_FAILURES", 1)
+    task_run = TaskRun(retries=5)
+    operator = kickoff_that_waits(deferrable=False, retry_from="start")
+    server.on("GET /status/k-1", 500)
+    assert ended(operator, task_run, fails=True) == [("k-1", "running", None)]
+    server.on("GET /status/k-1", status("error", 100)).on("GET /status/k-2", status("completed", 20))
+    assert ended(operator, task_run.retry()) == [("k-1", "error", 100), ("k-2", "completed", 20)]
+
+
+@in_both_places
+def test_a_sensor_pushes_the_execution_that_it_waited_for(server: FaultServer, deferrable: bool) -> None:
+    server.on("GET /status/k-1", status("completed", 40))
+    assert ended(sensor_that_waits(deferrable=deferrable), TaskRun("wait")) == [("k-1", "completed", 40)]
+
+
+def test_a_try_that_starts_nothing_pushes_nothing(server: FaultServer) -> None:
+    server.on("POST /kickoff", 429)
+    task_run = TaskRun()
+    with pytest.raises(AirflowException):
+        run(kickoff_that_waits(), task_run)
+    assert "crew_usage" not in task_run.xcom
