@@ -200,6 +200,7 @@ class CrewStatusTrigger(BaseTrigger):
         if await outcomes.is_by_user(self, without_task=without_task, was_woken=self._was_woken):
             fate = fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
             self.log.info("A user ended the task. %s", fate)
+            await outcomes.until_log_is_read(self)
 
     async def _was_woken(self) -> bool:
         """Return whether the inbox ended this wait; if so, the task may have succeeded without a user's action."""

@@ -328,6 +328,7 @@ GOES_ON: States = (
 )
 WAITS_AGAIN: States = (*GOES_ON, "restarting")
 STOPPING = 40.0  # seconds; a stop may take 30, and its result is only then logged
+LOG_TURNS = 5  # of Airflow's triggerer, which reads 4 KiB of its triggers' log lines in each
 LOOKUP_SECONDS = 2.0  # of the five that Airflow gives a process between asking and forcing it to end
 
 
@@ -343,6 +344,17 @@ async def to_its_end(work: Awaitable[None], seconds: float = STOPPING) -> None:
     while not task.done() and clock() < ends:
         with suppress(asyncio.CancelledError):
             await asyncio.wait({task}, timeout=ends - clock())
+
+
+async def until_log_is_read(trigger: Any) -> None:
+    """Give Airflow's triggerer turns to read a trigger's last line before it hears that the trigger has ended.
+
+    It takes log lines and requests in turn, from two sockets, and writes lines that it reads after the end to its own
+    output instead of the task's log. While it is busy, a burst of other lines is enough for that.
+    """
+    for _ in range(LOG_TURNS if trigger.task_instance is not None else 0):
+        with suppress(Exception):
+            await sync_to_async(task_state)(trigger.task_instance)
 
 
 async def is_by_user(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from faults.proxy import FaultProxy
 from held import Deployment, wait_for_looks, wait_until_deferred, worker
 
-from scripts.stack import AirflowStack, DagRun, wait_until
+from scripts.find_postgres import server_url
+from scripts.stack import AirflowStack, DagRun, ProcessGroup, wait_until
+from tests.system.conftest import HERE
 
 
 @dataclass
@@ -39,6 +42,12 @@ Begin = Callable[..., Waiting]
 @pytest.fixture
 def begin(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[Begin]:
     """Start runs of DAGs at once and wait until each waits for its execution."""
+    with beginning(airflow, deployments) as start:
+        yield start
+
+
+@contextmanager
+def beginning(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[Begin]:
     with ExitStack() as stack:
 
         def start(dag_id: str, topic: str, dialect: str = "spec") -> Waiting:
@@ -74,6 +83,29 @@ def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configu
     [execution] = kept.executions()
     assert kept.says(f"Execution {execution} was not stopped and may still be active")
     assert not kept.deployment.is_stopped(execution)
+
+
+@pytest.mark.row("A5")
+@pytest.mark.long
+@pytest.mark.since_airflow("3.3")
+def test_a5_the_fate_of_a_killed_wait_stands_in_its_log_when_the_triggerer_lags_and_others_log_a_lot(
+    deployments: dict[str, Deployment], tmp_path: Path
+) -> None:
+    with ProcessGroup() as group:
+        airflow = AirflowStack(
+            dags=[HERE / "dags"],
+            env={"PYTHONPATH": str(HERE / "lagging_triggerer"), "CREW_TEST_LAGS": str(tmp_path)},
+            postgres=server_url(),
+            group=group,
+        ).start_all()
+        with beginning(airflow, deployments) as begin:
+            all_of_them = [begin("deferred", f"among others {number}") for number in range(3)]
+            waits(*all_of_them)
+            for each in all_of_them:
+                each.run.mark_task("crew", "failed")
+            for each in all_of_them:
+                assert each.says(f"Execution {each.executions()[0]} was stopped")
+    assert list(tmp_path.iterdir()), "the triggerer did not lag"
 
 
 @pytest.mark.row("A5")
