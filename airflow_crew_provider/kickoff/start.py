@@ -145,8 +145,6 @@ class OwnExecution:
             for rules in (self._task.output_rules, *further_rules):
                 rules.refuse_unusable()
             kickoff_id = yield from self._start_or_reattach(request_of(self._task))
-            if continued := self.record.added.get(CONTINUED):
-                self._task.used_by(self._context).replaces(continued)
             self._task.report(self._context, ExecutionState.RUNNING, kickoff_id)
             self._context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             # A try that reattaches reads the execution from a record, which may belong to another task.
@@ -158,7 +156,8 @@ class OwnExecution:
 
     def _open(self) -> Steps[None]:
         """Read the record; refuse a retry if the wait timed out, or if the execution exceeded its budget."""
-        self._record = record = self._read_record()
+        # With what this try changes in the task's record, in one write.
+        self._record = record = PostRecord(self._worker.record.part(KICKOFF_STATE, None), self._attempt)
         record.begin_try()
         if record.cleared or not record.kickoff_id:
             return
@@ -252,7 +251,7 @@ class OwnExecution:
             return started
 
         try:
-            started: Started = yield SendOnce(self.record, post, sender, keyed, added)
+            started: Started = yield SendOnce(self.record, post, sender, keyed, added, self._taken)
         except CrewPostLost as lost:
             if isinstance(lost.error, CrewNotFound) and self._files.added:
                 return (yield from self._send_with_new_files(request, sender))
@@ -268,6 +267,13 @@ class OwnExecution:
             self._stop_if_ended(started.kickoff_id)
         tell_inbox(self._context, self.record)
         return started.kickoff_id
+
+    def _taken(self, started: Any = None) -> Json:
+        """Note which execution the started one continues, if any."""
+        if continued := self.record.added.get(CONTINUED):
+            assert self._task.used
+            self._task.used.replaces(continued)
+        return {}
 
     def _send_with_new_files(self, request: Kickoff, sender: Sender) -> Steps[str]:
         """Upload the files again and send the POST again: the service knows neither its key nor the old addresses."""
@@ -343,6 +349,7 @@ class OwnExecution:
             raise outcomes.CrewTaskFailed(f"{said}, and this task did not start it. {WHAT_TO_CHECK}")
         self._log.info("%s, and an earlier try started it; reattaching to it", said)
         self.kickoff_id = continued_by
+        self._taken()
         self.record.adopt(continued_by)
         tell_inbox(self._context, self.record, again=True)
         return continued_by

@@ -129,7 +129,7 @@ class CrewKickoffOperator(StartingTask):
             self._own.on_kill()
 
     def _begin(self, context: Any) -> tuple[Worker, OwnExecution]:
-        worker = Worker(self.hook, self.log, context)
+        worker = self.new_worker(context)
         self._own = OwnExecution(self, worker)
         return worker, self._own
 

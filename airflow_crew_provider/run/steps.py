@@ -22,7 +22,7 @@ from airflow_crew_provider.review.question import AskingTask, resume_question
 from airflow_crew_provider.run.record import RunRecord, bound_to
 from airflow_crew_provider.stored_names import DECISIONS_KEY, REVIEW_KEY
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.drive import Poll, Steps, Worker
+from airflow_crew_provider.task.drive import Poll, Steps
 from airflow_crew_provider.task.record import AnswerState, RunState
 from airflow_crew_provider.task.waiting import Wait
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, fail_task, seconds
@@ -44,7 +44,7 @@ class WholeRun:
     """What one worker does of the task: it starts, resumes after a wait, or resumes with an answer."""
 
     def __init__(self, task: RunTask, context: Any) -> None:
-        self.worker = Worker(task.hook, task.log, context)
+        self.worker = task.new_worker(context)
         self.own = OwnExecution(task, self.worker, self._newest_id)
         self._task, self._context, self._log = task, context, self.worker.log
         self._record: RunRecord | None = None

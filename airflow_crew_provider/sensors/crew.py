@@ -92,12 +92,12 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     def execute(self, context: Any) -> Any:
         """Wait in the configured way."""
         self._check_ids()
+        self._wait = self._new_wait(context)
         self.report(context, ExecutionState.RUNNING, self.kickoff_id)
         try:
             self.output_rules.refuse_unusable()
         except CrewError as error:
             fail_task(error, f"Execution {self.kickoff_id} is not affected; correct the rule and clear this task")
-        self._wait = self._new_wait(context)
         try:
             push_execution(context, self.hook, self.kickoff_id, self.execution_id)
         except CrewError as error:
@@ -158,7 +158,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         if not self.wait_past_pending:
             inbox = registered_address(context, self, self.kickoff_id)
             source = InboxSource(self.hook, inbox)
-        self.worker = Worker(self.hook, self.log, context, source)
+        worker = self.new_worker(context, source)
         watch = Watch(
             kickoff_id=self.kickoff_id,
             started=time.time(),
@@ -170,7 +170,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             max_wait=seconds(self.max_wait),
             budget=self.watched_budget,
         )
-        return Wait(self, self.worker, watch, inbox=inbox, execution_id=self.execution_id)
+        return Wait(self, worker, watch, inbox=inbox, execution_id=self.execution_id)
 
     def _limit_of_all_polls(self) -> timedelta | None:
         """Return `execution_timeout`, or None in reschedule mode, where it applies to each poll separately."""

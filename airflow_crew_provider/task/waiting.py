@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from airflow_crew_provider.api.budget import FAIL, NO_BUDGET, Budget
 from airflow_crew_provider.compat import metrics
-from airflow_crew_provider.compat.supervisor import AirflowRescheduleException
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewTimeout, from_json
 from airflow_crew_provider.inbox.registering import note_run
 from airflow_crew_provider.models import Execution, ExecutionState, Json
@@ -28,6 +27,7 @@ from airflow_crew_provider.task.drive import (
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait import files, outcomes, output
 from airflow_crew_provider.wait.output import OutputRules, push_keys
+from airflow_crew_provider.wait.poller import Source
 from airflow_crew_provider.wait.task import CrewTask, push_view
 from airflow_crew_provider.wait.used import UsedByTask
 from airflow_crew_provider.wait.watch import (
@@ -67,7 +67,7 @@ class WaitingTask(CrewTask):
     deferrable: bool
     poll_in_worker: float  # seconds
     worker: Worker | None = None  # of the try that this process runs
-    _used: UsedByTask | None = None
+    used: UsedByTask | None = None  # the executions of that try
 
     def __init__(
         self,
@@ -110,22 +110,23 @@ class WaitingTask(CrewTask):
         """The usage limits at which an execution is stopped."""
         return self.budget if self.stop_over_budget else NO_BUDGET
 
+    def new_worker(self, context: Any, source: Source | None = None) -> Worker:
+        """Return the worker of the try that begins or continues here."""
+        self.worker = Worker(self.hook, self.log, context, source)
+        self.used = UsedByTask(self.worker.record, context["ti"], Attempt.of(context, self))
+        return self.worker
+
     def report(self, context: Any, state: ExecutionState, kickoff_id: str, **more: Any) -> None:
         """Record the state of the execution, also for the task's usage."""
         super().report(context, state, kickoff_id, **more)
         assert self._report
-        self.used_by(context).see(state, kickoff_id, self._report["execution_id"], self._report["usage"])
-
-    def used_by(self, context: Any) -> UsedByTask:
-        """Return the executions of this task."""
-        if self._used is None or self._used.context is not context:  # of an earlier try in the same process
-            self._used = UsedByTask(context, Attempt.of(context, self))
-        return self._used
+        assert self.used
+        self.used.see(state, kickoff_id, self._report["execution_id"], self._report["usage"])
 
     def end_of_try(self, error: Exception | None) -> None:
         """Push what the task's executions have used; `ends_in_a_sentence` calls this once a try has ended by itself."""
-        if self._used is not None and not isinstance(error, AirflowRescheduleException):  # the try goes on
-            self._used.end(may_be_retried=error is not None)
+        if self.used is not None:
+            self.used.end(may_be_retried=error is not None)
 
     @outcomes.ends_in_a_sentence
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:

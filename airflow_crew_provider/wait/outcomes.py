@@ -30,7 +30,13 @@ from asgiref.sync import sync_to_async
 
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.budget import used_in
-from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
+from airflow_crew_provider.compat.supervisor import (
+    KILLS_CALL_ON_KILL,
+    AirflowRescheduleException,
+    AirflowTaskTimeout,
+    runs_in_worker,
+    task_state,
+)
 from airflow_crew_provider.models import OVER, Execution
 from airflow_crew_provider.wait.narrator import Narrator, in_few_words
 from airflow_crew_provider.wait.poller import Poller
@@ -108,6 +114,8 @@ def ends_in_a_sentence(entry: Entry) -> Entry:
         task.has_ended = False
         try:
             result = entry(task, *args, **kwargs)
+        except AirflowRescheduleException:  # the try goes on
+            raise
         except Exception as error:  # not a deferral or a kill
             task.has_ended = True
             _end_try(task, error)

@@ -13,7 +13,7 @@ from airflow_crew_provider.api.budget import judged
 from airflow_crew_provider.models import ExecutionState, Json
 from airflow_crew_provider.stored_names import USAGE_KEY, USAGE_STATE
 from airflow_crew_provider.task.attempt import Attempt, Relation
-from airflow_crew_provider.task.store import TaskStateUnavailable, record_of
+from airflow_crew_provider.task.store import Stored, TaskStateUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +24,13 @@ MOST = 100  # executions of a task; of more, the newest
 class UsedByTask:
     """The executions of a task, an entry for each: ``execution_id``, ``kickoff_id``, ``state`` and ``usage``.
 
+    :param stored: the record of the task instance
     :param attempt: the present try
     """
 
-    def __init__(self, context: Any, attempt: Attempt) -> None:
-        self.context, self._attempt = context, attempt
-        plain = (EXECUTIONS, *attempt.as_dict())
-        self._store = record_of(context).part(USAGE_STATE, plain)
+    def __init__(self, stored: Stored, ti: Any, attempt: Attempt) -> None:
+        self._ti, self._attempt = ti, attempt
+        self._store = stored.part(USAGE_STATE, (EXECUTIONS, *attempt.as_dict()))
         self._seen: list[Json] = []  # by this process
         self._continued: set[str] = set()
 
@@ -43,37 +43,38 @@ class UsedByTask:
         self._seen = [each for each in self._seen if each is not before] + [entry]
 
     def replaces(self, continued: str) -> None:
-        """Note that the execution of this task continues an earlier one, whose usage it includes; store this at once.
+        """Note that the execution of this task continues an earlier one, whose usage it includes.
 
         :param continued: the earlier execution's id
         """
         self._continued.add(continued)
         self._seen = [each for each in self._seen if continued not in (each["execution_id"], each["kickoff_id"])]
         try:
-            self._keep(self._merged())
+            self._store.change(self._merged(), _warn)
         except TaskStateUnavailable as problem:
-            log.warning("The usage of earlier tries is not known: %s", problem)
+            _warn(problem)
 
     def end(self, *, may_be_retried: bool) -> None:
         """Push the executions, and store them for the next try; a problem is logged, because the task has ended."""
         executions = self._seen
         try:
-            executions = self._merged()
+            merged = self._merged()
+            executions = merged[EXECUTIONS]
             if may_be_retried and executions:
-                self._keep(executions)
+                self._store.keep(merged)
         except TaskStateUnavailable as problem:
-            log.warning("The usage of earlier tries is not known: %s", problem)
+            _warn(problem)
         if not executions:
             return
         try:
-            self.context["ti"].xcom_push(key=USAGE_KEY, value={EXECUTIONS: executions})
+            self._ti.xcom_push(key=USAGE_KEY, value={EXECUTIONS: executions})
         except Exception as problem:
             log.warning("The usage of this task was not pushed: %s", problem)
 
-    def _merged(self) -> list[Json]:
+    def _merged(self) -> Json:
         newer = {each["execution_id"] for each in self._seen} | self._continued
         earlier = [each for each in self._recall() if newer.isdisjoint((each["execution_id"], each["kickoff_id"]))]
-        return [*earlier, *self._seen][-MOST:]
+        return {**self._attempt.as_dict(), EXECUTIONS: [*earlier, *self._seen][-MOST:]}
 
     def _recall(self) -> list[Json]:
         kept = self._store.recall()
@@ -82,5 +83,6 @@ class UsedByTask:
             return []
         return [each for each in executions if isinstance(each, dict) and {"execution_id", "kickoff_id"} <= each.keys()]
 
-    def _keep(self, executions: list[Json]) -> None:
-        self._store.keep({**self._attempt.as_dict(), EXECUTIONS: executions})
+
+def _warn(problem: TaskStateUnavailable) -> None:
+    log.warning("The usage of earlier tries is not known: %s", problem)

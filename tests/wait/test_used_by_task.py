@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from faults.server import FaultServer
+from faults.variables import Variables
 from faults.wire import Reply
 from simulated_airflow import TaskRun, run
 from waiting_tasks import in_both_places, kickoff_that_waits, sensor_that_waits
@@ -100,3 +102,35 @@ def test_a_try_that_starts_nothing_pushes_nothing(server: FaultServer) -> None:
     with pytest.raises(AirflowException):
         run(kickoff_that_waits(), task_run)
     assert "crew_usage" not in task_run.xcom
+
+
+def test_a_second_try_of_the_same_process_pushes_nothing_of_the_first(server: FaultServer) -> None:
+    task_run = TaskRun(retries=5)
+    operator = kickoff_that_waits(deferrable=False)
+    server.on("GET /status/k-1", status("completed", 40))
+    operator.execute(task_run.context())  # as in `dag.test()`, which starts no process for a try
+    pushed = task_run.xcom.pop("crew_usage")
+    assert [each["kickoff_id"] for each in pushed["executions"]] == ["k-1"]
+    server.on("POST /kickoff", 429)
+    again = task_run.clear()
+    with pytest.raises(AirflowException):
+        operator.execute(again.context())
+    assert "crew_usage" not in {**again.xcom, **task_run.xcom}
+
+
+def test_what_an_execution_continues_is_stored_in_no_write_of_its_own(
+    server: FaultServer, a_memory: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writes(**how: Any) -> int:
+        server.on("POST /kickoff", {"kickoff_id": "k-1"}, {"kickoff_id": "k-2"})
+        server.on("GET /status/k-1", status("error", 100)).on("GET /status/k-2", status("completed", 50))
+        task_run, stored = TaskRun(retries=5), Counter[str]()
+        ended(kickoff_that_waits(deferrable=False, **how), task_run, fails=True)
+        with monkeypatch.context() as patch:
+            store = a_memory.set
+            patch.setattr(a_memory, "set", lambda key, *args, **more: (stored.update([key]), store(key, *args, **more)))
+            ended(kickoff_that_waits(deferrable=False, **how), task_run.retry())
+        a_memory.kept.clear()
+        return sum(count for key, count in stored.items() if key.startswith("crew_task"))
+
+    assert writes() == writes(retry_from="start")
