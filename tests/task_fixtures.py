@@ -99,10 +99,8 @@ def variables(a_memory: Variables, monkeypatch: pytest.MonkeyPatch) -> Variables
 
 
 @pytest.fixture
-def inbox_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
-    from faults.variables import keep_inbox_in_variables
-
-    return keep_inbox_in_variables(monkeypatch)
+def inbox_variables(a_memory: Variables) -> Variables:
+    return a_memory
 
 
 @pytest.fixture
@@ -121,7 +119,7 @@ def full(a_memory: Variables) -> Callable[[TaskRun], None]:
         keep = store.set
 
         def refuse(key: str, value: Any, **more: Any) -> None:
-            if '"kickoff_id"' in json.dumps(value):
+            if '"kickoff_id"' in value:
                 raise OSError("the database is away")
             keep(key, value, **more)
 
@@ -132,13 +130,13 @@ def full(a_memory: Variables) -> Callable[[TaskRun], None]:
 
 @pytest.fixture
 def log_text(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
-    """Return what was logged so far: to the standard output, or by older versions of Airflow to the log."""
+    """Return what was logged so far: to the standard output, or to the log, as by older versions of Airflow."""
     caplog.set_level(logging.INFO)
     heard: list[str] = []
 
     def log_text() -> str:
         heard.extend(capsys.readouterr())
-        return max("".join(heard), caplog.text, key=len)
+        return "".join([*heard, caplog.text])
 
     return log_text
 

@@ -17,10 +17,8 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow.providers.common.compat.sdk import Variable
-
+from airflow_crew_provider.compat import variables
 from airflow_crew_provider.compat.task_instance import task_identity
-from airflow_crew_provider.compat.variables import found_or_none
 from airflow_crew_provider.compat.version import has_human_in_the_loop
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import EXECUTION_RECORD_KEY
@@ -66,8 +64,8 @@ def record_execution(context: Any, about: Json, *, is_own: bool = False) -> None
     try:
         task = task_identity(context)
         record = ExecutionRecord.of(task["dag_id"], task["run_id"], about, is_own=is_own)
-        if found_or_none(lambda: Variable.get(record.key)) is None:
+        if variables.read(record.key) is None:
             said = f"Lets the Crew tab of {record.run_id} of {record.dag_id} show an execution; removed with the run"
-            Variable.set(record.key, json.dumps(asdict(record)), description=said)
+            variables.write(record.key, json.dumps(asdict(record)), said)
     except Exception as error:
         log.warning("The Crew tab will not show execution %s: %s", about.get("execution_id"), error)

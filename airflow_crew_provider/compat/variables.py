@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from airflow.providers.common.compat.sdk import Variable
+from asgiref.sync import sync_to_async
 
-__all__ = ["Variable", "found_or_none", "has_variable", "is_missing", "read", "remove"]
+from airflow_crew_provider.compat.supervisor import is_awaitable
 
 _MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", re.IGNORECASE | re.DOTALL)
 
@@ -28,26 +30,46 @@ def has_variable(key: str) -> bool | None:
         return connection.execute(select(table.c.id).where(table.c.key == key)).first() is not None
 
 
-def found_or_none(access: Callable[[], Any]) -> Any:
-    """Return a call's result, or None if a Variable does not exist; each Airflow version reports that differently."""
+@contextmanager
+def _if_found() -> Iterator[None]:
+    """Ignore that a Variable does not exist, which each Airflow version reports differently."""
     try:
-        return access()
+        yield
     except Exception as error:
-        if is_missing(error):
-            return None
-        raise
+        if not (isinstance(error, KeyError) or _MISSING.search(str(error))):
+            raise
 
 
-def is_missing(error: Exception) -> bool:
-    """Whether an error means that a Variable does not exist."""
-    return isinstance(error, KeyError) or bool(_MISSING.search(str(error)))
+def read(key: str) -> Any:
+    """Return a Variable's value, or None if it does not exist."""
+    with _if_found():
+        return Variable.get(key)
+    return None
 
 
-def read(key: str, **how: Any) -> Any:
-    """Return a Variable's value, or None if it does not exist; ``how`` are further arguments of `Variable.get`."""
-    return found_or_none(lambda: Variable.get(key, **how))
+async def aread(key: str) -> Any:
+    """Return the same as `read` without blocking the event loop."""
+    get = getattr(Variable, "aget", None)  # Airflow 3.4 needs no thread for this, and a triggerer has few
+    if get is None or not is_awaitable():
+        return await sync_to_async(read)(key)
+    with _if_found():
+        return await get(key)
+    return None
+
+
+def write(key: str, text: str, description: str) -> None:
+    """Store a Variable; Airflow may only log a failure."""
+    Variable.set(key, text, description=description)
+
+
+def keep(key: str, text: str, description: str) -> None:
+    """Store a Variable and read it back; raise a RuntimeError if it differs."""
+    write(key, text, description)
+    if read(key) != text:
+        raise RuntimeError(f"Airflow Variable {key} does not read back as it was stored")
 
 
 def remove(key: str) -> None:
     """Remove a Variable, if it exists."""
-    found_or_none(lambda: Variable.delete(key))
+    with _if_found():
+        Variable.delete(key)

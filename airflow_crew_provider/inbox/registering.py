@@ -9,12 +9,12 @@ import json
 import logging
 from typing import Any
 
-from airflow.providers.common.compat.sdk import Variable, mask_secret
+from airflow.providers.common.compat.sdk import mask_secret
 
 from airflow_crew_provider.client.crew import ConnectedCrew
+from airflow_crew_provider.compat import variables
 from airflow_crew_provider.compat.encryption import seal
 from airflow_crew_provider.compat.task_instance import RelatedTask, pull_shared, push_shared, task_identity
-from airflow_crew_provider.compat.variables import has_variable
 from airflow_crew_provider.compat.version import has_inbox
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewInvalidInput
 from airflow_crew_provider.inbox.messages import (
@@ -41,18 +41,16 @@ def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
     :param messages: the initial messages: those stored elsewhere before an upgrade, or none
     """
     put(task.key, task.as_dict(), task.description)
-    if get(task.messages_key) is None and not has_variable(task.messages_key):
+    if get(task.messages_key) is None and not variables.has_variable(task.messages_key):
         put(task.messages_key, messages.as_dict(), task.description, sealed=True)
     if task.newest:
         put(*task.newest, task.description)
 
 
 def put(key: str, value: Json, said: str, *, sealed: bool = False) -> None:
-    """Store a value and read it back to verify it, because Airflow only logs a failure to store a Variable."""
+    """Store a value, and verify that it is stored."""
     text = json.dumps(value)
-    Variable.set(key, seal(text) if sealed else text, description=said)
-    if get(key) != value:
-        raise RuntimeError(f"Airflow Variable {key} does not read back as it was stored")
+    variables.keep(key, seal(text) if sealed else text, said)
 
 
 def register(

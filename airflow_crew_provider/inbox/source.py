@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from airflow.providers.common.compat.sdk import Variable, mask_secret
-from asgiref.sync import sync_to_async
+from airflow.providers.common.compat.sdk import mask_secret
 
 from airflow_crew_provider.client.crew import ConnectedCrew
+from airflow_crew_provider.compat import variables
 from airflow_crew_provider.compat.encryption import unseal
-from airflow_crew_provider.compat.supervisor import is_awaitable
 from airflow_crew_provider.compat.task_instance import aget_shared, get_shared
-from airflow_crew_provider.compat.variables import found_or_none, is_missing
 from airflow_crew_provider.exceptions import CrewError, CrewNotFound
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
@@ -37,20 +35,12 @@ Reply = Execution | CrewError
 
 def get(key: str) -> Any:
     """Return the value of a Variable, or None if it does not exist."""
-    return _value(found_or_none(lambda: Variable.get(key)))
+    return _value(variables.read(key))
 
 
 async def aget(key: str) -> Any:
     """Return the same as `get` without blocking the event loop."""
-    read = getattr(Variable, "aget", None)  # Airflow 3.4 needs no thread for this, and a triggerer has few
-    if read is None or not is_awaitable():
-        return await sync_to_async(get)(key)
-    try:
-        return _value(await read(key))
-    except Exception as error:
-        if is_missing(error):
-            return None
-        raise
+    return _value(await variables.aread(key))
 
 
 def _value(text: str | None) -> Any:
@@ -109,7 +99,7 @@ def newest_question(crew_conn_id: str, execution_id: str) -> str | None:
 def used_up(crew_conn_id: str, request_id: str) -> None:
     """Remove a question's callback, but remember the question, so that a repeated webhook does not ask it again."""
     said = rows.kept_until(datetime.now(UTC), rows.AFTER_ANSWER)
-    Variable.set(rows.answer_key(crew_conn_id, request_id), json.dumps(rows.USED), description=said)
+    variables.write(rows.answer_key(crew_conn_id, request_id), json.dumps(rows.USED), said)
 
 
 # --- questions ---

@@ -207,10 +207,13 @@ class TaskRecord:
             raise TaskStateUnavailable(f"The record of this task, Variable {key}, {NOT_DECRYPTED}")
         return found
 
-    def write(self, key: str, value: Json) -> None:
-        """Store a Variable, without reading it back."""
-        description = "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self.run)
-        variables.Variable.set(key, value, description=description, serialize_json=True)
+    def write(self, key: str, value: Json, store: Callable[[str, str, str], None] = variables.write) -> None:
+        """Store a Variable."""
+        store(
+            key,
+            json.dumps(value),
+            "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self.run),
+        )
 
     def _prove_readable(self) -> None:
         proof = f"{self.key}__readable"
@@ -218,7 +221,7 @@ class TaskRecord:
             self._set(proof, {"proof": uuid4().hex})
         finally:
             with suppress(Exception):
-                variables.Variable.delete(proof)
+                variables.remove(proof)
 
     def _get(self, key: str) -> Any:
         """Return a Variable's value, or None if Airflow finds no such Variable; JSON ``null`` is an error."""
@@ -231,9 +234,7 @@ class TaskRecord:
         raise self.unreadable("it is no record", key)
 
     def _set(self, key: str, value: Json) -> None:
-        _checked("stored", lambda: self.write(key, value))
-        if self._get(key) != json.loads(json.dumps(value)):
-            raise TaskStateUnavailable(f"Airflow Variable {key} does not read back as it was stored")
+        _checked("stored", lambda: self.write(key, value, variables.keep))
 
 
 class Part:
@@ -369,10 +370,8 @@ class Secret:
     def _made(self) -> str:
         key, name = Fernet.generate_key().decode(), f"{self._prefix}__{uuid4().hex[:8]}"
         description = "The key of texts that a task keeps between tries; removed with them"
-        _checked("stored", lambda: variables.Variable.set(name, key, description=description))
+        _checked("stored", lambda: variables.keep(name, key, description))
         self.key = name
-        if self._kept() != key:
-            raise TaskStateUnavailable(f"Airflow Variable {name} does not read back as it was stored")
         return key
 
     def _kept(self) -> str | None:

@@ -45,16 +45,6 @@ def stand_in_for_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     return kept
 
 
-def keep_inbox_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
-    """Give the task's side of the inbox the same Variables."""
-    from airflow_crew_provider.inbox import registering, source
-
-    kept = stand_in_for_variables(monkeypatch)
-    for module in (registering, source):
-        monkeypatch.setattr(module, "Variable", kept)
-    return kept
-
-
 def keep_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     """Let tasks have nothing but Variables, as before Airflow 3.3."""
     monkeypatch.setattr(store, "NEVER_EXPIRE", None)

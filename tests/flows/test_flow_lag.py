@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faults.variables import Variables, keep_inbox_in_variables
+from faults.variables import Variables, stand_in_for_variables
 
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
@@ -121,7 +121,7 @@ class Inbox:
 @pytest.fixture
 def inbox(service: Service, monkeypatch: pytest.MonkeyPatch) -> Inbox:
     service.hook.connection.flow_webhook_secret = "s"
-    return Inbox(keep_inbox_in_variables(monkeypatch))
+    return Inbox(stand_in_for_variables(monkeypatch))
 
 
 @pytest.mark.parametrize("address", [None, BY_ID], ids=["no address", "no callback"])

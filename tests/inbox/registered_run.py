@@ -25,7 +25,7 @@ from sqlalchemy import delete, insert, select, update
 
 from airflow_crew_provider.compat import variables
 from airflow_crew_provider.compat.encryption import unseal
-from airflow_crew_provider.inbox import registering, source
+from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import InboxMessages, Registration, registered
 from airflow_crew_provider.inbox.rows import RegisteredTask, messages_key
 from airflow_crew_provider.models import Json, Webhooks
@@ -260,10 +260,8 @@ class StoredVariables:
 
 
 def store_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tasks reach Variables without a supervisor: the inbox and, before Airflow 3.3, what a task remembers."""
-    monkeypatch.setattr(source, "Variable", StoredVariables)
+    """Let tasks reach Variables without a supervisor."""
     monkeypatch.setattr(variables, "Variable", StoredVariables)
-    monkeypatch.setattr(registering, "Variable", StoredVariables)
 
 
 def read_key_anew() -> None:

@@ -15,7 +15,7 @@ from airflow.models.variable import Variable
 from airflow.utils.session import create_session
 from console import SECRET, TOKEN, question, signed
 from faults.server import FaultServer
-from faults.variables import keep_inbox_in_variables
+from faults.variables import stand_in_for_variables
 from registered_run import RegisteredRun, Task, store_variables
 from sqlalchemy import delete, select
 
@@ -245,7 +245,7 @@ def test_a24_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowled
 
 @pytest.mark.row("A14")
 def test_a14_a_retry_leaves_messages_that_cannot_be_decrypted_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = keep_inbox_in_variables(monkeypatch)
+    kept = stand_in_for_variables(monkeypatch)
     registration, _ = registered("https://airflow.example/crew-inbox", None)
     task, nothing = RegisteredTask(registration, "dag", "run", "kickoff"), InboxMessages(registration.id)
     registering.keep_registration(task, nothing)

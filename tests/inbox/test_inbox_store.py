@@ -19,10 +19,9 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import Trigger
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
-from registered_run import Given, RegisteredRun, StoredVariables, store_variables
+from registered_run import Given, RegisteredRun, store_variables
 from sqlalchemy import delete, event, func, insert, select, update
 
-from airflow_crew_provider.compat import execution_record
 from airflow_crew_provider.compat.execution_record import ExecutionRecord, record_execution
 from airflow_crew_provider.inbox import plugin, store
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, registered
@@ -164,7 +163,7 @@ def test_a24_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
 def test_a33_what_confirms_an_execution_stays_after_success_until_its_run_goes(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution_record, "Variable", StoredVariables)
+    store_variables(monkeypatch)
     about = {"crew_conn_id": "crew_default", "execution_id": "k-1", "kickoff_id": "k-1"}
     record, now = ExecutionRecord.of(dag_run.dag_id, dag_run.run_id, about), datetime.now(UTC)
     ti = SimpleNamespace(dag_id=dag_run.dag_id, run_id=dag_run.run_id, task_id="kickoff", map_index=-1)

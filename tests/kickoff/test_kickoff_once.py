@@ -110,7 +110,7 @@ def test_a1_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown
     keep = store.set
 
     def die(key: str, value: Any, **more: Any) -> None:
-        if '"kickoff_id"' in json.dumps(value):
+        if '"kickoff_id"' in value:
             raise KeyboardInterrupt
         keep(key, value, **more)
 
@@ -407,7 +407,8 @@ def test_before_airflow_3_3_a_variable_remembers_and_is_removed_at_the_end_if_no
         run(kickoff(), task_run.retry())
     assert len(variables.kept) == 2
     assert run(kickoff(on_unknown_outcome="retry"), task_run.retry()) == "k-1"
-    assert len(variables.kept) == 2 * swept, "its record, and the copy of its POST"
+    of_task = [each for each in variables.kept if not each.startswith("crew_execution_")]
+    assert len(of_task) == 2 * swept, "its record, and the copy of its POST"
 
 
 # --- waiting ------------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import requests
+from faults.variables import Variables
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.client.deployment import CrewConnection, Deployment
-from airflow_crew_provider.compat import execution_record
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.stored_names import EXECUTION_RECORD_KEY
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
@@ -60,43 +61,37 @@ def test_each_task_leads_to_the_page_of_its_execution(connect: Connect, service:
     assert "<title>Crew</title>" in page.text
 
 
-class Variables(dict[str, Any]):
-    """Airflow Variables."""
-
-    def get(self, key: str, *more: Any, **options: Any) -> Any:
-        return self[key]
-
-    def set(self, key: str, value: str, description: str) -> None:
-        self[key] = json.loads(value)
+def recorded(variables: Variables) -> list[tuple[str, str, bool]]:
+    """Return the executions on record, with the id to poll and whether the run's own kickoff returned it."""
+    records = (json.loads(text) for key, text in variables.kept.items() if key.startswith(EXECUTION_RECORD_KEY))
+    return [(each["execution_id"], each["kickoff_id"], each["is_own"]) for each in records]
 
 
 @pytest.mark.since_airflow("3.1")
 @pytest.mark.row("A33")
 def test_a33_tasks_that_ask_the_service_record_their_execution_and_one_that_passes_a_record_on_does_not(
-    connect: Connect, service: Any, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, service: Any, a_memory: Variables
 ) -> None:
     connect(service.url, token=service.token)
-    monkeypatch.setattr(execution_record, "Variable", kept := Variables())
     kickoff_id, _ = pushed(CrewKickoffOperator(task_id="kickoff", inputs={}))
     own, polled = (kickoff_id, kickoff_id, True), (kickoff_id, kickoff_id, False)
-    assert [(each["execution_id"], each["kickoff_id"], each["is_own"]) for each in kept.values()] == [own]
+    assert recorded(a_memory) == [own]
     pending, _ = pushed(wait_for(kickoff_id))
-    assert [(each["execution_id"], each["kickoff_id"], each["is_own"]) for each in kept.values()] == [own, polled]
-    kept.clear()
+    assert recorded(a_memory) == [own, polled]
+    a_memory.kept.clear()
     completed = {**pending, "state": "completed"}
     _, xcom = pushed(CrewResumeOperator(task_id="resume", review=json.dumps(completed)))
-    assert (kept, xcom["crew_execution"]["execution_id"]) == ({}, kickoff_id)
+    assert (recorded(a_memory), xcom["crew_execution"]["execution_id"]) == ([], kickoff_id)
 
 
 @pytest.mark.since_airflow("3.1")
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("wait_for_completion", [False, True])
 def test_a33_only_the_try_that_sends_the_kickoff_records_an_execution_as_its_own(
-    connect: Connect, service: Any, monkeypatch: pytest.MonkeyPatch, wait_for_completion: bool
+    connect: Connect, service: Any, a_memory: Variables, wait_for_completion: bool
 ) -> None:
     """A task's record, from which a retry has the id, may be written by whoever may edit the task (Airflow 3.3)."""
     connect(service.url, token=service.token)
-    monkeypatch.setattr(execution_record, "Variable", kept := Variables())
     task_run = TaskRun("kickoff")
     operator = CrewKickoffOperator(
         task_id="kickoff", inputs={}, wait_for_completion=wait_for_completion, deferrable=False, timeout=0.0
@@ -104,7 +99,7 @@ def test_a33_only_the_try_that_sends_the_kickoff_records_an_execution_as_its_own
     die_after_recording(task_run, operator)
     with suppress(CrewTaskFailed):
         run(operator, task_run.retry())
-    assert [each["is_own"] for each in kept.values()] == [False]
+    assert [is_own for _, _, is_own in recorded(a_memory)] == [False]
 
 
 def test_a_retry_that_goes_on_with_its_execution_keeps_the_link(connect: Connect, service: Any) -> None:

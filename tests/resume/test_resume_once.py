@@ -574,4 +574,5 @@ def test_before_airflow_3_3_a_variable_remembers_that_the_answer_was_sent(server
     run(resume(), task_run)
     assert run(resume(), task_run.clear()) == "k-1"
     assert len(server.sent(POST)) == 1
-    assert sorted(each.split("__")[0] for each in variables.kept) == ["crew_resume", "crew_task"]
+    of_task = {each.split("__")[0] for each in variables.kept if not each.startswith("crew_execution_")}
+    assert of_task == {"crew_resume", "crew_task"}
