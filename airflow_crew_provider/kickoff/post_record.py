@@ -38,12 +38,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.client.deployment import CrewConnection
 from airflow_crew_provider.inbox.messages import WORD
-from airflow_crew_provider.models import Json, Webhooks, canonical_json
+from airflow_crew_provider.models import Json, Resumed, Started, Webhooks, canonical_json
 from airflow_crew_provider.task.attempt import Attempt, Relation
 from airflow_crew_provider.task.record import KEPT, PostState, StoredPost
 from airflow_crew_provider.task.store import Store, TaskStateUnavailable
@@ -119,14 +119,6 @@ class Earlier(StrEnum):
     STARTED = "started"  # an earlier try sent a POST and recorded the id
     UNKNOWN = "unknown"  # an earlier try sent a POST but never recorded a response
     ANOTHER = "another"  # a POST was sent before the task was cleared, or started an execution for another request
-
-
-class Named(Protocol):
-    """A response that names the execution."""
-
-    @property
-    def kickoff_id(self) -> str:
-        """The id to poll."""
 
 
 class CrewPostLost(Exception):
@@ -365,7 +357,7 @@ class SendOnce:
         record = self.record
         key = record.intend(self.sender, keyed=self.keyed, added=self.added, **self.more)
         try:
-            response: Named = self.post(key if self.keyed else None)
+            response: Started | Resumed = self.post(key if self.keyed else None)
         except exceptions.CrewError as error:
             if record.withdraw_if_refused(error):
                 raise

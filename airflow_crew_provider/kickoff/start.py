@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -60,7 +60,7 @@ from airflow_crew_provider.models import (
 )
 from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.drive import Get, Poll, Steps, Stop, Worker
+from airflow_crew_provider.task.drive import Do, Get, Poll, Steps, Stop, Worker
 from airflow_crew_provider.task.record import StoredPost
 from airflow_crew_provider.task.store import record_of
 from airflow_crew_provider.task.waiting import CrewOverBudget, Wait
@@ -74,27 +74,6 @@ NO_RETRY = (
 )
 CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
 CONTINUED = "continue_from"  # added to a POST: the earlier try's execution that it continues
-
-
-@dataclass(frozen=True)
-class CheckInputs:
-    """A request for the crew's inputs, with which the kickoff's are compared; the result is as of `check_inputs`."""
-
-    inputs: Json
-    files: dict[str, str] | None
-
-    def do(self, worker: Worker) -> ExpectedInputs | None:
-        return check_inputs(worker.hook, self.inputs, worker.log, self.files)
-
-
-@dataclass(frozen=True)
-class Upload:
-    """The upload of a kickoff's files."""
-
-    files: KickoffFiles
-
-    def do(self, worker: Worker) -> None:
-        self.files.upload(worker.hook)
 
 
 class OwnExecution:
@@ -193,10 +172,10 @@ class OwnExecution:
         if record.earlier is Earlier.UNKNOWN:
             self._settle_unknown(sender)
         if self._task.check_inputs:
-            self._asked = yield CheckInputs(request.inputs, request.files)
+            self._asked = yield Do(check_inputs, self._hook, request.inputs, self._log, request.files)
         yield from self._decide_what_to_continue()
         if files.to_upload and not self._resends(sender):
-            yield Upload(files)
+            yield Do(files.upload, self._hook)
             self._set_fingerprint(request)
         if record.earlier is Earlier.ANOTHER:
             yield from self._leave_earlier_behind(sender)
@@ -278,7 +257,7 @@ class OwnExecution:
     def _send_with_new_files(self, request: Kickoff, sender: Sender) -> Steps[str]:
         """Upload the files again and send the POST again: the service knows neither its key nor the old addresses."""
         before = self.record.fingerprint
-        yield Upload(self._files)
+        yield Do(self._files.upload, self._hook)
         self._set_fingerprint(request)
         if self.record.fingerprint != before:
             raise outcomes.CrewTaskFailed(

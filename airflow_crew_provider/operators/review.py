@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
 from airflow_crew_provider.api.asks import APPROVE, DENY
 from airflow_crew_provider.compat.arguments import QuestionArguments
-from airflow_crew_provider.compat.rendered_fields import HidesRecords
-from airflow_crew_provider.compat.retries import at_least, mapped_at_least
+from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
@@ -21,7 +19,7 @@ from airflow_crew_provider.review import people
 from airflow_crew_provider.review.airflow_form import form_params, own_params
 from airflow_crew_provider.review.decision import ReviewPolicy, ReviewRules, begin_review, end_review
 from airflow_crew_provider.review.people import REVISE
-from airflow_crew_provider.review.question import AskingTask, resume_question
+from airflow_crew_provider.review.question import QuestionTask
 from airflow_crew_provider.task.drive import drive
 from airflow_crew_provider.task.store import record_of
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
@@ -29,7 +27,7 @@ from airflow_crew_provider.wait.task import push_execution_of
 from airflow_crew_provider.wait.watch import COMPLETED
 
 
-class CrewReviewOperator(HidesRecords, AskingTask):
+class CrewReviewOperator(QuestionTask):
     """Show a draft or an agent's question to a person and return the review, without holding a worker slot meanwhile.
 
     A completed record needs no review: the task returns it, and `CrewResumeOperator` passes it on.
@@ -65,7 +63,6 @@ class CrewReviewOperator(HidesRecords, AskingTask):
     fields_with_records = ("pending", "previous")
     template_fields_renderers: ClassVar[dict[str, str]] = {"pending": "json", "previous": "json", "body": "md"}
     operator_extra_links = (CrewExecutionLink(),)
-    ui_color = "#f8e8c4"
     approvals = 1  # the default, by which a kickoff recognizes a mapped review
 
     def __init__(
@@ -130,11 +127,6 @@ class CrewReviewOperator(HidesRecords, AskingTask):
         self.skip_completed = skip_completed
         self.crew_conn_id = crew_conn_id
 
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """Return a mapped task, with the same default retries."""
-        return mapped_at_least(super().partial(**kwargs), kwargs)
-
     def rules(self) -> ReviewRules:
         """Return the rules for the review, from the task's rendered arguments."""
         upstream, whole = sorted(self.upstream_task_ids), "the record passed to this task"
@@ -162,12 +154,6 @@ class CrewReviewOperator(HidesRecords, AskingTask):
         push_execution_of(context, self.crew_conn_id, pending, self.log)
         stored = record_of(context)
         return drive(begin_review(stored, self, context, rules, pending), stored)
-
-    @ends_in_a_sentence
-    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Continue with an answer, or without one."""
-        stored, resume = record_of(context), partial(super().resume_execution, next_method, next_kwargs, context)
-        return drive(resume_question(stored, self, context, self.rules, next_kwargs, resume), stored)
 
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, step: bool = False

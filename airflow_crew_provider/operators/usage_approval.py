@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
@@ -22,15 +21,14 @@ from airflow_crew_provider.api.budget import (
 )
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat.arguments import QuestionArguments
-from airflow_crew_provider.compat.rendered_fields import HidesRecords
-from airflow_crew_provider.compat.retries import at_least, mapped_at_least
+from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.answer import problem_with
 from airflow_crew_provider.review.people import Escalation, response_time, reviewers
-from airflow_crew_provider.review.question import AskingTask, Question, people_of, resume_question
+from airflow_crew_provider.review.question import Question, QuestionTask, people_of
 from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, facts_of
 from airflow_crew_provider.task.drive import Steps, drive
 from airflow_crew_provider.task.store import record_of
@@ -39,7 +37,7 @@ from airflow_crew_provider.wait.output import REPORT_USAGE, still_there
 from airflow_crew_provider.wait.task import push_execution_of
 
 
-class CrewUsageApprovalOperator(HidesRecords, AskingTask):
+class CrewUsageApprovalOperator(QuestionTask):
     """Return a completed record, but first get a person's approval if its execution used more than the DAG allows.
 
     On approval, the task passes the record on unchanged. On rejection, the task and those downstream are skipped, or
@@ -62,7 +60,6 @@ class CrewUsageApprovalOperator(HidesRecords, AskingTask):
     fields_with_records = ("completed",)
     operator_extra_links = (CrewExecutionLink(),)
     template_fields_renderers: ClassVar[dict[str, str]] = {"completed": "json"}
-    ui_color = "#f8e8c4"
 
     def __init__(
         self,
@@ -102,11 +99,6 @@ class CrewUsageApprovalOperator(HidesRecords, AskingTask):
         self.crew_conn_id = crew_conn_id
         self.escalation = Escalation.of((), users, timeout)
 
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """Return a mapped task, with the same default retries."""
-        return mapped_at_least(super().partial(**kwargs), kwargs)
-
     def rules(self) -> UsageRules:
         """Return the rules for the question, from the task's rendered arguments."""
         return UsageRules(self.completed, self.budget, self.escalation, people_of(self.assigned_users), self.defaults)
@@ -133,12 +125,6 @@ class CrewUsageApprovalOperator(HidesRecords, AskingTask):
         self.log.info("Execution %s %s; nobody was asked", record.get("execution_id"), said)
         return record
 
-    @ends_in_a_sentence
-    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Continue with an answer, or without one."""
-        stored, resume = record_of(context), partial(super().resume_execution, next_method, next_kwargs, context)
-        return drive(resume_question(stored, self, context, self.rules, next_kwargs, resume), stored)
-
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, **_: Any
     ) -> Json:
@@ -149,16 +135,19 @@ class CrewUsageApprovalOperator(HidesRecords, AskingTask):
 
     def _decided(self, question: Question[UsageRules], event: Json, until: str | None, shown: Json) -> Steps[Json]:
         question.hold_to(shown)
-        if question.came_too_late(shown, until, event):
-            event = airflow_form.deadline_event(self.defaults) if self.defaults else {"error_type": "timeout"}
-        if event.get("error_type") == "timeout" or airflow_form.is_old_default(event, self.defaults):
+
+        def at_deadline() -> Json:
+            if self.defaults:
+                return airflow_form.deadline_event(self.defaults)
             question.record.close()
             raise CrewTaskFailed(
                 f"Nobody decided within {self.response_timeout} whether the output of execution "
                 f"{shown['execution_id']} may be used, so it is not passed on; the service still has it"
             )
-        if event.get("error_type") == "unknown":
-            self.process_trigger_event_error(event)
+
+        event = yield from question.delivered(shown, until, event, self.defaults, at_deadline)
+        if question.came_too_late(shown, until, event):
+            event = at_deadline()
         question.refuse_late_approval(shown, event)
         problem = problem_with(event, self.options, (), None)
         if problem:

@@ -9,10 +9,10 @@ the number of the question decides.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import APPROVAL, DraftId, ReviewAnswer, hash_of
 from airflow_crew_provider.api.asks import task_of
 from airflow_crew_provider.api.values import is_uuid
@@ -23,7 +23,7 @@ from airflow_crew_provider.inbox.source import has_asked
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.task.attempt import Relation
-from airflow_crew_provider.task.drive import Pause, Poll, PollPatiently, Steps, Worker
+from airflow_crew_provider.task.drive import Get, Pause, Poll, PollPatiently, Steps
 from airflow_crew_provider.task.record import SentAnswer, StoredPost
 from airflow_crew_provider.wait.narrator import in_few_words
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
@@ -87,16 +87,6 @@ def _task_of(seen: Execution) -> str | None:
 
 
 SHORTEST, LONGEST = 0.2, 5.0
-
-
-@dataclass(frozen=True)
-class OpenRound:
-    """A request for the number of an execution's open question; the result is as of `Poller.open_round`."""
-
-    seen: Execution
-
-    def do(self, worker: Worker) -> int | None:
-        return worker.poller.open_round(self.seen)
 
 
 class DraftCheck:
@@ -291,10 +281,10 @@ class DraftCheck:
         return Verdict.SEND if now == self._open_round else Verdict.TAKEN
 
     def _round_of(self, seen: Execution) -> Steps[int | None]:
-        if not self._may_see_same_text or seen.is_live:
+        if not self._may_see_same_text or seen.is_live or not seen.has_details:
             return None
         try:
-            number: int | None = yield OpenRound(seen)
+            number: int | None = yield Get(endpoints.open_round(seen.kickoff_id))
             return number
         except CrewError as error:
             is_reported = is_transient(error) and type(error) is not CrewProtocolError

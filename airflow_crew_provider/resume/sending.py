@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from airflow_crew_provider.api.answers import ReviewAnswer
@@ -25,7 +24,7 @@ from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEdi
 from airflow_crew_provider.resume.record import ResumeRecord
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE, SENT_FEEDBACK
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.drive import Steps, Worker
+from airflow_crew_provider.task.drive import Do, Steps, Worker
 from airflow_crew_provider.task.record import SentAnswer
 from airflow_crew_provider.wait.outcomes import CrewTryFailed, fail_task
 
@@ -40,17 +39,6 @@ class ResumeTask(Protocol):
 
     def report_unknown(self, request: str) -> None:
         """Record that a POST may have arrived."""
-
-
-@dataclass(frozen=True)
-class FindAddress:
-    """A search for the address of a Flow's question; the result is as of `answers.find_address`."""
-
-    answer: ReviewAnswer
-    lag: float
-
-    def do(self, worker: Worker) -> AnswerAddress | None:
-        return answers.find_address(worker.poller, self.answer, lag=self.lag)
 
 
 class Resuming:
@@ -70,7 +58,7 @@ class Resuming:
         accepted: Callable[[str], None] = lambda kickoff_id: None,
     ) -> None:
         self._task, self._context, self._answer, self._webhooks = task, worker.context, answer, webhooks
-        self._hook, self._log, self._accepted = worker.hook, worker.log, accepted
+        self._hook, self._log, self._poller, self._accepted = worker.hook, worker.log, worker.poller, accepted
         # An answer is sent once, even if the task was cleared.
         attempt, name = Attempt.of(self._context, task), fingerprint(answer.request)
         self._record = PostRecord(worker.record.part(RESUME_STATE, None), attempt, name, clears_count=False)
@@ -87,7 +75,9 @@ class Resuming:
         if record.same_request and record.kickoff_id:
             answers.used_up(self._hook, answer)
             return (yield from self._go_on("This answer was already sent"))
-        address: AnswerAddress | None = yield FindAddress(answer, 0.0 if record.same_request else SETTLING)
+        address: AnswerAddress | None = yield Do(
+            answers.find_address, self._poller, answer, lag=0.0 if record.same_request else SETTLING
+        )
         if address is not None:
             return (yield from self._answer_flow(address))
         webhooks = request.with_credentials(self._webhooks, self._hook)

@@ -283,18 +283,8 @@ def end_review(
     shown = shown or answer.shown_draft(question.rules.record())
     question.hold_to(shown)
     decision = Decision(question, shown, until)
-    # Asking again removes a default answer that Airflow gave before an escalation step or a clear.
-    early = step or question.record.began_after(DraftId.of(shown), event.get("responded_at"))
-    if airflow_form.is_old_default(event, None if early else question_in(shown).at_deadline(question.rules)):
-        if early:
-            yield from question.ask(shown, until)
-        event = {"error_type": "timeout"}
-    if event.get("error_type") == "timeout":
-        if step:
-            yield from question.look_again(shown, until)
-        event = decision.end_at_deadline()
-    if event.get("error_type") == "unknown":
-        task.process_trigger_event_error(event)
+    default = question_in(shown).at_deadline(question.rules)
+    event = yield from question.delivered(shown, until, event, default, decision.end_at_deadline, step=step)
     return (yield from decision.decide(event))
 
 
@@ -492,7 +482,7 @@ class Decision:
 
         The previous round shows that; from Airflow 3.3 on, so does this task's record from before it was cleared.
         """
-        previous, earlier = record_or_none(self._rules.previous) or {}, self._record.draft_sent_back
+        previous, earlier = record_or_none(self._rules.previous) or {}, self._record.kept.sent_back
         execution_id = self._shown["execution_id"]
         used = previous.get(SCHEMA_REVISION) and previous.get("execution_id") == execution_id
         used = used or (earlier and earlier != DraftId.of(self._shown) and earlier.execution_id == execution_id)

@@ -12,22 +12,27 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.compat.answer_trigger import unreadable
+from airflow_crew_provider.compat.rendered_fields import HidesRecords
+from airflow_crew_provider.compat.retries import mapped_at_least
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.questions.drafts import as_text
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.airflow_form import HITLOperator
 from airflow_crew_provider.review.answer import notice
+from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.review.people import Escalation, deadline_after, reviewers
 from airflow_crew_provider.review.record import QuestionRecord
+from airflow_crew_provider.review.usage import UsageForm
 from airflow_crew_provider.stored_names import OTHER_QUESTION, REFUSED_KEY
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.drive import NOTHING_FOLLOWS, Steps
-from airflow_crew_provider.task.store import Stored
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from airflow_crew_provider.task.drive import NOTHING_FOLLOWS, Do, Steps, drive
+from airflow_crew_provider.task.store import Stored, record_of
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, ends_in_a_sentence
 
 log = logging.getLogger(__name__)
 
@@ -37,24 +42,7 @@ TERMS = "terms"  # the key of the DAG's arguments that determine whether an answ
 OFFERED = ("words", "allow_edit", "approvals", "round_number", "max_rounds", "fields", "people")
 
 
-class Form(Protocol):
-    """The page for a person; ``mark`` is a part of the body that is unique to this question."""
-
-    @property
-    def subject(self) -> str:
-        """The headline."""
-
-    @property
-    def body(self) -> str:
-        """The page, as Markdown."""
-
-    @property
-    def notice(self) -> str:
-        """The notice about the last answer, which the body contains too."""
-
-    @property
-    def mark(self) -> str:
-        """A string that distinguishes this question from earlier ones of the same task."""
+Form = ReviewForm | UsageForm
 
 
 class Rules(Protocol):
@@ -105,17 +93,6 @@ LONGEST_LABEL = 100
 
 
 @dataclass(frozen=True)
-class Ask:
-    """The form of a question, written in Airflow, which removes any answer; the result is as of `airflow_form.ask`."""
-
-    task: HITLOperator
-    context: Any
-
-    def do(self, worker: Any) -> Any:
-        return airflow_form.ask(self.task, self.context)
-
-
-@dataclass(frozen=True)
 class Notify:
     """A call of notifiers; a failing one does not affect the question."""
 
@@ -128,33 +105,6 @@ class Notify:
                 notifier(self.context)
             except Exception:
                 log.warning("A notifier failed; the question stays open", exc_info=True)
-
-
-@dataclass(frozen=True)
-class Park:
-    """The end of this worker's part until somebody answers; nothing follows it (`airflow_form.park`)."""
-
-    task: HITLOperator
-    context: Any
-    timeout: timedelta | None
-    kwargs: Json
-
-    def do(self, worker: Any) -> NoReturn:
-        airflow_form.park(self.task, self.context, self.timeout, self.kwargs)
-
-
-@dataclass(frozen=True)
-class FindAnswer:
-    """A look-up of an answer in the triggerer; nothing follows it in this worker (`airflow_form.find_answer`)."""
-
-    task: HITLOperator
-    context: Any
-    until: str | None
-    kwargs: Json
-    attempt: str | None
-
-    def do(self, worker: Any) -> NoReturn:
-        airflow_form.find_answer(self.task, self.context, self.until, self.kwargs, self.attempt)
 
 
 class Question(Generic[AnyRules]):
@@ -215,7 +165,7 @@ class Question(Generic[AnyRules]):
         """Look for an answer once more in this try: as long as it is not known, asking could remove one."""
         if not self.record.is_open_for(DraftId.of(shown)):
             return
-        if self.record.is_looked_for_once_more:
+        if self.record.kept.once_more:
             raise CrewTryFailed(
                 "Airflow could not look for an answer to this task's question twice, perhaps because no triggerer is "
                 "running. Nobody was asked again, and any answer is kept; a retry of this task looks again"
@@ -227,7 +177,7 @@ class Question(Generic[AnyRules]):
         """Whether no form exists, or only one that nobody can answer any more, e.g. an earlier attempt's."""
         if not found:
             return False
-        is_of_earlier = self.record.asked_by not in (None, airflow_form.asking_attempt(self.context))
+        is_of_earlier = self.record.kept.asked_by not in (None, airflow_form.asking_attempt(self.context))
         return is_of_earlier or found == airflow_form.NO_FORM or (found == UNKNOWN and self.record.in_doubt)
 
     def hold_to(self, shown: Json) -> None:
@@ -248,7 +198,7 @@ class Question(Generic[AnyRules]):
         attempt = airflow_form.asking_attempt(self.context)
         self.record.mark_asking(identity, until, attempt)
         at = datetime.now(UTC)
-        if airflow_form.shows_another_draft(task, (yield Ask(task, self.context)), signs):
+        if airflow_form.shows_another_draft(task, (yield Do(airflow_form.ask, task, self.context)), signs):
             raise CrewTaskFailed(self.rules.holds_another)
         self.record.mark_asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt, at=at)
         task.log.info("Waiting for a person: %s", task.subject)
@@ -261,6 +211,36 @@ class Question(Generic[AnyRules]):
         self.task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, kept)
         yield from self.ask(shown, until, notice(who, problem))
         raise AssertionError(NOTHING_FOLLOWS)
+
+    def delivered(
+        self,
+        shown: Json,
+        until: str | None,
+        event: Json,
+        default: Sequence[str] | None,
+        at_deadline: Callable[[], Json],
+        *,
+        step: bool = False,
+    ) -> Steps[Json]:
+        """Return the event to judge; ask again or look again if nobody has answered yet.
+
+        :param default: the choice that the deadline makes now; None if it makes none
+        :param at_deadline: returns the event for a deadline, or raises an error
+        :param step: whether the task resumes at an escalation step
+        """
+        # Asking again removes a default answer that Airflow gave before an escalation step or a clear.
+        early = step or self.record.began_after(DraftId.of(shown), event.get("responded_at"))
+        if airflow_form.is_old_default(event, None if early else default):
+            if early:
+                yield from self.ask(shown, until)
+            event = {"error_type": "timeout"}
+        if event.get("error_type") == "timeout":
+            if step:
+                yield from self.look_again(shown, until)
+            event = at_deadline()
+        if event.get("error_type") == "unknown":
+            self.task.process_trigger_event_error(event)
+        return event
 
     def came_too_late(self, shown: Json, until: str | None, event: Json) -> bool:
         """Whether a person's answer came after the deadline; like any other that is not accepted, it is kept."""
@@ -307,7 +287,8 @@ class Question(Generic[AnyRules]):
         wakes = {"step": True} if step and (end is None or step < end) else {}
         next_end = step if wakes else end
         left = max(next_end - now, timedelta(seconds=1)) if next_end else None
-        yield Park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
+        kwargs = {"until": until, "shown": shown, **wakes}
+        yield Do(airflow_form.park, self.task, self.context, left, kwargs)
         raise AssertionError(NOTHING_FOLLOWS)
 
     def _escalate(self, since: datetime) -> Steps[datetime]:
@@ -328,7 +309,7 @@ class Question(Generic[AnyRules]):
         """Look for an answer already given, e.g. just as an escalation step began; if there is none, escalate."""
         self.record.mark_looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
-        yield FindAnswer(self.task, self.context, until, kept, self.record.asked_by)
+        yield Do(airflow_form.find_answer, self.task, self.context, until, kept, self.record.kept.asked_by)
         raise AssertionError(NOTHING_FOLLOWS)
 
 
@@ -363,6 +344,27 @@ class AskingTask(HITLOperator):
         return {"timeout_datetime": self.hitl_summary_extra.get("timeout_datetime")}
 
 
+class QuestionTask(HidesRecords, AskingTask):
+    """The base class of operators that only ask."""
+
+    ui_color = "#f8e8c4"
+
+    def rules(self) -> Rules:
+        """Return the rules for the question, from the task's rendered arguments."""
+        raise NotImplementedError
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a mapped task, with the same default retries."""
+        return mapped_at_least(super().partial(**kwargs), kwargs)
+
+    @ends_in_a_sentence
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        """Continue with an answer, or without one."""
+        stored, resume = record_of(context), partial(super().resume_execution, next_method, next_kwargs, context)
+        return drive(resume_question(stored, self, context, self.rules, next_kwargs, resume), stored)
+
+
 def resume_question(
     stored: Stored,
     task: AskingTask,
@@ -383,8 +385,8 @@ def resume_question(
         failure = error
     question = Question(stored, context, task, rules())
     if isinstance(failure, airflow_form.TaskDeferralError) and not question.record.in_doubt:
-        if question.record.shown:
+        if question.record.kept.shown:
             raise failure  # the lookup itself failed; the next try repeats it
         task.log.warning("Airflow could not resume this task: %s. Looking for the answer", failure)
         return (yield from question.go_on(question.rules.shown_now()))
-    return (yield from question.go_on(question.record.shown or question.rules.shown_now(), found or UNKNOWN))
+    return (yield from question.go_on(question.record.kept.shown or question.rules.shown_now(), found or UNKNOWN))

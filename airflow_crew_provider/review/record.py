@@ -38,8 +38,8 @@ class QuestionRecord:
     def __init__(self, memory: Store, attempt: Attempt) -> None:
         self._memory, self._attempt = memory, attempt
         found = memory.recall()
-        self._record = StoredQuestion.from_json(found)
-        relation = attempt.relation_to(self._record.attempt)
+        self.kept = StoredQuestion.from_json(found)
+        relation = attempt.relation_to(self.kept.attempt)
         self.cleared = relation is Relation.CLEAR
         if UNOPENED in found and relation not in (Relation.CLEAR, Relation.OTHER_RUN):
             raise TaskStateUnavailable(found[UNOPENED])
@@ -54,24 +54,24 @@ class QuestionRecord:
 
     def begin_try(self) -> None:
         """Forget the question of a deleted DAG run with the same id; call this first in a try."""
-        kept = self._record.attempt
+        kept = self.kept.attempt
         self._attempt.tell_doubt(kept)
         if kept and self._attempt.relation_to(kept) is Relation.OTHER_RUN:
-            self._record, self.cleared = StoredQuestion(), False
+            self.kept, self.cleared = StoredQuestion(), False
             self._must_keep(ASKS_LATER)
 
     def is_open_for(self, draft: DraftId) -> bool:
         """Whether the question about this draft still counts; once it has ended, only clearing the task asks again."""
-        return self.is_about(draft) and not (self.cleared and self._record.state is QuestionState.OVER)
+        return self.is_about(draft) and not (self.cleared and self.kept.state is QuestionState.OVER)
 
     def is_about(self, draft: DraftId) -> bool:
         """Whether the last question was about this draft, even if it was asked before a clear."""
-        return self._record.draft == draft
+        return self.kept.draft == draft
 
     @property
     def in_doubt(self) -> bool:
         """Whether an earlier try was lost while it asked, so that the question may or may not exist."""
-        return self._record.state is QuestionState.IN_DOUBT
+        return self.kept.state is QuestionState.IN_DOUBT
 
     def until(self, draft: DraftId) -> str | None:
         """Return the deadline that an earlier try set for this draft; clearing the task resets it."""
@@ -83,12 +83,7 @@ class QuestionRecord:
 
     def terms_before_clear(self, draft: DraftId) -> Json:
         """Return the terms of a form that has survived a clear; empty if there was no clear."""
-        return self._record.terms or {} if self.cleared and self.is_about(draft) else {}
-
-    @property
-    def asked_by(self) -> str | None:
-        """The attempt that owns the form; None if the task owns it, or if the record is from an older Airflow."""
-        return self._record.asked_by
+        return self.kept.terms or {} if self.cleared and self.is_about(draft) else {}
 
     def mark_asking(self, draft: DraftId, until: str | None, by: str | None = None) -> None:
         """Record that the question is about to be asked.
@@ -99,13 +94,13 @@ class QuestionRecord:
         :param by: the attempt that will own the form; None if the task owns it
         """
         if by is None:
-            was_asked = self._record != StoredQuestion() or self._attempt.try_number > 1
+            was_asked = self.kept != StoredQuestion() or self._attempt.try_number > 1
         else:
-            was_asked = by == self.asked_by
+            was_asked = by == self.kept.asked_by
         if was_asked:
             return
         asking = replace(self._known_of(draft), until=until, doubt=True, asked_by=by)
-        self._record = self._record.moved("ask", asking)
+        self.kept = self.kept.moved("ask", asking)
         self.cleared = False
         self._must_keep(ASKS_LATER)
 
@@ -132,10 +127,10 @@ class QuestionRecord:
             notified=None if again else known.notified,
             asked_at=at.isoformat() if at else self._about(draft).asked_at,
             terms=terms,
-            asked_by=by or self.asked_by,
+            asked_by=by or self.kept.asked_by,
             doubt=doubt,
         )
-        self._record = self._record.moved("look" if doubt else "asked", asked)
+        self.kept = self.kept.moved("look" if doubt else "asked", asked)
         self.cleared = False
         self._keep()
 
@@ -143,21 +138,11 @@ class QuestionRecord:
         """Return a fresh record that keeps some fields if the last one is about the same draft."""
         before = self._about(draft)
         carried = {name: getattr(before, name) for name in ("since", "notified", "told", "approvals", "terms")}
-        return self._record.anew(self._attempt, draft=draft, **carried)
+        return self.kept.anew(self._attempt, draft=draft, **carried)
 
     def mark_looking(self, shown: Json, *, once_more: bool = False) -> None:
         """Record the content shown, because Airflow does not pass it back after a lookup that fails or times out."""
-        self._keep(shown=shown, once_more=once_more or self._record.once_more)
-
-    @property
-    def is_looked_for_once_more(self) -> bool:
-        """Whether this try's first lookup was lost and another was started."""
-        return self._record.once_more
-
-    @property
-    def shown(self) -> Json | None:
-        """The content that was shown when the lookup began."""
-        return self._record.shown
+        self._keep(shown=shown, once_more=once_more or self.kept.once_more)
 
     def since(self, draft: DraftId) -> datetime:
         """Return when the question about this draft was opened; the current time if it is not open."""
@@ -172,19 +157,19 @@ class QuestionRecord:
     @property
     def asked_at(self) -> datetime | None:
         """The time at which the open question was asked; None if the record is from an older release."""
-        at = self._record.asked_at
+        at = self.kept.asked_at
         return datetime.fromisoformat(at) if at else None
 
     def _about(self, draft: DraftId) -> StoredQuestion:
         """Return the record if it is about this draft and no clear has followed, else an empty one."""
-        return StoredQuestion() if self.cleared or not self.is_about(draft) else self._record
+        return StoredQuestion() if self.cleared or not self.is_about(draft) else self.kept
 
     def begin_to_notify(self) -> bool:
         """Record that people are about to be notified; return False if an earlier try has notified them.
 
         If a try dies in a notifier, only one more try calls it, so that a notifier cannot kill every try.
         """
-        before = self._record.notified
+        before = self.kept.notified
         if before != DONE:
             self._keep(notified=DONE if before == BEGUN else BEGUN)
         return before != DONE
@@ -195,53 +180,48 @@ class QuestionRecord:
 
     def begin_step(self, step: str) -> bool:
         """Record in the same way that the people of an escalation step are about to be notified."""
-        before = self._record.told.get(step)
+        before = self.kept.told.get(step)
         if before != DONE:
-            self._keep(told={**self._record.told, step: DONE if before == BEGUN else BEGUN})
+            self._keep(told={**self.kept.told, step: DONE if before == BEGUN else BEGUN})
         return before != DONE
 
     def mark_step(self, step: str) -> None:
         """Record that the people of an escalation step were notified."""
-        self._keep(told={**self._record.told, step: DONE})
+        self._keep(told={**self.kept.told, step: DONE})
 
     @property
     def approvals(self) -> list[Json]:
         """The approvals of this draft so far, one per person."""
-        return [] if self.cleared else list(self._record.approvals)
+        return [] if self.cleared else list(self.kept.approvals)
 
     def add_approval(self, approval: Json) -> list[Json]:
         """Record one more approval, before its answer is removed to ask the next person; return all approvals."""
         approvals = [*self.approvals, approval]
-        self._record = replace(self._record, approvals=approvals)
+        self.kept = replace(self.kept, approvals=approvals)
         self._must_keep("The approval is kept; a retry of this task uses it")
         return approvals
 
     def was_rejected(self, draft: DraftId) -> bool:
         """Whether a person has rejected this draft, even in an answer that was not accepted or before a clear."""
-        return without_task(draft) in self._record.rejected
+        return without_task(draft) in self.kept.rejected
 
     def reject_draft(self, draft: DraftId) -> None:
         """Record that a person has rejected the draft, before the answer is removed to ask again."""
         if not self.was_rejected(draft):
-            rejected = [*self._record.rejected, without_task(draft)]
-            self._record = replace(self._record, rejected=rejected)
+            rejected = [*self.kept.rejected, without_task(draft)]
+            self.kept = replace(self.kept, rejected=rejected)
             self._must_keep("The rejection is kept; a retry of this task uses it")
-
-    @property
-    def draft_sent_back(self) -> DraftId | None:
-        """The draft that a schema sent back, even if the task has been cleared since."""
-        return self._record.sent_back
 
     def mark_sent_back(self, draft: DraftId) -> None:
         """Record that a schema sends this draft back, which happens at most once per execution."""
-        sent = replace(self._record.anew(self._attempt), sent_back=draft)
-        self._record = self._record.moved("send_back", sent)
+        sent = replace(self.kept.anew(self._attempt), sent_back=draft)
+        self.kept = self.kept.moved("send_back", sent)
         self._must_keep("The draft was not sent back; a retry of this task will do so")
 
     def forget(self) -> None:
         """Forget the question and its answer, because the task's next question may be about an identical draft."""
         # Drop the attempt too, or a later question in the same try would look like one from a deleted run.
-        self._record = self._record.moved("forget", replace(self._record.anew(self._attempt), attempt={}))
+        self.kept = self.kept.moved("forget", replace(self.kept.anew(self._attempt), attempt={}))
         self._must_keep(ASKS_LATER)
 
     def close(self) -> None:
@@ -250,15 +230,15 @@ class QuestionRecord:
         The record is kept on every version of Airflow: Airflow may still lose the task, and a try without the record
         would ask again.
         """
-        self._record = self._record.moved("close", replace(self._record, shown=None, over=True))
+        self.kept = self.kept.moved("close", replace(self.kept, shown=None, over=True))
         self._must_keep("The answer is kept; a retry of this task uses it")
 
     def _must_keep(self, otherwise: str) -> None:
-        self._memory.change(self._record.to_json(), partial(fail_task, what_now=otherwise))
+        self._memory.change(self.kept.to_json(), partial(fail_task, what_now=otherwise))
 
     def _keep(self, **more: Any) -> None:
-        self._record = replace(self._record, **more)
-        self._memory.change(self._record.to_json(), _warn)
+        self.kept = replace(self.kept, **more)
+        self._memory.change(self.kept.to_json(), _warn)
 
 
 def _warn(problem: CrewError) -> None:

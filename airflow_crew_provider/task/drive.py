@@ -25,7 +25,7 @@ from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import Execution, Json
 from airflow_crew_provider.task.store import NoRecord, record_of
-from airflow_crew_provider.wait import files, outcomes
+from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller, Source
 from airflow_crew_provider.wait.watch import Outcome, Watch, fate_of_stop
 
@@ -158,6 +158,16 @@ class Worker:
 # --- steps of all tasks ---
 
 
+class Do:
+    """The call of a function that does something outside; the result is the function's."""
+
+    def __init__(self, function: Callable[..., Any], *given: Any, **named: Any) -> None:
+        self._call = partial(function, *given, **named)
+
+    def do(self, worker: Any) -> Any:
+        return self._call()
+
+
 @dataclass(frozen=True)
 class Poll:
     """One status request; the result is an `Execution` or a `CrewError`."""
@@ -219,16 +229,6 @@ class Fetch:
 
     def do(self, worker: Worker) -> Execution | None:
         return outcomes.ended(worker.poller, self.watch, self.outcome)
-
-
-@dataclass(frozen=True)
-class FilesOfQuestion:
-    """A request for the files to show with an execution's open question."""
-
-    execution: Execution
-
-    def do(self, worker: Worker) -> list[Json]:
-        return files.of_question(worker.hook, self.execution)
 
 
 @dataclass(frozen=True)

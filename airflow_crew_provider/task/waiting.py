@@ -16,8 +16,8 @@ from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import (
     NOTHING_FOLLOWS,
     Defer,
+    Do,
     Fetch,
-    FilesOfQuestion,
     Pause,
     PollOnce,
     PollUntilOver,
@@ -284,7 +284,9 @@ class Wait:
         self._report(execution.state, execution.usage)
         task.multiple_outputs = False  # or Airflow would push the record's own keys, even for a pending record
         if is_pending:
-            return replace(execution, files=(yield FilesOfQuestion(execution))) if execution.has_details else execution
+            if not execution.has_details:
+                return execution
+            return replace(execution, files=(yield Do(files.of_question, self._worker.hook, execution)))
         metrics.completed(task.crew_conn_id, execution)
         hook = self._worker.hook
         page = hook.connection.link(execution.kickoff_id, self._execution_id, execution.view)

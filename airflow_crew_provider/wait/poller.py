@@ -110,10 +110,6 @@ class Poller:
         """Poll an execution; return an error instead of raising it, so that a `Watch` can evaluate it."""
         return finished(self._poll(self._blocking, kickoff_id, timeout))
 
-    def open_round(self, seen: Execution) -> int | None:
-        """Return the number of an execution's open question; None if the service does not report it."""
-        return self.hook.client.send(endpoints.open_round(seen.kickoff_id)) if seen.has_details else None
-
     def poll_patiently(self, kickoff_id: str) -> Execution:
         """Poll until a response shows the state, tolerating the same failures as a wait.
 

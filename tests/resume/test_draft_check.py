@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import DraftId, ReviewAnswer
+from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewServerError
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
@@ -28,7 +30,7 @@ REFUSED = CrewBadRequest(400, "POST", "/resume", "no")
 
 
 def execution(state: ExecutionState = ExecutionState.PENDING, **more: Any) -> Execution:
-    return Execution(kickoff_id="k-1", state=state, raw_state=f"raw {state}", **more)
+    return Execution(kickoff_id="k-1", state=state, raw_state=f"raw {state}", has_details=True, **more)
 
 
 WAITS = execution(crew_task_id="draft_task", output="the draft")
@@ -59,11 +61,11 @@ class Service:
     """Shows statuses one after the other, the last for ever; time passes by sleeping, and by ``costs`` a poll."""
 
     def __init__(self) -> None:
-        self.hook = self.poller = self
+        self.hook = self.client = self.poller = self
         self.now, self.costs, self.shows = 100.0, 0.0, [WAITS]
         self.polled: list[Any] = []
         self.round: int | CrewError | None = None  # the number of its question
-        self.numbered: list[Execution] = []
+        self.numbered: list[str] = []
         self.slept: list[float] = []
         self.connection = SimpleNamespace(idempotency_keys=False, deployment=SimpleNamespace(kickoff_timeout=PATIENCE))
 
@@ -73,8 +75,8 @@ class Service:
         self.now += self.costs
         return self.shows.pop(0) if len(self.shows) > 1 else self.shows[0]
 
-    def open_round(self, seen: Execution) -> int | None:
-        self.numbered.append(seen)
+    def send(self, call: Call[int | None], timeout: float | None) -> int | None:
+        self.numbered.append(call.path)
         if isinstance(self.round, CrewError):
             raise self.round
         return self.round
@@ -429,7 +431,7 @@ def test_the_number_of_the_question_is_kept_before_the_answer_is_sent(service: S
     service.round = 1
     check = first(service, given)
     assert check.check_before_sending(SENDER) is False
-    assert (check.noted["open_round"], service.numbered) == (1, [WAITS])
+    assert (check.noted["open_round"], service.numbered) == (1, [endpoints.open_round("k-1").path])
     service.round = CrewServerError(503, "GET", "/executions/k-1", "away")
     check = first(service, given)
     assert check.check_before_sending(SENDER) is False

@@ -16,7 +16,7 @@ from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.review.question import Notify
 from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.record import MOVES, QuestionState, StoredQuestion
+from airflow_crew_provider.task.record import StoredQuestion
 from airflow_crew_provider.task.store import TaskStateUnavailable, record_of
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 
@@ -241,27 +241,6 @@ def test_another_draft_has_its_own_deadline_and_its_own_people_told(memory: Memo
     assert told == ["before", "now"]
 
 
-STANDS = {
-    QuestionState.NOTHING: StoredQuestion(),
-    QuestionState.IN_DOUBT: StoredQuestion(draft=DRAFT, doubt=True),
-    QuestionState.OPEN: StoredQuestion(draft=DRAFT),
-    QuestionState.OVER: StoredQuestion(draft=DRAFT, over=True),
-}
-
-
-@pytest.mark.parametrize("before", QuestionState)
-@pytest.mark.parametrize("move", MOVES[QuestionState])
-def test_a_move_that_is_not_drawn_is_refused(move: str, before: QuestionState) -> None:
-    question, drawn = STANDS[before], MOVES[QuestionState][move].get(before, ())
-    assert question.state is before
-    for after, new in STANDS.items():
-        if after in drawn:
-            assert question.moved(move, new) is new
-        else:
-            with pytest.raises(RuntimeError, match=f"A question that is {before} cannot become {after} by {move}"):
-                question.moved(move, new)
-
-
 def test_an_answer_that_airflow_brings_once_more_leaves_the_question_over(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
@@ -348,9 +327,14 @@ def test_an_attempt_that_owns_its_form_leaves_doubt_in_a_later_try_too(memory: M
     tried(memory).mark_asked(DRAFT, NOON, by="attempt-1")
     record = cleared(memory)
     record.mark_asking(DRAFT, NOON, by="attempt-2")
-    assert (record.cleared, record.in_doubt, record.asked_by, record.until(DRAFT)) == (False, True, "attempt-2", NOON)
+    assert (record.cleared, record.in_doubt, record.kept.asked_by, record.until(DRAFT)) == (
+        False,
+        True,
+        "attempt-2",
+        NOON,
+    )
     retry = tried(memory, try_number=3, max_tries=3)
-    assert (retry.in_doubt, retry.asked_by) == (True, "attempt-2")
+    assert (retry.in_doubt, retry.kept.asked_by) == (True, "attempt-2")
 
 
 def test_an_attempt_that_has_asked_is_not_in_doubt_when_it_asks_again(memory: Memory) -> None:
@@ -365,9 +349,9 @@ def test_a_look_for_an_answer_keeps_when_and_by_whom_was_asked(memory: Memory) -
     tried(memory).mark_asked(DRAFT, NOON, by="attempt-1", at=at)
     tried(memory, try_number=2).mark_asked(DRAFT, NOON)
     retry = tried(memory, try_number=3)
-    assert (retry.asked_at, retry.asked_by) == (at, "attempt-1")
+    assert (retry.asked_at, retry.kept.asked_by) == (at, "attempt-1")
     retry.mark_asked(DRAFT, NOON, by="attempt-3", at=at + timedelta(hours=1))
-    assert (retry.asked_at, retry.asked_by) == (at + timedelta(hours=1), "attempt-3")
+    assert (retry.asked_at, retry.kept.asked_by) == (at + timedelta(hours=1), "attempt-3")
     retry.mark_asked(OTHER, NOON)
     assert retry.asked_at is None
 
@@ -380,7 +364,7 @@ def test_what_was_shown_is_kept_while_an_answer_is_looked_for(memory: Memory) ->
     record.mark_asked(DRAFT, NOON)
     record.mark_looking({"output": "Draft 1."})
     retry = tried(memory, try_number=2)
-    assert (retry.shown, retry.is_looked_for_once_more) == ({"output": "Draft 1."}, False)
+    assert (retry.kept.shown, retry.kept.once_more) == ({"output": "Draft 1."}, False)
     retry.close()
     assert "shown" not in memory.recall()
 
@@ -390,9 +374,9 @@ def test_a_second_look_stays_the_second_until_the_question_is_asked(memory: Memo
     record.mark_asked(DRAFT, NOON)
     record.mark_looking({}, once_more=True)
     record.mark_looking({})
-    assert tried(memory, try_number=2).is_looked_for_once_more is True
+    assert tried(memory, try_number=2).kept.once_more is True
     record.mark_asked(DRAFT, NOON)
-    assert tried(memory, try_number=2).is_looked_for_once_more is False
+    assert tried(memory, try_number=2).kept.once_more is False
 
 
 @pytest.mark.parametrize(
@@ -450,7 +434,7 @@ def test_a_later_question_keeps_which_drafts_were_rejected_and_sent_back(memory:
     assert memory.recall() == {**ATTEMPT, "rejected": [["e-1", "hash"]], "sent_back": list(OTHER)}
     record.mark_asked(["e-1", "t-1", "third"], NOON)
     after = cleared(memory)
-    assert (after.was_rejected(DRAFT), after.was_rejected(OTHER), after.draft_sent_back) == (True, False, OTHER)
+    assert (after.was_rejected(DRAFT), after.was_rejected(OTHER), after.kept.sent_back) == (True, False, OTHER)
 
 
 def test_a_question_that_is_forgotten_leaves_facts_about_drafts_and_no_attempt(memory: Memory) -> None:
