@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from airflow_crew_provider.exceptions import (
 from airflow_crew_provider.kickoff import post_record
 from airflow_crew_provider.kickoff.post_record import NAMES, Earlier, PostRecord, Sender, fingerprint
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.record import KEPT, MOVES, OF_SENDER, PostState, StoredPost
+from airflow_crew_provider.task.record import KEPT, OF_SENDER, StoredPost
 from airflow_crew_provider.task.store import TaskStateUnavailable
 
 SENDER = Sender("https://x", "principal", "credentials")
@@ -391,30 +390,8 @@ def test_posts_that_may_still_run_stay_on_record_and_one_that_is_noted_as_finish
 # --- what is stored, and its moves ---
 
 
-INTENDED = StoredPost(fingerprint="f")
-STANDS = {
-    PostState.NOTHING: StoredPost(),
-    PostState.INTENDED: INTENDED,
-    PostState.STARTED: replace(INTENDED, kickoff_id="k-1"),
-    PostState.OVER: replace(INTENDED, kickoff_id="k-1", finished=True),
-}
-
-
 def test_a_record_has_the_fields_of_its_sender() -> None:
     assert OF_SENDER == tuple(NAMES) == tuple(SENDER.as_dict())
-
-
-@pytest.mark.parametrize("before", PostState)
-@pytest.mark.parametrize("move", MOVES[PostState])
-def test_a_move_that_is_not_drawn_is_refused(move: str, before: PostState) -> None:
-    post, drawn = STANDS[before], MOVES[PostState][move].get(before, ())
-    assert post.state is before
-    for after, new in STANDS.items():
-        if after in drawn:
-            assert post.moved(move, new) is new
-        else:
-            with pytest.raises(RuntimeError, match=f"A POST that is {before} cannot become {after} by {move}"):
-                post.moved(move, new)
 
 
 def test_only_a_post_that_was_intended_is_answered_or_withdrawn(memory: Memory) -> None:

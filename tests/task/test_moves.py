@@ -1,0 +1,63 @@
+"""The table of moves, executed: a part of a record changes its state as the table says, or not at all."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import pytest
+
+from airflow_crew_provider.api.answers import DraftId
+from airflow_crew_provider.task.record import (
+    MOVES,
+    AnswerState,
+    Part,
+    PostState,
+    QuestionState,
+    RunState,
+    SentAnswer,
+    StoredPost,
+    StoredQuestion,
+    StoredRun,
+)
+
+DRAFT = DraftId("e-1", "task", "hash")
+# For each kind, a part in each of its states, in their order.
+STANDS: dict[type[StrEnum], list[Part]] = {
+    PostState: [
+        StoredPost(),
+        StoredPost(fingerprint="f"),
+        StoredPost(fingerprint="f", kickoff_id="k-1"),
+        StoredPost(fingerprint="f", kickoff_id="k-1", finished=True),
+    ],
+    AnswerState: [
+        SentAnswer(),
+        SentAnswer(resumed_at=1.0, lost_at=1.0),
+        SentAnswer(lost_at=1.0),
+    ],
+    QuestionState: [
+        StoredQuestion(),
+        StoredQuestion(draft=DRAFT, doubt=True),
+        StoredQuestion(draft=DRAFT),
+        StoredQuestion(draft=DRAFT, doubt=True, over=True),
+    ],
+    RunState: [
+        StoredRun(),
+        StoredRun("e-1", since=1.0),
+        StoredRun("e-1", draft=[*DRAFT]),
+        StoredRun("e-1"),
+        StoredRun("e-1", since=1.0, over=True),
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "move"), [(kind, move) for kind, moves in MOVES.items() for move in moves])
+def test_a_move_that_is_not_drawn_is_refused(kind: type[StrEnum], move: str) -> None:
+    stands = dict(zip(kind, STANDS[kind], strict=False))  # no record of an answer is `left`
+    for before, part in stands.items():
+        assert part.state is before
+        for after, new in stands.items():
+            if after in MOVES[kind][move].get(before, ()):
+                assert part.moved(move, new) is new
+            else:
+                with pytest.raises(RuntimeError, match=f"{part.noun} that is {before} cannot become {after} by {move}"):
+                    part.moved(move, new)
