@@ -49,7 +49,15 @@ class Nested(BaseModel):
     inner: list[Nested]
 
 
-@pytest.mark.parametrize("model", [Tree, Leaf, Nested])
+class Wide(BaseModel):
+    first: list[Wide]
+    second: list[Wide]
+    third: dict[str, Wide]
+    fourth: list[list[Wide]]
+    fifth: tuple[Wide, ...]
+
+
+@pytest.mark.parametrize("model", [Tree, Leaf, Nested, Wide])
 def test_an_example_fits_the_schema_of_a_model(model: type[BaseModel]) -> None:
     schema = model.model_json_schema()
     example = example_of(schema, TEXT)
@@ -81,6 +89,30 @@ def test_a_schema_that_nothing_can_fit_ends() -> None:
     example_of(
         {"$defs": {"a": {"properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}, "$ref": "#/$defs/a"}, ""
     )
+
+
+def test_a_schema_that_names_itself_often_gets_a_short_example() -> None:
+    assert len(json.dumps(example_of(Wide.model_json_schema(), TEXT))) < 10_000
+
+
+TWICE = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"$ref": "#/$defs/A"}},
+    "required": ["a", "b"],
+}
+ENDLESS = [
+    {"$defs": {"A": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"},
+    {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"},
+    {"$defs": {"A": TWICE}, "$ref": "#/$defs/A"},
+    {"type": "array", "minItems": 10**9},
+    {"type": "string", "minLength": 10**12},
+]
+
+
+@pytest.mark.parametrize("schema", ENDLESS)
+def test_a_schema_that_demands_too_much_is_refused(schema: Any) -> None:
+    with pytest.raises(ValueError, match="more than 5,000 values"):
+        example_of(schema, TEXT)
 
 
 ASKED = [Message("system", "You use tools."), Message("user", "Summarize it.")]

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
+from test_service_offline_answers import ENDLESS
 
 from crew_service.cli import main
 from scripts.stack.waiting import PATIENCE
@@ -59,6 +61,50 @@ def test_what_it_does_not_have_and_cannot_read_is_an_error_in_openais_form(model
         assert answer.json()["error"]["type"] == "invalid_request_error"
     for status, answer in asked.items():
         assert (answer.status_code, set(answer.json()["error"])) == (status, {"message", "type", "param", "code"})
+
+
+def _form(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+
+
+ASKED = [{"role": "user", "content": "?"}]
+REFUSED: dict[str, tuple[str, Any]] = {
+    "endless schema": ("chat/completions", {"messages": ASKED, "response_format": _form(ENDLESS[0])}),
+    "schema in itself": (
+        "chat/completions",
+        {
+            "messages": ASKED,
+            "response_format": _form({"$defs": {"A": {"allOf": [{"$ref": "#/$defs/A"}]}}, "$ref": "#/$defs/A"}),
+        },
+    ),
+    "endless schema, streamed": (
+        "responses",
+        {"input": "?", "stream": True, "text": {"format": {"type": "json_schema", "schema": ENDLESS[2]}}},
+    ),
+    "deep": ("chat/completions", b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "long number": ("chat/completions", b'{"messages": ' + b"9" * 5000 + b"}"),
+    "negative dimensions": ("embeddings", {"input": "a", "dimensions": -1}),
+    "huge dimensions": ("embeddings", {"input": "a", "dimensions": 10**9}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_whatever_cannot_be_answered_is_a_refusal_on_a_connection_that_stays(model: str, name: str) -> None:
+    path, body = REFUSED[name]
+    with requests.Session() as session:
+        content = body if isinstance(body, bytes) else json.dumps(body)
+        answer = session.post(f"{model}/{path}", data=content, timeout=PATIENCE)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert "close" not in answer.headers.get("connection", "")
+        assert session.get(f"{model}/models", timeout=PATIENCE).ok
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_half_a_character_is_answered_as_openai_escapes_it(model: str, stream: bool) -> None:
+    body = {"messages": ASKED, "model": "\ud83d", "stream": stream}
+    answer = requests.post(f"{model}/chat/completions", json=body, timeout=PATIENCE)
+    assert answer.ok
+    assert '"model": "\\ud83d"' in answer.text
 
 
 def test_a_stream_has_the_pieces_of_the_answer(model: str) -> None:

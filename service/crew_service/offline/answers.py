@@ -15,6 +15,7 @@ from crew_service.offline.example import Json, example_of
 
 ANSWER = "An answer from the offline model."
 DIMENSIONS = 1536
+MOST_DIMENSIONS = 16_384
 # What CrewAI's prompts demand of a text: where these words occur, the text is written so, or CrewAI asks again.
 DEMANDED = {
     "Final Answer:": "Thought: I now can give a great answer\nFinal Answer: {text}",

@@ -6,6 +6,9 @@ from typing import Any
 
 Json = dict[str, Any]
 DEEPEST = 12
+# A schema that names itself in several places multiplies with each step. Beyond FULL, only required values follow.
+FULL = 200
+LARGEST = 5_000
 FORMATS = {
     "date": "2026-01-01",
     "time": "12:00:00Z",
@@ -20,61 +23,87 @@ FORMATS = {
 
 
 def example_of(schema: Json, text: str) -> Any:
-    """Return a value that fits the schema; its free strings are ``text``."""
-    return _value(schema, schema, text, DEEPEST)
+    """Return a value that fits the schema; its free strings are ``text``.
+
+    :raises ValueError: the schema demands a value that is too large, or has no end
+    """
+    return _Example(schema, text).value(schema, DEEPEST)
 
 
-def _value(schema: Any, root: Json, text: str, depth: int) -> Any:
-    if not isinstance(schema, dict) or depth < -DEEPEST:
-        return None
-    schema = _resolved(schema, root)
-    for given in ("const", "default"):
-        if given in schema:
-            return schema[given]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    if options := schema.get("anyOf") or schema.get("oneOf"):
-        return _value(_simplest(options), root, text, depth - 1)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = "null" if "null" in kind else kind[0]
-    if kind == "object":
-        return _object(schema, root, text, depth)
-    if kind == "array":
+class _Example:
+    def __init__(self, root: Json, text: str) -> None:
+        self._root = root
+        self._text = text
+        self._written = 0
+
+    def value(self, schema: Any, depth: int) -> Any:
+        if not isinstance(schema, dict) or depth < -DEEPEST:
+            return None
+        schema = self._resolved(schema)
+        for given in ("const", "default"):
+            if given in schema:
+                return schema[given]
+        if schema.get("enum"):
+            return schema["enum"][0]
+        if options := schema.get("anyOf") or schema.get("oneOf"):
+            return self.value(_simplest(options), depth - 1)
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        if isinstance(kind, list):
+            kind = "null" if "null" in kind else kind[0]
+        if kind == "object":
+            return self._object(schema, depth)
+        if kind == "array":
+            return self._array(schema, depth)
+        if kind in ("integer", "number"):
+            return _number(schema)
+        if kind == "string":
+            return self._string(schema)
+        return True if kind == "boolean" else None
+
+    def _count(self, values: int = 1) -> None:
+        self._written += values
+        if self._written > LARGEST:
+            raise ValueError(f"the schema demands more than {LARGEST:,} values")
+
+    def _resolved(self, schema: Json) -> Json:
+        """Return the schema with its reference and its ``allOf`` merged in."""
+        self._count()
+        while "$ref" in schema:
+            self._count()
+            found: Any = self._root
+            for step in str(schema["$ref"]).removeprefix("#").strip("/").split("/"):
+                found = found.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
+            schema = {**found, **{name: value for name, value in schema.items() if name != "$ref"}}
+        for part in schema.get("allOf", ()):
+            merged = self._resolved(part)
+            properties = {**merged.get("properties", {}), **schema.get("properties", {})}
+            required = [*merged.get("required", []), *schema.get("required", [])]
+            schema = {**merged, **schema, **({"properties": properties, "required": required} if properties else {})}
+        return schema
+
+    def _is_full(self, depth: int) -> bool:
+        return depth <= 0 or self._written > FULL
+
+    def _object(self, schema: Json, depth: int) -> Json:
+        properties = schema.get("properties", {})
+        required = schema.get("required", [])
+        named = required if self._is_full(depth) else [*properties, *required]
+        return {name: self.value(properties.get(name, {}), depth - 1) for name in dict.fromkeys(named)}
+
+    def _array(self, schema: Json, depth: int) -> list[Any]:
         first = schema.get("prefixItems", [])
-        count = max(schema.get("minItems", 0), min(0 if depth <= 0 else 1, schema.get("maxItems", 1)), len(first))
-        items = [*first, *[schema.get("items", {})] * (count - len(first))]
-        return [_value(each, root, text, depth - 1) for each in items]
-    if kind in ("integer", "number"):
-        return _number(schema)
-    if kind == "string":
-        return _string(schema, text)
-    return True if kind == "boolean" else None
+        wanted = min(0 if self._is_full(depth) else 1, schema.get("maxItems", 1))
+        count = max(schema.get("minItems", 0), wanted, len(first))
+        return [self.value(first[n] if n < len(first) else schema.get("items", {}), depth - 1) for n in range(count)]
 
-
-def _resolved(schema: Json, root: Json) -> Json:
-    """Return the schema with its reference and its ``allOf`` merged in."""
-    while "$ref" in schema:
-        found: Any = root
-        for step in str(schema["$ref"]).removeprefix("#").strip("/").split("/"):
-            found = found.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
-        schema = {**found, **{name: value for name, value in schema.items() if name != "$ref"}}
-    for part in schema.get("allOf", ()):
-        merged = _resolved(part, root)
-        properties = {**merged.get("properties", {}), **schema.get("properties", {})}
-        required = [*merged.get("required", []), *schema.get("required", [])]
-        schema = {**merged, **schema, **({"properties": properties, "required": required} if properties else {})}
-    return schema
+    def _string(self, schema: Json) -> str:
+        least = schema.get("minLength", 0)
+        self._count(least // 100)
+        return FORMATS.get(schema.get("format", ""), self._text).ljust(least, ".")[: schema.get("maxLength")]
 
 
 def _simplest(options: list[Any]) -> Any:
     return next((each for each in options if isinstance(each, dict) and each.get("type") == "null"), options[0])
-
-
-def _object(schema: Json, root: Json, text: str, depth: int) -> Json:
-    properties = schema.get("properties", {})
-    named = schema.get("required", []) if depth <= 0 else [*properties, *schema.get("required", [])]
-    return {name: _value(properties.get(name, {}), root, text, depth - 1) for name in dict.fromkeys(named)}
 
 
 def _number(schema: Json) -> Any:
@@ -87,8 +116,3 @@ def _number(schema: Json) -> Any:
     number = max([min([1, *most]), *least])
     factor = schema.get("multipleOf")
     return -(-number // factor) * factor if factor else number
-
-
-def _string(schema: Json, text: str) -> str:
-    given = FORMATS.get(schema.get("format", ""), text)
-    return given.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]

@@ -6,17 +6,17 @@ import base64
 import json
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from crew_service.offline.answers import DIMENSIONS, Answer, Call, Message, Request, embedding, reply
+from crew_service.offline.answers import DIMENSIONS, MOST_DIMENSIONS, Answer, Call, Message, Request, embedding, reply
 from crew_service.offline.example import Json
 
 MODEL = "offline"
@@ -32,84 +32,83 @@ def serve(listener: socket.socket, answers: dict[str, Answer]) -> None:
 def app(answers: dict[str, Answer]) -> Starlette:
     """Return the server's application."""
 
-    async def chat(request: HttpRequest) -> Response:
-        body = await _body(request)
+    def chat(body: Json) -> Response:
         asked = _of_chat(body)
         said = reply(asked, answers)
         usage = _usage(asked, said, "prompt_tokens", "completion_tokens")
         if not body.get("stream"):
-            return JSONResponse(_completion(body, said, usage))
+            return _json(_completion(body, said, usage))
         with_usage = (body.get("stream_options") or {}).get("include_usage")
         return _stream([*_chunks(body, said, usage if with_usage else None), "[DONE]"])
 
-    async def responses(request: HttpRequest) -> Response:
-        body = await _body(request)
+    def responses(body: Json) -> Response:
         asked = _of_responses(body)
         said = reply(asked, answers)
         whole = _response(body, said, _usage(asked, said, "input_tokens", "output_tokens"))
-        return _stream(_events(whole)) if body.get("stream") else JSONResponse(whole)
+        return _stream(_events(whole)) if body.get("stream") else _json(whole)
 
-    async def count(request: HttpRequest) -> Response:
-        asked = _of_responses(await _body(request))
-        return JSONResponse({"object": "response.input_tokens", "input_tokens": _words(asked)})
+    def count(body: Json) -> Response:
+        return _json({"object": "response.input_tokens", "input_tokens": _words(_of_responses(body))})
 
-    async def embeddings(request: HttpRequest) -> Response:
-        return JSONResponse(_embeddings(await _body(request)))
+    def embeddings(body: Json) -> Response:
+        return _json(_embeddings(body))
 
     async def models(request: HttpRequest) -> Response:
         model = {"id": request.path_params.get("name", MODEL), "object": "model", "created": 0, "owned_by": MODEL}
-        return JSONResponse(model if "name" in request.path_params else {"object": "list", "data": [model]})
+        return _json(model if "name" in request.path_params else {"object": "list", "data": [model]})
 
     routes = [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/responses", responses, methods=["POST"]),
-        Route("/v1/responses/input_tokens", count, methods=["POST"]),
-        Route("/v1/embeddings", embeddings, methods=["POST"]),
+        _post("/v1/chat/completions", chat),
+        _post("/v1/responses", responses),
+        _post("/v1/responses/input_tokens", count),
+        _post("/v1/embeddings", embeddings),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", models),
     ]
-    unreadable = dict.fromkeys((AttributeError, LookupError, TypeError, ValueError), _unreadable)
-    return Starlette(routes=routes, exception_handlers={HTTPException: _refused, **unreadable, Exception: _failed})
+    return Starlette(routes=routes, exception_handlers={HTTPException: _refused})
 
 
-async def _body(request: HttpRequest) -> Json:
-    try:
-        body = json.loads(await request.body())
-    except ValueError as error:
-        raise HTTPException(400, f"The body is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise HTTPException(400, "The body must be a JSON object")
-    return body
+def _post(path: str, answer: Callable[[Json], Response]) -> Route:
+    """Return a route on which every failure is an error in OpenAI's form, of a status that clients do not retry."""
+
+    async def endpoint(request: HttpRequest) -> Response:
+        content = await request.body()
+        try:
+            return answer(json.loads(content))
+        except Exception as error:
+            return _error(400, f"The offline model cannot read this request: {error!r}")
+
+    return Route(path, endpoint, methods=["POST"])
 
 
 def _refused(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = error.detail
-    if error.status_code in (404, 405):
-        message = f"The offline model has no {request.method} {request.url.path}"
-    return _error(error.status_code, message, "invalid_request_error", error.headers)
+    message = f"The offline model has no {request.method} {request.url.path}"
+    return _error(error.status_code, message, error.headers)
 
 
-def _unreadable(request: HttpRequest, error: Exception) -> Response:
-    return _error(400, f"The offline model cannot read this request: {error!r}", "invalid_request_error")
+def _error(status: int, message: str, headers: Any = None) -> Response:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return _json({"error": error}, status, headers)
 
 
-def _failed(request: HttpRequest, error: Exception) -> Response:
-    return _error(500, f"The offline model failed: {error!r}", "server_error")
+def _json(content: Json, status: int = 200, headers: Any = None) -> Response:
+    return Response(_dumped(content), status, headers, "application/json")
 
 
-def _error(status: int, message: str, kind: str, headers: Any = None) -> Response:
-    error = {"message": message, "type": kind, "param": None, "code": None}
-    return JSONResponse({"error": error}, status_code=status, headers=headers)
+def _dumped(content: Json) -> str:
+    return json.dumps(content, allow_nan=False)
 
 
-def _stream(events: list[Any] | Iterator[Any]) -> Response:
-    def lines() -> Iterator[str]:
-        for each in events:
-            name = f"event: {each['type']}\n" if isinstance(each, dict) and "type" in each else ""
-            yield f"{name}data: {each if isinstance(each, str) else json.dumps(each)}\n\n"
+def _stream(events: Iterable[Json | str]) -> Response:
+    def line(event: Json | str) -> str:
+        if isinstance(event, str):
+            return f"data: {event}\n\n"
+        name = f"event: {event['type']}\n" if "type" in event else ""
+        return f"{name}data: {_dumped(event)}\n\n"
 
-    return StreamingResponse(lines(), media_type="text/event-stream")
+    # Written before anything is sent: what fails here is still an answer with a status.
+    return StreamingResponse(iter([line(event) for event in events]), media_type="text/event-stream")
 
 
 def _words(asked: Request) -> int:
@@ -275,6 +274,8 @@ def _events(whole: Json) -> Iterator[Json]:
 
 def _embeddings(body: Json) -> Json:
     given, dimensions = body["input"], body.get("dimensions") or DIMENSIONS
+    if not 0 < dimensions <= MOST_DIMENSIONS:
+        raise ValueError(f"dimensions must be between 1 and {MOST_DIMENSIONS:,}")
     is_one = isinstance(given, str) or all(isinstance(each, int) for each in given)
     texts = [_text(each) for each in ([given] if is_one else given)]
     vectors = [embedding(text, dimensions) for text in texts]
