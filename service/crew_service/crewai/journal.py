@@ -108,7 +108,7 @@ class NotPrepared(Fatal):
 
 
 class NotDeclared(Fatal):
-    """A Flow with tool rules called a tool that it does not declare."""
+    """A Flow with tool rules called a tool that it does not declare, or a rule is for something that is no tool."""
 
 
 class Service(Protocol):
@@ -318,6 +318,8 @@ class Journal:
         given = {**dict(zip(OF_CALL, args, strict=False)), **kwargs}
         expected, messages = _expected(given.get("response_model")), given.get("messages")
         call = self._of_model(model, (messages, given.get("tools"), expected), expected)
+        if not (call and call.is_answered):
+            self._check_functions(given.get("available_functions") or {})
         if call:
             call.asked = messages[-1] if isinstance(messages, list) and messages else messages
             role = str(getattr(given.get("from_agent"), "role", None) or "").strip()
@@ -510,6 +512,17 @@ class Journal:
         if self._flow_tools is None or isinstance(tool, AskPerson) or tool_calls.delegates(tool):
             return False
         return not any(name in self._flow_tools for name in names)
+
+    def _check_functions(self, functions: dict[str, Any]) -> None:
+        """Refuse a model call that may run a function of the user's, unless that function has no rule.
+
+        The model's class runs it, where no call is recorded; a tool's method is recorded.
+        """
+        for name in (name for name, function in functions.items() if not tool_calls.is_recorded(function)):
+            if self._flow_tools is not None and name not in self._flow_tools:
+                raise NotDeclared(tool_rules.not_declared(name))
+            if rule_of(self._rules, (name, tool_calls.model_name(name))) != REPEAT:
+                raise NotDeclared(tool_rules.is_no_tool(name))
 
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Return the call for an agent's memory lookup, which is treated as a tool call that only reads."""

@@ -98,6 +98,13 @@ def not_declared(name: str) -> str:
     )
 
 
+def is_no_tool(name: str) -> str:
+    return (
+        f"The model was not called: it may run {name}, which has a tool rule, as a plain function, to which "
+        "rules do not apply. Make it a tool, and pass the tool's `run` in available_functions."
+    )
+
+
 def rule_of(rules: Iterable[ToolRule], names: Iterable[str]) -> str:
     """Return the first rule that matches, or the default."""
     known = tuple(names)

@@ -23,6 +23,7 @@ from crewai.mcp.transports.http import HTTPTransport
 from crewai.tools import BaseTool, mcp_tool_wrapper, tool
 from crewai.tools.mcp_native_tool import MCPNativeTool
 from crewai.tools.mcp_tool_wrapper import MCPToolWrapper
+from crewai.tools.structured_tool import CrewStructuredTool
 from pydantic import BaseModel
 
 from crew_service.crewai import codec, flow_values, journal
@@ -357,6 +358,37 @@ def test_a_recorded_model_call_includes_the_tool_calls_that_it_made(
     assert called("Pay ann") == "paid ann"
     called(other)
     assert paid == ["ann", other.split()[-1]]
+
+
+class RunsFirst(BaseLLM):
+    def call(self, messages: Any, *args: Any, available_functions: Any = None, **kwargs: Any) -> Any:
+        return next(iter(available_functions.values()))(messages)
+
+
+@pytest.mark.row("S56")
+@pytest.mark.parametrize("name", ["pay", "wire", "stroll"])  # nobody has declared the last
+@pytest.mark.parametrize("is_structured", [False, True])
+def test_s56_a_model_runs_no_plain_function_past_a_rule(name: str, is_structured: bool) -> None:
+    ran: list[str] = []
+
+    def done(to: str) -> None:
+        """Pay."""
+        ran.append(to)
+
+    function: Any = CrewStructuredTool.from_function(done).invoke if is_structured else done
+    kept = journal.start([], 0, RULES, Told(), ["pay", "wire", "walk"])
+    kept.enter(TASK)
+    TokenMeter(kept, lambda task_id: "")
+    with pytest.raises(journal.NotDeclared, match=name):
+        RunsFirst(model="m").call("ann", available_functions={name: function})
+    assert ran == []
+
+
+@pytest.mark.row("S56")
+def test_s56_a_model_runs_a_plain_function_without_a_rule() -> None:
+    kept, _ = begun()
+    TokenMeter(kept, lambda task_id: "")
+    assert RunsFirst(model="m").call("home", available_functions={"walk": "walked {}".format}) == "walked home"
 
 
 def test_a_cancelled_tool_is_not_run_again_by_the_next_crew_of_the_method() -> None:

@@ -35,6 +35,7 @@ JOURNAL = Seam(
     },
 )
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
+LIBRARIES = ("crewai", "crew_service")
 OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # reasons in that error that are not the model's fault
 
 
@@ -334,6 +335,13 @@ def plain_tool_calls(answer: Any) -> list[dict[str, Any]]:
         {"id": some_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         for some_id, name, arguments in filter(None, map(JOURNAL["extract_tool_call_info"], answer))
     ]
+
+
+def is_recorded(function: Any) -> bool:
+    """Whether a function that a model's class may run is a tool's method, or CrewAI's own."""
+    if (owner := getattr(function, "__self__", None)) is not None:
+        return isinstance(owner, BaseTool)
+    return str(getattr(function, "__module__", "")).partition(".")[0] in LIBRARIES
 
 
 def never_cache(tool: BaseTool) -> None:
