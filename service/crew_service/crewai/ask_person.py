@@ -6,6 +6,7 @@ from crewai.tools import BaseTool
 from pydantic import BaseModel, Field
 
 from crew_service.crewai.errors import Fatal
+from crew_service.crewai.internals.wrapping import concrete
 from crew_service.engine.asks import ASK_PERSON
 
 
@@ -13,6 +14,7 @@ class Question(BaseModel):
     question: str = Field(description="The question, complete in itself.")
 
 
+@concrete
 class AskPerson(BaseTool):
     """Lets an agent ask a person: the execution waits, without a process, until somebody answers."""
 

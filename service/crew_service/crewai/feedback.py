@@ -33,6 +33,10 @@ class StoredFeedback:
         self._revised = revised
         self._rounds = rounds
 
+    def __getattr__(self, name: str) -> Any:
+        """Do as CrewAI's own provider does what a later release asks of providers, too."""
+        return human_input.default(name)
+
     def setup_messages(self, *_: Any, **__: Any) -> bool:
         return False
 

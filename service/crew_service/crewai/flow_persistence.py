@@ -5,28 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from crewai.flow.persistence import FlowPersistence
-from pydantic import PrivateAttr
+
+from crew_service.crewai.internals.wrapping import concrete, do_nothing
+
+PAUSES = ("save_pending_feedback", "clear_pending_feedback")
 
 
-class WithoutPauses(FlowPersistence):
-    """Saves states with the Flow's own persistence, but does not save questions to people."""
+@concrete
+class Nothing(FlowPersistence):
+    """Stores nothing. Without a persistence, CrewAI would store pauses with one of its own."""
 
     persistence_type: str = "crew-service"
-    _own: Any = PrivateAttr(default=None)
 
-    def __init__(self, own: FlowPersistence | None = None, **values: Any) -> None:
-        super().__init__(**values)
-        self._own = own
 
-    def init_db(self) -> None:
-        pass
-
-    def save_state(self, flow_uuid: str, method_name: str, state_data: Any) -> None:
-        if self._own is not None:
-            self._own.save_state(flow_uuid, method_name, state_data)
-
-    def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
-        return self._own.load_state(flow_uuid) if self._own is not None else None
-
-    def save_pending_feedback(self, *args: Any, **values: Any) -> None:
-        pass
+def without_pauses(own: FlowPersistence | None) -> Any:
+    """Return a Flow's persistence, which from now on stores no questions to people."""
+    persistence: Any = Nothing() if own is None else own  # type: ignore[abstract]
+    for name in PAUSES:
+        object.__setattr__(persistence, name, do_nothing)
+    return persistence

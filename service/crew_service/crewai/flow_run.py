@@ -21,7 +21,7 @@ from crewai.flow import HumanFeedbackPending, PendingFeedbackContext
 from crew_service.crewai import codec, flow_values, journal, task_outputs, usage
 from crew_service.crewai.errors import Asked, Fatal
 from crew_service.crewai.flow_branches import Branches, Question
-from crew_service.crewai.flow_persistence import WithoutPauses
+from crew_service.crewai.flow_persistence import without_pauses
 from crew_service.crewai.flow_replay import Replay
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.flow_state import FlowState
@@ -95,7 +95,7 @@ class FlowRun:
     def _prepare(self) -> None:
         flow = self._flow
         flow.stream = False
-        flow_methods.set_persistence(flow, WithoutPauses(self._own_persistence))
+        flow_methods.set_persistence(flow, without_pauses(self._own_persistence))
         flow_methods.add_inputs_by_name(flow)
         self._branches.separate()
         flow_methods.replace(flow, "_execute_method", self._reported)

@@ -286,6 +286,93 @@ CHANGED = [
         r"\n    tenant: str,\1",
     ),
 ]
+# In a file below crewai: what a release might require of classes that its users derive from, or ask of a provider.
+LATER = "    def later(self, *args: Any) -> None:\n        raise NotImplementedError\n\n"
+REQUIRED = [
+    ("tools/base_tool.py", r"(    @abstractmethod\n    def _run\()", rf"    @abstractmethod\n{LATER}\1"),
+    ("flow/persistence/base.py", r"(    @abstractmethod\n    def init_db\()", rf"    @abstractmethod\n{LATER}\1"),
+    ("core/providers/human_input.py", r"(    def setup_messages\()", r"    def later(self) -> None: ...\n\n\1"),
+    ("agents/agent_executor.py", r"(        provider\.post_setup_messages\()", r"        provider.later()\n\1"),
+]
+OWN = r"(\nclass \w+\((?:BaseTool|FlowPersistence)\b.*\):\n)"  # CrewAI's own classes have what it requires
+
+
+def changed(environment: dict[str, str], changes: list[tuple[str, str, str]]) -> None:
+    """Change the copy of CrewAI that this environment prefers."""
+    copy = Path(environment["PYTHONPATH"].partition(os.pathsep)[0]) / "crewai"
+    for place, pattern, by in changes:
+        text, count = re.subn(pattern, by, (copy / place).read_text())
+        assert count, pattern
+        (copy / place).write_text(text)
+
+
+@pytest.mark.row("S100")
+@pytest.mark.long
+def test_s100_a_release_may_require_more_of_tools_persistences_and_providers(command: Start, tmp_path: Path) -> None:
+    environment = renamed("a_name_that_nothing_has", tmp_path / "changed")
+    places = [file for file in (tmp_path / "changed/crewai").rglob("*.py") if re.search(OWN, file.read_text())]
+    changed(environment, [(str(file), OWN, rf"\1{LATER}") for file in places])
+    changed(environment, REQUIRED)
+    crews = {"gated": "samples:last_gate", "briefing": "flows:BriefingFlow", "rounds": "flows:RoundsFlow"}
+    answers = {"gated": {"is_approve": True}, "briefing": {"outcome": "drop"}, "rounds": {"outcome": "send"}}
+    options = [part for name, target in crews.items() for part in ("--crew", f"{name}={target}")]
+    service = command(*options, environment=environment, fresh=True)
+    assert "off" not in service.client(TOKEN).get("/readyz").json()
+    for name, answer in answers.items():
+        client = service.client(TOKEN, name)
+        inputs = {"topic": "ducks", "log": str(tmp_path / name)}
+        kickoff_id = client.post("/kickoff", {"inputs": inputs}).json()["kickoff_id"]
+        asked = client.until(kickoff_id, "pending")
+        body = {"execution_id": kickoff_id, "task_id": asked["task_id"], "human_feedback": "", **answer}
+        assert client.post("/resume", body).ok
+        client.until(kickoff_id, "completed")
+    AskPerson = "from crew_service.crewai.ask_person import AskPerson; AskPerson()"
+    subprocess.run([sys.executable, "-c", AskPerson], env={**os.environ, **environment}, check=True)
+
+
+# Their callers in CrewAI unpack the answer; the second one does not declare that it returns something else.
+OBJECT = """
+class Ran:
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __iter__(self) -> Any:
+        return iter(self.values)
+"""
+RETURNED = [
+    (
+        "flow/runtime/__init__.py",
+        r"(    async def )_execute_method(\()",
+        r"\1_execute_method(self, *args: Any, **kwargs: Any) -> Ran:\n"
+        r"        return Ran(await self._ran(*args, **kwargs))\n\n\1_ran\2",
+    ),
+    ("flow/runtime/__init__.py", r"\Z", OBJECT),
+    (
+        "utilities/agent_utils.py",
+        r"\Z",
+        f"{OBJECT}\n_convert = convert_tools_to_openai_schema\n"
+        "def convert_tools_to_openai_schema(*args: Any) -> tuple[Any, Any, Any]:\n"
+        "    return Ran(_convert(*args))\n",
+    ),
+]
+
+
+@pytest.mark.row("S101")
+@pytest.mark.long
+def test_s101_a_function_that_returns_something_else_costs_a_feature(command: Start, tmp_path: Path) -> None:
+    environment = renamed("a_name_that_nothing_has", tmp_path / "changed")
+    changed(environment, RETURNED)
+    off, log = serves(command, environment, TARGETS)
+    journal, flows = (
+        next(each for each in off if each.startswith(what)) for what in (NO_JOURNAL, flow_methods.FLOWS.off)
+    )
+    assert flows.startswith(f"{flow_methods.FLOWS.off}: CrewAI")
+    assert "has no crewai.flow.flow:Flow._execute_method that returns tuple; the newest version" in flows
+    assert "calls tools in a different way" in journal
+    assert flows in log
+    assert journal in log
+
+
 GATE = "task 'final' has human_input, but people cannot be asked: CrewAI"
 REFUSED = {
     "people": ("SyncHumanInputProvider", ["samples:last_gate"], GATE),
@@ -344,11 +431,7 @@ def names_in(text: str) -> set[str]:
 @pytest.mark.long
 def test_s81_internal_functions_may_take_more_than_before(command: Start, tmp_path: Path) -> None:
     environment = renamed("a_name_that_nothing_has", tmp_path / "changed")
-    for place, pattern, changed in CHANGED:
-        file = tmp_path / "changed/crewai" / place
-        text, count = re.subn(pattern, changed, file.read_text())
-        assert count, pattern
-        file.write_text(text)
+    changed(environment, CHANGED)
     off, _ = serves(command, environment, TARGETS)
     assert off == []
 

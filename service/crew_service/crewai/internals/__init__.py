@@ -3,13 +3,15 @@
 CrewAI releases twice a week and may rename what it does not document. Each module here declares the undocumented names
 that it uses in a `Seam`: what they are for, and why nothing documented is enough. They are looked up when they are
 needed, never on import. A missing name is a value, `Seam.missing`, and costs only what the seam is for: crews and Flows
-that do not need it run by CrewAI's public API, and those that do are refused when the service starts.
+that do not need it run by CrewAI's public API, and those that do are refused when the service starts. So is a function
+that declares another type for what it returns, if the service takes that apart.
 
 `make crewai-matrix` tests OLDEST to NEWEST; later versions are accepted, because a missing name stops nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cached_property, wraps
 from importlib import import_module
@@ -27,12 +29,13 @@ class Seam:
 
     :param off: what is off while one of them is missing, as a clause
     :param names: `module:NAME` or `module:CLASS.NAME`, each with the reason why it is needed
+    :param returns: the types that functions among them are known to return, without their parameters
     """
 
     all: ClassVar[list[Seam]] = []
 
-    def __init__(self, off: str, names: dict[str, str]) -> None:
-        self.off, self.names = off, names
+    def __init__(self, off: str, names: dict[str, str], returns: dict[str, str] | None = None) -> None:
+        self.off, self.names, self.returns = off, names, returns or {}
         self.all.append(self)
 
     def __getitem__(self, name: str) -> Any:
@@ -48,8 +51,13 @@ class Seam:
 
     @cached_property
     def missing(self) -> str | None:
-        """Return the first name that this CrewAI does not have; None if it has them all."""
-        return next((path for path in self.names if not _exists(path)), None)
+        """Return the first thing that this CrewAI does not have; None if it has them all."""
+        lost = next((path for path in self.names if not _exists(path)), None)
+        if lost:
+            return lost
+        found = {name: _returned(_found(self._path(name))) for name in self.returns}
+        changed = (name for name, kind in self.returns.items() if found[name] not in (None, kind))
+        return next((f"{self._path(name)} that returns {self.returns[name]}" for name in changed), None)
 
     @classmethod
     def told(cls) -> list[str]:
@@ -87,3 +95,11 @@ def _exists(path: str) -> bool:
         kinds = getattr(_found(owner), "__mro__", ()) if ":" in owner and _exists(owner) else ()
         return any(name in (getattr(kind, listed, None) or ()) for kind in kinds for listed in DECLARED)
     return True
+
+
+def _returned(function: Any) -> str | None:
+    """Return the type that a function declares to return, without its parameters; None if it declares none."""
+    declared = getattr(function, "__annotations__", {}).get("return")
+    named = declared if isinstance(declared, str | None) else getattr(declared, "__name__", str(declared))
+    found = re.match(r"[\w.]+", named or "")
+    return found[0].rpartition(".")[2] if found else None

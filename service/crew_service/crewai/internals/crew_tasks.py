@@ -25,6 +25,7 @@ TASKS = Seam(
         "crewai:Task._aexecute_core": NESTED,
         "crewai:Task._execute_task_async": "an exception that is not an `Exception` would leave its waiters waiting",
     },
+    returns={"Task._execute_core": "TaskOutput", "Task._aexecute_core": "TaskOutput"},
 )
 FILES = Seam(
     "tasks with an output_file that contains inputs are refused",

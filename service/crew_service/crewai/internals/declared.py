@@ -10,6 +10,7 @@ DECLARED = Seam(
         "crewai.project:load_agent_from_definition": "no documented function reads an agent's file",
         "crewai.project:strip_jsonc_comments": "only the content tells whether a file describes an agent or a crew",
     },
+    returns={"load_agent_from_definition": "tuple", "strip_jsonc_comments": "str"},
 )
 
 

@@ -60,6 +60,15 @@ FLOWS = Seam(
         "crewai.flow:PendingFeedbackContext.to_dict": KEPT,
         "crewai.flow.flow_config:flow_config.hitl_provider": "Flows inside a method must not read a terminal",
     },
+    returns={
+        "Flow._execute_method": "tuple",
+        "Flow._execute_single_listener": "tuple",
+        "Flow._finalize_human_feedback": "HumanFeedbackResult",
+        "Flow._start_method_names": "list",
+        "Flow._listener_methods": "Iterator",
+        "_iter_condition_events": "Iterator",
+        "PendingFeedbackContext.to_dict": "dict",
+    },
 )
 LISTED = "the methods and conditions of a Flow are listed nowhere else"
 DEFINITION = "crewai.flow.flow_definition:FlowMethodDefinition"

@@ -31,6 +31,11 @@ def ask(provider: Any) -> None:
         PEOPLE["set_provider"](provider)
 
 
+def default(name: str) -> Any:
+    """Return what CrewAI's own provider does."""
+    return getattr(PEOPLE["SyncHumanInputProvider"](), name)
+
+
 def feedback_message(context: Any, feedback: str) -> Any:
     """Return a person's feedback as the message that CrewAI sends to an agent."""
     return context._format_feedback_message(feedback)

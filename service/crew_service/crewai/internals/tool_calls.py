@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from crewai.tools import BaseTool
 
 from crew_service.crewai.internals import NO_JOURNAL, Seam, step_events
-from crew_service.crewai.internals.wrapping import WRAPPER, wrap_class, wrap_classes_to_come
+from crew_service.crewai.internals.wrapping import WRAPPER, concrete, wrap_class, wrap_classes_to_come
 
 AsyncCall = Callable[..., Awaitable[Any]]
 DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must obey", default=None)
@@ -32,6 +32,13 @@ JOURNAL = Seam(
         "crewai.tools.agent_tools.base_agent_tools:BaseAgentTool": "delegation has no effect of its own",
         "crewai.utilities.rpm_controller:RPMController.check_or_wait": "recorded answers do not wait for a limit",
         "crewai.memory.unified_memory:Memory.recall": "later prompts contain what was found",
+    },
+    returns={
+        "sanitize_tool_name": "str",
+        "convert_tools_to_openai_schema": "tuple",
+        "extract_tool_call_info": "tuple",
+        "is_tool_call_list": "bool",
+        "RPMController.check_or_wait": "bool",
     },
 )
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
@@ -239,8 +246,9 @@ class _Count(NoRecorder):
 
 
 def can_record() -> bool:
-    """Try one tool of each kind, and return whether every kind of call in this CrewAI version reaches a recorder."""
+    """Try a tool of each kind; return whether each way to call it reaches a recorder, and models' calls can be read."""
 
+    @concrete
     class Own(BaseTool):
         name: str = "own"
         description: str = "own"
@@ -248,16 +256,19 @@ def can_record() -> bool:
         def _run(self) -> str:
             return ""
 
-    count = _Count()
+    count, call = _Count(), {"id": "1", "type": "function", "function": {"name": "own", "arguments": "{}"}}
     try:
         record_calls(count)
         made: list[Any] = [Own(), JOURNAL["Tool"](name="made", description="made", func=lambda: "")]
+        functions = JOURNAL["convert_tools_to_openai_schema"](made)[1]
         for each in made:
             each.run()
             each.to_structured_tool().invoke({})
+            functions[each.name]()
+        are_read = plain_tool_calls([call]) == [call]
     except Exception:  # any failure in an unknown version
         return False
-    return count.calls == 2 * len(made)
+    return are_read and count.calls == 3 * len(made)
 
 
 def failed_tool(error: BaseException) -> str | None:

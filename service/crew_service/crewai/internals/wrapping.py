@@ -1,15 +1,20 @@
-"""Wraps methods of CrewAI's classes and of subclasses that are defined later, coroutine functions among them."""
+"""Wraps methods of CrewAI's classes and of subclasses that are defined later, coroutine functions among them.
+
+Our own subclasses of CrewAI's abstract classes are `concrete`.
+"""
 
 from __future__ import annotations
 
+import abc
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 WRAPPER = "_crew_service_wrapper"
+Kind = TypeVar("Kind", bound=type)
 
 
 @dataclass
@@ -71,3 +76,20 @@ def wrap_classes_to_come(base: Any, methods: Mapping[str, Callable[[Any], Any]])
         wrap_class(kind, methods, base)
 
     base.__init_subclass__ = classmethod(declared)
+
+
+def concrete(kind: Kind) -> Kind:
+    """Add the abstract methods that a subclass does not define, such as those of later releases; they do nothing."""
+    for name in getattr(kind, "__abstractmethods__", ()):
+        is_async = inspect.iscoroutinefunction(getattr(kind, name))
+        setattr(kind, name, _do_nothing_async if is_async else do_nothing)
+    abc.update_abstractmethods(kind)
+    return kind
+
+
+def do_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+async def _do_nothing_async(*_: Any, **__: Any) -> None:
+    pass
