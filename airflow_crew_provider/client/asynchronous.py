@@ -153,15 +153,7 @@ class SharedSession:
         )
         self._usual_timeout = self._timeout(deployment.timeout)
         # Half of the timeout, so that the other half is left for a single poll.
-        self._batch = BatchPolls(partial(self.exchange, total=deployment.timeout / 2), NETWORK_ERRORS)
-
-    def polls_together(self, total: float) -> bool:
-        """Whether a poll with a limit of ``total`` seconds may be combined with those of other waits."""
-        return self._batch.offered and total >= self.deployment.timeout
-
-    async def poll_with_others(self, kickoff_id: str, read: Callable[[HttpResponse], T]) -> T | None:
-        """Poll together with other waits and return the value; None if this wait must poll alone."""
-        return await self._batch.ask(kickoff_id, read)
+        self.batch = BatchPolls(partial(self.exchange, total=deployment.timeout / 2), NETWORK_ERRORS)
 
     async def exchange(self, call: Call[Any], total: float) -> HttpResponse:
         """Perform a call within ``total`` seconds, including redirects."""
@@ -173,7 +165,7 @@ class SharedSession:
                 break
             url, total = following, max(0.001, ends - time.monotonic())
         if call.polled is not None:
-            self._batch.note(answer)
+            self.batch.note(answer)
         return answer
 
     async def _ask(self, call: Call[Any], url: str, total: float) -> HttpResponse:

@@ -84,9 +84,10 @@ class Client:
         result: HttpResponse | Exception
         shared = sessions.acquire(self.deployment)
         try:
-            if call.polled is not None and suffices is not None and shared.polls_together(total):
+            may_wait = shared.batch.offered and total >= self.deployment.timeout
+            if call.polled is not None and suffices is not None and may_wait:
                 ends = time.monotonic() + total
-                found = await shared.poll_with_others(call.polled, lambda answer: self._finish(call, answer, sent))
+                found = await shared.batch.ask(call.polled, lambda answer: self._finish(call, answer, sent))
                 if found is not None and suffices(found):
                     return found
                 total = max(total / 2, ends - time.monotonic())

@@ -45,11 +45,6 @@ class _Shared:
 _by_loop: weakref.WeakKeyDictionary[Any, dict[str, _Shared]] = weakref.WeakKeyDictionary()
 
 
-async def for_new_wait(conn_id: str, look_up: LookUp) -> CrewConnection:
-    """Look up a connection, sharing the lookup with other waits that need it at the same time."""
-    return await _shared(conn_id, look_up)
-
-
 async def for_refresh(conn_id: str, look_up: LookUp, held: CrewConnection, *, at_once: bool) -> CrewConnection:
     """Return a connection that was looked up after the wait's own, or within the last minute."""
     max_age, refused = (FOR_A_REFRESH, held) if at_once else (WHILE_POLLING, None)
@@ -126,7 +121,7 @@ class CachedConnection(BaseHook):
 
     async def _aconnect(self) -> None:
         if self._connection is None:
-            self._use(await for_new_wait(self.crew_conn_id, self._aread))
+            self._use(await _shared(self.crew_conn_id, self._aread))
             await _load_client()
 
     def _read(self) -> CrewConnection:

@@ -177,7 +177,7 @@ class Consultation:
             return None
         reply = yield Poll(kickoff_id, self._left())
         has_failed = isinstance(reply, Execution) and reply.has_failed
-        if not record.cleared and not has_failed:
+        if not record.newest.cleared and not has_failed:
             self._crew.log.info("An earlier try asked this question: reattaching to execution %s", kickoff_id)
             return kickoff_id
         if is_over(reply):

@@ -165,16 +165,11 @@ class PostRecord:
         """The situation that this try found."""
         if self.newest.state is PostState.NOTHING:
             return Earlier.NOTHING
-        if self.cleared:
+        if self.newest.cleared:
             return Earlier.ANOTHER
         if not self.kickoff_id:
             return Earlier.UNKNOWN
         return Earlier.STARTED if self.same_request else Earlier.ANOTHER
-
-    @property
-    def cleared(self) -> bool:
-        """Whether a user cleared the task after the recorded POST."""
-        return self.newest.cleared
 
     @property
     def same_request(self) -> bool:

@@ -138,7 +138,7 @@ class OwnExecution:
         # With what this try changes in the task's record, in one write.
         self._record = record = PostRecord(self._worker.record.part(KICKOFF_STATE, None), self._attempt)
         record.begin_try()
-        if record.cleared or not record.kickoff_id:
+        if record.newest.cleared or not record.kickoff_id:
             return
         passed = record.newest.over_budget or (yield from self._passed_at_its_end())
         if passed:
@@ -411,14 +411,14 @@ class OwnExecution:
     def _leave_earlier_behind(self, sender: Sender) -> Steps[None]:
         """Stop a running execution that was started before the task was cleared or the request changed."""
         record = self.record
-        why = "The task was cleared" if record.cleared else "The request has changed"
+        why = "The task was cleared" if record.newest.cleared else "The request has changed"
         if not record.kickoff_id:
             self._log.warning("%s; an earlier kickoff has an unknown outcome. Starting a new execution", why)
             return
         over, fate = yield from self._stop_earlier(record.kickoff_id, sender)
         if over:
             record.finish()
-        elif not record.cleared and self._task.on_unknown_outcome != "retry":
+        elif not record.newest.cleared and self._task.on_unknown_outcome != "retry":
             raise outcomes.CrewTryFailed(
                 f"{why} since execution {record.kickoff_id} was started. {fate}. No second execution is started while "
                 "the first may still be running. A retry checks again; clear this task to start a new one anyway, or "

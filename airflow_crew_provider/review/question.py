@@ -276,10 +276,7 @@ class Question(Generic[AnyRules]):
             raise CrewTaskFailed(self.rules.not_approved(shown))
 
     def _wait(self, shown: Json, until: str | None) -> Steps[NoReturn]:
-        if self.record.begin_to_notify():
-            if self.task.notifiers:
-                yield Notify(self.task.notifiers, self.context)
-            self.record.mark_notified()
+        yield from self._notify(self.task.notifiers)
         since = self.record.since(DraftId.of(shown))
         now = yield from self._escalate(since)
         end = datetime.fromisoformat(until) if until else None
@@ -295,15 +292,21 @@ class Question(Generic[AnyRules]):
         """Notify the people in each due step; return the current time, after which later steps are due."""
         now = datetime.now(UTC)
         for number, step in self.rules.escalation.due(since, now):
-            if not self.record.begin_step(step.name):
+            if not (yield from self._notify(step.notifiers or self.task.notifiers, step.name)):
                 continue
-            if notifiers := step.notifiers or self.task.notifiers:
-                yield Notify(notifiers, self.context)
-            self.record.mark_step(step.name)
             who = ", ".join(user["id"] for user in step.users)
             said = f"; {who} may now answer too" if who else ""
             self.task.log.info("Nobody has answered for %s: step %d of the escalation%s", step.after, number, said)
         return now
+
+    def _notify(self, notifiers: Sequence[Any], step: str = "") -> Steps[bool]:
+        """Notify people, for the question or an escalation step; return False if an earlier try has done so."""
+        if not self.record.begin_to_notify(step):
+            return False
+        if notifiers:
+            yield Notify(notifiers, self.context)
+        self.record.mark_notified(step)
+        return True
 
     def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> Steps[NoReturn]:
         """Look for an answer already given, e.g. just as an escalation step began; if there is none, escalate."""

@@ -164,30 +164,21 @@ class QuestionRecord:
         """Return the record if it is about this draft and no clear has followed, else an empty one."""
         return StoredQuestion() if self.cleared or not self.is_about(draft) else self.kept
 
-    def begin_to_notify(self) -> bool:
+    def begin_to_notify(self, step: str = "") -> bool:
         """Record that people are about to be notified; return False if an earlier try has notified them.
 
         If a try dies in a notifier, only one more try calls it, so that a notifier cannot kill every try.
+
+        :param step: the name of an escalation step; empty for the question itself
         """
-        before = self.kept.notified
+        before = self.kept.told.get(step) if step else self.kept.notified
         if before != DONE:
-            self._keep(notified=DONE if before == BEGUN else BEGUN)
+            self.mark_notified(step, DONE if before == BEGUN else BEGUN)
         return before != DONE
 
-    def mark_notified(self) -> None:
-        """Record that people were notified."""
-        self._keep(notified=DONE)
-
-    def begin_step(self, step: str) -> bool:
-        """Record in the same way that the people of an escalation step are about to be notified."""
-        before = self.kept.told.get(step)
-        if before != DONE:
-            self._keep(told={**self.kept.told, step: DONE if before == BEGUN else BEGUN})
-        return before != DONE
-
-    def mark_step(self, step: str) -> None:
-        """Record that the people of an escalation step were notified."""
-        self._keep(told={**self.kept.told, step: DONE})
+    def mark_notified(self, step: str = "", how: str = DONE) -> None:
+        """Record that people were notified, by default to the end."""
+        self._keep(**({"told": {**self.kept.told, step: how}} if step else {"notified": how}))
 
     @property
     def approvals(self) -> list[Json]:

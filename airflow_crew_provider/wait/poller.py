@@ -18,7 +18,17 @@ from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.exceptions import CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.models import Execution
-from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Pause, Poll, Refresh, Results, Step, Watch, steps
+from airflow_crew_provider.wait.watch import (
+    GAVE_UP,
+    Outcome,
+    Refresh,
+    Results,
+    Sleep,
+    StatusRequest,
+    Step,
+    Watch,
+    steps,
+)
 
 Reply = Execution | CrewError
 T = TypeVar("T")
@@ -161,7 +171,7 @@ class Poller:
 
         walk = steps(watch, clock, say)
         step: Step = next(walk)
-        while not (once and isinstance(step, Pause)):
+        while not (once and isinstance(step, Sleep)):
             try:
                 step = walk.send(await self._take(step, watch, transport))
             except StopIteration as end:
@@ -173,9 +183,9 @@ class Poller:
         return None
 
     def _take(self, step: Step, watch: Watch, transport: Transport) -> Coroutine[Any, Any, Any]:
-        if isinstance(step, Pause):
+        if isinstance(step, Sleep):
             return transport.pause(step.seconds)
-        if isinstance(step, Poll):
+        if isinstance(step, StatusRequest):
             # A combined response is used only if it shows that the wait continues.
             return self._poll(
                 transport, watch.kickoff_id, step.timeout, lambda seen: watch.goes_on_after(seen, now=time.time())

@@ -349,14 +349,14 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Poll:
+class StatusRequest:
     """One status request with a timeout in seconds; the reply is an `Execution` or a `CrewError`."""
 
     timeout: float | None
 
 
 @dataclass(frozen=True)
-class Pause:
+class Sleep:
     """A pause in seconds."""
 
     seconds: float
@@ -379,25 +379,25 @@ class Results:
     timeout: float
 
 
-Step = Poll | Pause | Refresh | Results
+Step = StatusRequest | Sleep | Refresh | Results
 
 
 def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) -> Generator[Step, Any, Outcome]:
     """Yield each step of a wait, receive its result, and return how the wait ended."""
     while True:
         was_known = watch.progress.known
-        reply = yield Poll(watch.left(now=clock()))
+        reply = yield StatusRequest(watch.left(now=clock()))
         now = clock()
         if watch.repeats(reply, now=now):
             watch.progress.polls += 1
-            yield Pause(watch.pause(now=now))
+            yield Sleep(watch.pause(now=now))
             continue
         refresh = _refresh_after(reply, watch, now)
         if refresh is not None:
             watch.progress.looked_up = clock()
             fresh = yield refresh
             if fresh is True:
-                reply = yield Poll(watch.left(now=clock()))
+                reply = yield StatusRequest(watch.left(now=clock()))
             elif isinstance(fresh, exceptions.CrewError) and refresh.at_once and _is_failure(reply):
                 reply = fresh
         now = clock()
@@ -417,7 +417,7 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
             say(line)
         if watch.report_seen and watch.progress.known and not was_known:
             return Outcome(SEEN, watch.kickoff_id)
-        yield Pause(watch.pause(now=now))
+        yield Sleep(watch.pause(now=now))
 
 
 def _refresh_after(reply: Execution | exceptions.CrewError, watch: Watch, now: float) -> Refresh | None:

@@ -50,10 +50,10 @@ def notified(record: QuestionRecord, notifiers: list[Any], context: Any) -> None
 
 
 def step_told(record: QuestionRecord, step: str, notifiers: list[Any], context: Any) -> bool:
-    is_due = record.begin_step(step)
+    is_due = record.begin_to_notify(step)
     if is_due:
         Notify(notifiers, context).do(None)
-        record.mark_step(step)
+        record.mark_notified(step)
     return is_due
 
 

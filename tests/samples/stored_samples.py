@@ -132,7 +132,7 @@ def _reviews() -> dict[str, Json]:
     question.reject_draft(other)
     question.mark_asked(draft, until, {"approvals": 2}, by="attempt-1", at=datetime(2026, 11, 20, 10, tzinfo=UTC))
     question.mark_notified()
-    question.mark_step("after 1 h")
+    question.mark_notified("after 1 h")
     question.add_approval({"id": "ann"})
     question.mark_looking({"output": "a draft"}, once_more=True)
     over = Kept(opened.record)

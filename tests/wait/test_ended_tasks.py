@@ -14,10 +14,10 @@ from airflow_crew_provider.wait.watch import (
     COMPLETED,
     PENDING,
     RESULTS_WITHIN,
-    Pause,
-    Poll,
     Refresh,
     Results,
+    Sleep,
+    StatusRequest,
     Watch,
     steps,
 )
@@ -123,10 +123,10 @@ def said_in(reply: Execution, results: Any, **more: Any) -> tuple[list[str], Any
     """Return the lines on tasks in a wait that gets this reply and then results, and its next step."""
     said: list[str] = []
     walk = steps(watch(**more), lambda: T0, said.append)
-    assert isinstance(next(walk), Poll)
+    assert isinstance(next(walk), StatusRequest)
     try:
         step = walk.send(reply)
-        while not isinstance(step, Pause):
+        while not isinstance(step, Sleep):
             step = walk.send(results if isinstance(step, Results) else False)
     except StopIteration as end:
         return said, end.value
@@ -139,10 +139,10 @@ def test_results_are_requested_once_where_the_service_has_details() -> None:
     walk = steps(watch(), lambda: T0, said.append)
     next(walk)
     assert walk.send(reply) == Results(RESULTS_WITHIN)
-    assert isinstance(walk.send([RESEARCH]), Pause)
+    assert isinstance(walk.send([RESEARCH]), Sleep)
     assert said == [RESEARCHED, "Execution k-1 is running: 1 tasks, now write, 0 s so far"]
     next(walk)
-    assert isinstance(walk.send(at("write", 1, has_details=True)), Pause)
+    assert isinstance(walk.send(at("write", 1, has_details=True)), Sleep)
 
 
 def test_results_are_requested_while_a_person_is_waited_for_too() -> None:

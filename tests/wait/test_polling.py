@@ -36,9 +36,9 @@ from airflow_crew_provider.wait.watch import (
     TIMEOUT,
     AnsweredDraft,
     Outcome,
-    Pause,
-    Poll,
     Refresh,
+    Sleep,
+    StatusRequest,
     Watch,
     steps,
 )
@@ -59,9 +59,9 @@ def test_n24_one_failure_of_a_ca_file_is_forgiven_between_two_answers() -> None:
 @pytest.mark.row("N18", "N5")
 def test_n18_a_connection_that_cannot_be_looked_up_after_a_401_is_a_failed_poll() -> None:
     walk = steps(watch(), lambda: T0, lambda line: None)
-    assert isinstance(next(walk), Poll)
+    assert isinstance(next(walk), StatusRequest)
     assert isinstance(walk.send(CrewUnauthorized(401, "GET", "/status/k-1", "no")), Refresh)
-    assert isinstance(walk.send(CrewConnectionError("the back end is away")), Pause)
+    assert isinstance(walk.send(CrewConnectionError("the back end is away")), Sleep)
 
 
 @pytest.mark.parametrize("state", S)
@@ -163,13 +163,13 @@ def test_n3_a_permanent_error_ends_the_wait_at_once_with_the_reason() -> None:
 @pytest.mark.row("N5")
 def test_n5_a_401_asks_for_the_connection_once_more_even_after_other_failures() -> None:
     walk = steps(watch(known=True), lambda: T0, lambda line: None)
-    assert isinstance(next(walk), Poll)
+    assert isinstance(next(walk), StatusRequest)
     assert walk.send(server_error()) == Refresh(at_once=False)
-    assert isinstance(walk.send(False), Pause)
-    assert isinstance(walk.send(None), Poll)
+    assert isinstance(walk.send(False), Sleep)
+    assert isinstance(walk.send(None), StatusRequest)
     assert isinstance(walk.send(CrewUnauthorized(401, "GET", "/status/k-1", "no")), Refresh)
-    assert isinstance(walk.send(True), Poll)
-    assert isinstance(walk.send(RUNNING), Pause)
+    assert isinstance(walk.send(True), StatusRequest)
+    assert isinstance(walk.send(RUNNING), Sleep)
 
 
 @pytest.mark.row("N5")
@@ -181,7 +181,7 @@ def test_n5_a_second_401_or_the_same_token_ends_the_wait(replaced: bool) -> None
     step = walk.send(refused)
     assert isinstance(step, Refresh)
     if replaced:
-        assert isinstance(walk.send(True), Poll)
+        assert isinstance(walk.send(True), StatusRequest)
     with pytest.raises(StopIteration) as end:
         walk.send(refused if replaced else False)
     assert end.value.value.kind == GAVE_UP
@@ -219,7 +219,7 @@ def test_n34_an_end_counts_once_the_connection_was_looked_up_or_cannot_be(kind: 
 @pytest.mark.parametrize("kind", ENDS)
 def test_n34_where_the_connection_has_moved_the_poll_there_decides(kind: str) -> None:
     walk = walk_to_end(kind)
-    assert isinstance(walk.send(True), Poll)
+    assert isinstance(walk.send(True), StatusRequest)
     with pytest.raises(StopIteration) as end:
         walk.send(seen(S.COMPLETED, output="of there"))
     assert end.value.value.kind == COMPLETED
@@ -233,9 +233,9 @@ def test_n34_a_wait_that_goes_on_looks_its_connection_up_every_ten_minutes() -> 
     while now[0] < T0 + 3600:
         if isinstance(step, Refresh):
             asked.append(now[0] - T0)
-        if isinstance(step, Pause):
+        if isinstance(step, Sleep):
             now[0] += 60
-        step = walk.send(RUNNING if isinstance(step, Poll) else False if isinstance(step, Refresh) else None)
+        step = walk.send(RUNNING if isinstance(step, StatusRequest) else False if isinstance(step, Refresh) else None)
     assert asked == [600, 1200, 1800, 2400, 3000]
 
 
@@ -339,7 +339,7 @@ def test_the_id_being_known_for_the_first_time_is_reported_once() -> None:
 def test_the_id_being_known_ends_no_wait_that_did_not_ask_for_it() -> None:
     walk = steps(watch(), lambda: T0, lambda line: None)
     next(walk)
-    assert isinstance(walk.send(RUNNING), Pause)
+    assert isinstance(walk.send(RUNNING), Sleep)
 
 
 # --- pauses -------------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ from airflow_crew_provider.wait.watch import (
     TIMEOUT,
     AnsweredDraft,
     Outcome,
-    Pause,
-    Poll,
     Refresh,
+    Sleep,
+    StatusRequest,
     Watch,
     steps,
 )
@@ -262,24 +262,24 @@ def test_a_poll_may_take_until_the_deadline_and_some_seconds_at_least() -> None:
     assert watch(deadline=T0 + 0.5).left(now=T0) == SHORTEST_POLL
     now = [T0]
     walk = steps(watch(deadline=T0 + 10), lambda: now[0], lambda line: None)
-    assert next(walk) == Poll(10.0)
+    assert next(walk) == StatusRequest(10.0)
     now[0] += 2
     assert walk.send(CrewUnauthorized(401, "GET", "/status/k-1", "no")) == Refresh(at_once=True)
     now[0] += 1
-    assert walk.send(True) == Poll(7.0)
+    assert walk.send(True) == StatusRequest(7.0)
     now[0] += 1
-    assert walk.send(STEP) == Pause(6.0)
+    assert walk.send(STEP) == Sleep(6.0)
 
 
 def test_news_is_said_once_and_a_wait_ends_with_its_outcome() -> None:
     said: list[str] = []
     walk = steps(watch(poll_interval=10), lambda: T0 + 5, said.append)
-    assert next(walk) == Poll(None)
+    assert next(walk) == StatusRequest(None)
     for _ in range(3):
         pause = walk.send(STEP)
-        assert isinstance(pause, Pause)
+        assert isinstance(pause, Sleep)
         assert 10 <= pause.seconds <= 12
-        assert next(walk) == Poll(None)
+        assert next(walk) == StatusRequest(None)
     assert said == ["Execution k-1 is running: 1 of 2 tasks, now draft, 5 s so far"]
     assert walk.send(seen(S.COMPLETED, output="x")) == Refresh(at_once=True)
     with pytest.raises(StopIteration) as end:
@@ -295,15 +295,15 @@ def test_the_same_response_again_still_ends_trouble_and_meets_what_is_due() -> N
         answer = walk.send(reply)
         if isinstance(answer, Refresh):
             answer = walk.send(False)
-        assert isinstance(answer, Pause)
-        assert isinstance(next(walk), Poll)
+        assert isinstance(answer, Sleep)
+        assert isinstance(next(walk), StatusRequest)
     assert (one.progress.failures, one.progress.polls) == (1, 3)
-    assert isinstance(walk.send(STEP), Pause)
+    assert isinstance(walk.send(STEP), Sleep)
     assert (one.progress.failures, one.progress.polls, len(said)) == (0, 4, 3), "its recovery is told"
     next(walk)
     now[0] += 2 * NOW_AND_THEN
     assert walk.send(STEP) == Refresh(at_once=False)
-    assert isinstance(walk.send(False), Pause)
+    assert isinstance(walk.send(False), Sleep)
     assert len(said) == 4, "it is told again from time to time"
     next(walk)
     now[0] = T0 + 5000
@@ -350,7 +350,7 @@ def test_an_unknown_id_is_not_a_failed_poll_where_the_connection_cannot_be_looke
     walk = steps(one, lambda: T0, said.append)
     next(walk)
     assert walk.send(UNKNOWN) == Refresh(at_once=True)
-    assert isinstance(walk.send(CrewConnectionError("the back end is away")), Pause)
+    assert isinstance(walk.send(CrewConnectionError("the back end is away")), Sleep)
     assert said == ["The service does not know execution k-1 yet, 0 s so far"]
     assert one.progress.failures == 0
 
@@ -358,11 +358,11 @@ def test_an_unknown_id_is_not_a_failed_poll_where_the_connection_cannot_be_looke
 def test_an_id_that_was_known_before_is_not_reported_again() -> None:
     walk = steps(watch(report_seen=True, known=True), lambda: T0, lambda line: None)
     next(walk)
-    assert isinstance(walk.send(STEP), Pause)
+    assert isinstance(walk.send(STEP), Sleep)
     walk = steps(watch(report_seen=True), lambda: T0, lambda line: None)
     next(walk)
     assert walk.send(UNKNOWN) == Refresh(at_once=True)
-    assert isinstance(walk.send(False), Pause)
+    assert isinstance(walk.send(False), Sleep)
     next(walk)
     with pytest.raises(StopIteration) as end:
         walk.send(STEP)
