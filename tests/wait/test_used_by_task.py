@@ -104,6 +104,14 @@ def test_a_try_that_starts_nothing_pushes_nothing(server: FaultServer) -> None:
     assert "crew_usage" not in task_run.xcom
 
 
+def test_a_try_that_starts_nothing_pushes_what_earlier_ones_used(server: FaultServer) -> None:
+    task_run = TaskRun(retries=5)
+    server.on("GET /status/k-1", status("error", 100))
+    assert ended(kickoff_that_waits(deferrable=False), task_run, fails=True) == [("k-1", "error", 100)]
+    refused = kickoff_that_waits(deferrable=False, inputs={"topic": {1, 2}})
+    assert ended(refused, task_run.retry(), fails=True) == [("k-1", "error", 100)]
+
+
 def test_a_second_try_of_the_same_process_pushes_nothing_of_the_first(server: FaultServer) -> None:
     task_run = TaskRun(retries=5)
     operator = kickoff_that_waits(deferrable=False)
