@@ -253,6 +253,18 @@ def test_the_time_for_the_tasks_own_work_is_no_deadline_of_the_person() -> None:
     assert (task.execution_timeout, task.response_timeout) == (timedelta(minutes=5), None)
 
 
+def test_a_default_that_the_form_no_longer_has_decides_nothing(
+    context: Json, supervisor: Supervisor, kwargs: Json
+) -> None:
+    """Before Airflow 3.4, a form and its first default outlive a clear."""
+    by_default = {**said("approve"), "responded_by_user": None, "timedout": True}
+    again = parked(lambda: approval().execute_complete(context, by_default, **kwargs))  # from before the question
+    assert (len(supervisor.asked), again["shown"]) == (2, kwargs["shown"])
+    now = {**by_default, "responded_at": datetime.now(UTC)}
+    with pytest.raises(CrewTaskFailed, match="Nobody decided"):
+        approval().execute_complete(context, now, **kwargs)
+
+
 def test_the_deadline_fails_for_good(context: Json, kwargs: Json) -> None:
     late = {"error": "too late", "error_type": "timeout"}
     with pytest.raises(CrewTaskFailed, match="Nobody decided within 1:00:00"):
