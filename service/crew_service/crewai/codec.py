@@ -548,9 +548,12 @@ def _importable(kind: type) -> str | None:
 
 
 def shown(value: Any) -> Any:
-    """Return a value as plain JSON for people: models as objects, sets as lists, the rest as strings."""
+    """Return a value as plain JSON for people: models as objects, sets as lists, the rest as strings.
+
+    What is not a number is null, as pydantic writes it; bytes are their text or, where they have none, base64.
+    """
     try:
-        return json.loads(json.dumps(_with_plain_keys(value), default=_as_json))
+        return json.loads(json.dumps(_with_plain_keys(value), default=_as_json), parse_constant=lambda _: None)
     except Exception:  # raised by a user's class, or it contains itself
         return NotStorable(value).kept
 
@@ -565,7 +568,16 @@ def _key(name: Any) -> Any:
     """Convert a dict's key to one that JSON allows, as CrewAI does when it stores a state."""
     if isinstance(name, enum.Enum):
         return _key(name.value)
-    return name if isinstance(name, str | int | float | None) else str(name)
+    return name if isinstance(name, str | int | float | None) else _as_text(name)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return b64encode(value).decode()
+    return ADDRESS.sub("", str(value))
 
 
 def _as_json(value: Any) -> Any:
@@ -580,7 +592,7 @@ def _as_json(value: Any) -> Any:
         return sorted(value, key=str)
     if isinstance(value, enum.Enum):
         return value.value
-    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value)
+    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else _as_text(value)
 
 
 def is_in_json(value: Any, data: Any) -> bool:

@@ -470,3 +470,22 @@ def test_s45_what_a_model_has_beside_its_fields_is_kept_or_computed_again() -> N
     object.__setattr__(leaf, "lock", threading.Lock())
     with pytest.raises(codec.NotStorable):
         codec.encoded(leaf)
+
+
+@pytest.mark.row("S48")
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"tea", "tea"),
+        (b"\xff\x00", "/wA="),
+        (bytearray(b"tea"), "tea"),
+        ({b"key": memoryview(b"tea")}, {"key": "tea"}),
+        (float("nan"), None),
+        ({"share": float("nan"), "rest": [float("inf"), 0.5]}, {"share": None, "rest": [None, 0.5]}),
+        ((each for each in ()), "<generator object <genexpr>>"),
+        ([object()], ["<object object>"]),
+    ],
+)
+def test_a_value_is_shown_as_json_without_the_representations_of_python(value: Any, expected: Any) -> None:
+    assert codec.shown(value) == expected
+    json.loads(json.dumps(codec.shown(value), allow_nan=False))
