@@ -68,6 +68,12 @@ def stored(database: str) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
+def test_a_file_for_an_input_that_takes_none_is_not_called_missing(serve: Serve) -> None:
+    client = serve({"inputs": ["topic"], **READS})
+    answer = kickoff(client, {"topic": address(client)}, inputs={})
+    assert (answer.status_code, "'topic' takes no file; give its value" in answer.text) == (400, True), answer.text
+
+
 @pytest.mark.parametrize("name", ["input_files", "inputFiles"])
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 def test_a_crew_reads_an_uploaded_file(serve: Serve, database: str, dialect: str, name: str) -> None:

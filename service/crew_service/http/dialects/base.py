@@ -60,6 +60,8 @@ class Dialect(ABC):
         missing = sorted(
             name for name in crew.required if name not in asked.inputs and not (name in given.named and name in takes)
         )
+        if as_file := next((name for name in missing if name in given.named), None):
+            raise HTTPException(self.bad_request, f"The input {as_file!r} takes no file; give its value in inputs.")
         if missing:
             raise HTTPException(422, f"Missing inputs: {', '.join(missing)}")
         if crew.kind == "flow" and STATE_ID in asked.inputs:
@@ -67,7 +69,7 @@ class Dialect(ABC):
         if crew.kind == "agent" and (problem := agent_messages.problem(asked.inputs)):
             raise HTTPException(self.bad_request, problem)
         if asked.continueFrom and asked.restoreFromStateId:
-            raise HTTPException(400, "continueFrom and restoreFromStateId cannot be combined.")
+            raise HTTPException(self.bad_request, "continueFrom and restoreFromStateId cannot be combined.")
         if asked.restoreFromStateId and crew.kind != "flow":
             raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, but this is a crew.")
         inputs, files = given.checked(asked.inputs, crew, file_limits, self.bad_request)
