@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lancedb
 import pytest
@@ -15,7 +17,7 @@ from engine_stub import CREWS, EngineStub
 
 from crew_service import cli, options
 from crew_service.crewai import load
-from crew_service.engine.crew import Cancellation, Crew
+from crew_service.engine.crew import Cancellation, Completed, Crew, CrewKilled
 from crew_service.local import running_service
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from scripts.stack.waiting import PATIENCE
@@ -219,6 +221,59 @@ def test_s54_what_a_coworker_wrote_for_a_draft_is_not_remembered(tmp_path: Path,
     run.approve()
     assert "a draft by the boss" in remembered(storage)
     assert "a draft by the clerk" not in remembered(storage)
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from crewai import Agent, BaseLLM, Crew, Task
+from crewai.memory.unified_memory import Memory
+
+CALLS = Path(__file__).with_name("calls")
+
+class Model(BaseLLM):
+    def call(self, messages, *args, from_agent=None, **kwargs):
+        if from_agent is not None:
+            return "Thought: I know\\nFinal Answer: a draft"
+        with CALLS.open("a") as calls:
+            calls.write(".")
+        if CALLS.stat().st_size == DIES_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "no memories in JSON"
+
+def crew():
+    model = Model(model="m")
+    agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
+    memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=model)
+    draft = Task(name="draft", description="Draft", expected_output="text", agent=agent, human_input=True)
+    return Crew(agents=[agent], tasks=[draft], memory=memory)
+"""
+
+
+@pytest.mark.row("S54")
+@pytest.mark.parametrize("call", [1, 2])
+def test_s54_a_kill_while_memory_asks_its_model_leaves_the_approved_text_remembered_once(
+    tmp_path: Path, storage: Path, call: int
+) -> None:
+    (tmp_path / "killed.py").write_text(f"DIES_AT = {call}\n{KILLED}")
+    run = EngineStub(load(f"{tmp_path / 'killed.py'}:crew"), tmp_path / "log")
+    deaths = 0
+
+    def go_on(segment: Callable[[], Any]) -> Any:
+        nonlocal deaths
+        try:
+            return segment()
+        except CrewKilled:
+            deaths += 1
+            return run.segment()
+
+    go_on(run.segment)
+    assert remembered(storage) == ""
+    assert isinstance(go_on(lambda: run.approve("edited by hand")), Completed)
+    asked = (tmp_path / "calls").stat().st_size
+    assert deaths == (asked >= call)
+    assert remembered(storage).count("Result: edited by hand") == 1, (asked, remembered(storage))
+    assert "Result: a draft" not in remembered(storage)
 
 
 def remembered(storage: Path) -> str:
