@@ -237,6 +237,7 @@ ROWS = {
     "S81": ("a CrewAI release that renames what it does not document", "one feature is off or refused at the start"),
     "S100": ("a CrewAI release that requires more of classes that its users derive from", "crews and Flows run"),
     "S101": ("a CrewAI release in which a function returns something else", "one feature is off"),
+    "S102": ("a CrewAI release that lists the methods of Flows nowhere", "a Flow that asks a person is refused"),
     "S53": ("the published unit, Compose file and manifest, as they are written", "run a crew of CrewAI"),
     "S58": ("three executions at once of a crew with knowledge", "all complete; it is embedded once"),
     "S59": ("a graceful stop while a receiver answers slowly", "the webhook arrives once"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from crew_service.engine.crew import Cancellation, Job, Outcome, Report, TaskInfo
+from crew_service.engine.crew import Cancellation, Job, Outcome, Report, TaskInfo, TaskOutput
 from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.tool_rules import ToolRule
 
@@ -26,6 +26,9 @@ class StandInCrew:
 
     def has_tool(self, rule: ToolRule) -> bool:
         return False
+
+    def lost(self, finished: Sequence[TaskOutput], state: dict[str, Any]) -> str | None:
+        return None
 
     def run(self, job: Job, report: Report) -> Outcome:
         raise NotImplementedError

@@ -176,6 +176,10 @@ class ScriptedCrew:
     def has_tool(self, rule: ToolRule) -> bool:
         return rule.matches(self.tools)
 
+    def lost(self, finished: Sequence[TaskOutput], state: dict[str, Any]) -> str | None:
+        """Return None: all outputs are text."""
+        return None
+
     def forget_memory(self, before: float, stopping: Cancellation) -> None:
         """Do nothing, because such a crew has no memory."""
 

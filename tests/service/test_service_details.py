@@ -250,7 +250,7 @@ class Wordy(ScriptedCrew):
             output = str(number).ljust(self._size, "\N{SNOWMAN}")
             about = {"name": task.id, "description": "", "expected_output": "", "summary": ""}
             report(TaskDone({"task_id": task.id, "agent": "A", "output": output, "execution_time": 1.5, **about}))  # type: ignore[typeddict-item]
-        return Completed(output, {"text": output}, None)
+        return Completed(output, {"text": output})
 
 
 @pytest.mark.parametrize(("tasks", "size"), [(1, 4 * 2**20), (10, 2**20), (1000, 20_000), (1000, 10)])

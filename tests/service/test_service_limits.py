@@ -216,7 +216,7 @@ def test_a_stop_reads_no_large_draft(serve: Serve, tmp_path: Path) -> None:
 def test_values_that_are_no_json_are_reported_as_text(serve: Serve) -> None:
     class Odd(Unruly):
         def run(self, job: Job, report: Report) -> Completed | PendingReview:
-            return Completed("x", {"nan": float("nan"), "set": {1}, "half": "\ud800"}, {"total_tokens": 1})
+            return Completed("x", {"nan": float("nan"), "set": {1}, "half": "\ud800"})
 
     client = serve(crew=Odd(), dialect="live")
     record = client.until(start(client, "x"), "SUCCESS")

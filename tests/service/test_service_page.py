@@ -452,7 +452,7 @@ def test_it_shows_duration_tokens_and_cost_where_they_are_known(serve: Serve) ->
             figures = {"total_tokens": 1_250_000, "prompt_tokens": 1_000_000, "completion_tokens": 250_000}
             report(TokensUsed(1_250_000, figures, {"write": {"gpt": figures}}))
             report(TaskDone({"task_id": "write", "agent": "Writer", "output": "Out.", "execution_time": 75.0}))
-            return Completed("Out.", None, figures)
+            return Completed("Out.")
 
     client = serve(crew=Counting(False), prices=Prices({"gpt": Price(input=2.0, cached=2.0, output=4.0)}))
     kickoff_id = client.kickoff()

@@ -139,7 +139,7 @@ class Caller(ScriptedCrew):
             )
         names = {"name": "write", "description": "", "expected_output": "", "summary": ""}
         report(TaskDone({"task_id": "write", "agent": "Writer", "output": "x", "execution_time": 1.0, **names}))  # type: ignore[typeddict-item]
-        return Completed("x", None, None)
+        return Completed("x")
 
 
 def test_all_of_them_are_told_page_by_page_and_the_newest_with_the_execution(serve: Serve) -> None:

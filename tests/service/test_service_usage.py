@@ -90,21 +90,6 @@ def test_live_deployments_words_carry_it_too(serve: Serve) -> None:
     assert client.until(kickoff_id, "SUCCESS")["usage_metrics"] == used(client, kickoff_id)
 
 
-class Forgetful(ScriptedCrew):
-    """Its own account lacks what it used before, as after a crash."""
-
-    def run(self, job: Job, report: Report) -> Completed | PendingReview:
-        report(TokensUsed(500, {"prompt_tokens": 400, "completion_tokens": 100}))
-        return Completed("x", usage={"total_tokens": 1, "prompt_tokens": "many"})
-
-
-def test_the_service_counts_what_a_crew_has_forgotten(serve: Serve) -> None:
-    client = serve(crew=Forgetful({"tasks": [FIRST]}))
-    kickoff_id = client.kickoff()
-    client.until(kickoff_id, "completed")
-    assert used(client, kickoff_id) == {"total_tokens": 500, "prompt_tokens": 400, "completion_tokens": 100}
-
-
 class WithoutATotal(ScriptedCrew):
     """Its model tells the parts only."""
 

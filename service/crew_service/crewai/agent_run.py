@@ -14,13 +14,13 @@ from typing import Any
 from crewai import Agent
 from pydantic import BaseModel
 
-from crew_service.crewai import execution_files, journal, task_outputs, usage
+from crew_service.crewai import execution_files, flow_values, journal, task_outputs, usage
 from crew_service.crewai.callbacks import listen_to_steps
 from crew_service.crewai.internals import crew_tasks
 from crew_service.crewai.internals.declared import DECLARED
 from crew_service.engine import agent_messages
 from crew_service.engine.agent_messages import AGENT, MESSAGES
-from crew_service.engine.crew import Completed, CrewFailed, Job, Report, TaskDone, TaskStarted
+from crew_service.engine.crew import Completed, CrewFailed, Job, Report, TaskDone, TaskOutput, TaskStarted
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class AgentRun:
 
     def run(self) -> Completed:
         for done in self._job.done:  # the process was killed after its only task
-            return Completed(done["output"], done.get("output_json"))
+            return _completed(done)
         source, began = self._source, time.monotonic()
         told = source.begin(self._job.inputs)
         self._report(TaskStarted(AGENT, source.agent.role.strip()))
@@ -87,4 +87,10 @@ class AgentRun:
         seconds, description = round(time.monotonic() - began, 3), told if isinstance(told, str) else ""
         record = task_outputs.of_value(AGENT, source.agent.role.strip(), result, seconds, description=description)
         self._report(TaskDone(record))
-        return Completed(record["output"], record.get("output_json"), self._report.total)
+        return _completed(record)
+
+
+def _completed(record: TaskOutput) -> Completed:
+    """Return the agent's answer; JSON in it is an object, as in a crew's, even if the agent returned a string."""
+    found = record.get("output_json")
+    return Completed(record["output"], flow_values.json_object(record["output"]) if found is None else found)

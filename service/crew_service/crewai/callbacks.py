@@ -77,5 +77,5 @@ def _step(answer: Any) -> StepDone:
         thought=answer.thought[:LONGEST_IN_STEP],
         tool=answer.tool,
         tool_input=str(answer.tool_input)[:LONGEST_IN_STEP],
-        result=(answer.result or "")[:LONGEST_IN_STEP],
+        result=str(answer.result or "")[:LONGEST_IN_STEP],
     )

@@ -60,7 +60,7 @@ class Channel:
         self._searched = 0
 
     def send(self, message: Message) -> None:
-        line = json.dumps(message, default=str).encode() + b"\n"
+        line = json.dumps(message).encode() + b"\n"
         with self._sending:
             self._link.sendall(line)
 

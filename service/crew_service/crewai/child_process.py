@@ -258,51 +258,91 @@ def _flush() -> None:
             stream.flush()  # type: ignore[union-attr]
 
 
+class _Refused(Exception):
+    """The target cannot be served; `message` is the answer."""
+
+    def __init__(self, reason: str, **more: str) -> None:
+        super().__init__(reason)
+        self.message: Message = {"type": "refused", "reason": reason, **more}
+
+
 def _done(service: ServiceConnection, request: Message, dotenv: Path | None) -> Message:
+    try:
+        if "forget" in request:
+            return _forgotten(request, dotenv)
+        if "edit" in request:
+            return _checked(request, dotenv)
+        return _run(service, request, dotenv) if "job" in request else _described(request, dotenv)
+    except _Refused as refusal:
+        return refusal.message
+
+
+def _forgotten(request: Message, dotenv: Path | None) -> Message:
+    world.load_variables(dotenv)
+    storage.use(request["place"])
+    storage.forget(request["forget"])
+    return {"type": "forgotten"}
+
+
+def _checked(request: Message, dotenv: Path | None) -> Message:
+    if tool_calls.JOURNAL.missing:  # a guardrail's tools would run
+        return {"type": "checked", "problem": f"it cannot be checked: {tool_calls.JOURNAL.reason}"}
+    check = EditCheck(ToolRule(*rule) for rule in request["rules"])
+    tool_calls.record_tool_calls(check)
+    served, *_ = _loaded(request, dotenv, is_recorded=True)
+    return {"type": "checked", "problem": check.problem(served, **request["edit"])}
+
+
+def _described(request: Message, dotenv: Path | None) -> Message:
+    served, described, told = _loaded(request, dotenv)
+    described |= {"off": Seam.told(), "no_journal": _no_journal(served)}
+    told += served.told if isinstance(served, FlowSource) else []
+    # Include the secrets in the crew's `.env`, which the service does not read.
+    return {"type": "description", "described": described, "secrets": secrets_of(os.environ), "told": told}
+
+
+def _run(service: ServiceConnection, request: Message, dotenv: Path | None) -> Message:
+    job, kept = request["job"], request.get("journal")
     report: Report = service.report
-    if edit := request.get("edit"):
-        if tool_calls.JOURNAL.missing:  # a guardrail's tools would run
-            return {"type": "checked", "problem": f"it cannot be checked: {tool_calls.JOURNAL.reason}"}
-        check = EditCheck(ToolRule(*rule) for rule in request["rules"])
-        tool_calls.record_tool_calls(check)
-    if job := request.get("job"):
-        execution_files.use(job["folder"])
-        service.files = output_files.use(job["written"], job["largest_file"])
-    if kept := request.get("journal"):  # before the crew's own modules define or instantiate classes
+    execution_files.use(job["folder"])
+    service.files = output_files.use(job["written"], job["largest_file"])
+    if kept:  # before the crew's own modules define or instantiate classes
         entries = map(channel.unpacked, kept["entries"])
         rules = [ToolRule(*rule) for rule in kept["rules"]]
-        steps, done = request["job"]["steps"], request["job"]["done"]
-        report = journal.start(entries, steps, rules, service, kept.get("flow_tools"), done)
+        report = journal.start(entries, job["steps"], rules, service, kept.get("flow_tools"), job["done"])
         if kept["ask_person"]:
             crew_tasks.give_tool(AskPerson())
-    if before := request.get("forget"):
-        world.load_variables(dotenv)
-        storage.use(request["place"])
-        storage.forget(before)
-        return {"type": "forgotten"}
+    served, described, _ = _loaded(request, dotenv, is_recorded=bool(kept))
+    if kept and not isinstance(served, FlowSource):
+        open_tools.check(loading.agents_of(served), rules, described["tools"])
+    _watch(served)
+    outcome = _run_of(served, channel.job_from(job), report).run()
+    journal.tell()
+    return channel.packed(outcome)
+
+
+def _loaded(
+    request: Message, dotenv: Path | None, *, is_recorded: bool = False
+) -> tuple[loading.Served, Message, list[str]]:
+    """Load the target; return it with its description, and what users should know."""
     try:
         world.load_variables(dotenv)
         told = storage.use(request["place"], owner=request.get("owner"))
         served = loading.build(request["target"])
-        if kept or edit:
+        if is_recorded:
             tool_calls.record_tools()
-        described = description.describe(served, request.get("flow_tools", ()))
+        return served, description.describe(served, request.get("flow_tools", ())), told
     except UnsupportedCrew as refusal:
-        return {"type": "refused", "reason": _told(str(refusal))}
+        raise _Refused(_told(str(refusal))) from None
     except BaseException as error:
-        if edit:
+        if "edit" in request:
             raise
-        reason, trace = _told(loading.why_not(error, request["target"])), _told(traceback.format_exc())
-        return {"type": "refused", "reason": reason, "trace": trace}
-    if edit:
-        return {"type": "checked", "problem": check.problem(served, **edit)}
-    if "job" not in request:
-        described |= {"off": Seam.told(), "no_journal": _no_journal(served)}
-        told += served.told if isinstance(served, FlowSource) else []
-        # Include the secrets in the crew's `.env`, which the service does not read.
-        return {"type": "description", "described": described, "secrets": secrets_of(os.environ), "told": told}
-    if kept and not isinstance(served, FlowSource):
-        open_tools.check(loading.agents_of(served), rules, described["tools"])
+        trace = _told(traceback.format_exc())
+        raise _Refused(_told(loading.why_not(error, request["target"])), trace=trace) from None
+
+
+def _watch(served: loading.Served) -> None:
+    """Let failures, questions and paths be known before anything of the crew runs."""
     if not crew_tasks.TASKS.missing:
         crew_tasks.watch_failures(journal.note_left)
         crew_tasks.let_interruptions_through()
@@ -316,9 +356,6 @@ def _done(service: ServiceConnection, request: Message, dotenv: Path | None) -> 
         hooks.register(InterceptionPoint.PRE_STEP, partial(description.refuse_unknown, known, asks))
     if not crew_tasks.FILES.missing:
         crew_tasks.watch_files(task_outputs.check_path)
-    outcome = _run_of(served, channel.job_from(request["job"]), report).run()
-    journal.tell()
-    return channel.packed(outcome)
 
 
 def _no_journal(served: loading.Served) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from crew_service import tracing
@@ -26,6 +26,7 @@ from crew_service.engine.crew import (
     Outcome,
     Report,
     TaskInfo,
+    TaskOutput,
 )
 from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.printed import masked
@@ -78,6 +79,15 @@ class CrewAICrew:
     def has_tool(self, rule: ToolRule) -> bool:
         """Whether the crew has a tool that the rule matches, among those that are known before a task runs."""
         return any(map(rule.matches, self._tools))
+
+    def lost(self, finished: Sequence[TaskOutput], state: dict[str, Any]) -> str | None:
+        """Return which Flow method's result is needed again but could not be stored."""
+        if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last question
+            state = nested["before"]["state"] if nested["before"] else {}
+        for task in finished[state.get("done", 0) :]:
+            if kind := ((task.get("point") or {}).get("result") or {}).get("lost"):
+                return f"the return value ({kind}) of its finished method {task['task_id']!r} cannot be stored"
+        return None
 
     @property
     def _told_rules(self) -> list[list[Any]]:

@@ -93,7 +93,7 @@ class CrewRun:
             step_events.flush()
             return self._waiting(self._reached)
         self._finished.pass_over()
-        return Completed(flow_values.text(result), flow_values.json_object(result), self._usage())
+        return Completed(flow_values.text(result), flow_values.json_object(result))
 
     def _prepare(self) -> None:
         crew = self._crew
@@ -202,7 +202,7 @@ class CrewRun:
     def _waiting(self, reached: GateReached) -> PendingReview:
         answer = self._stored(reached.task, reached.output)
         self._finished.check_kept(answer)
-        state: dict[str, Any] = {"task": answer, "usage": self._usage()}
+        state: dict[str, Any] = {"task": answer}
         if reached.task.output_file:
             state["output_file"] = reached.task.output_file
         if plans := self._plans():
@@ -215,9 +215,6 @@ class CrewRun:
         if earlier or not self._crew.planning:
             return earlier
         return {name: task.description for name, task in self._tasks.items()}
-
-    def _usage(self) -> usage.Usage:
-        return usage.added(self._state.get("usage", {}), self._report.total)
 
 
 class TaskOrder:

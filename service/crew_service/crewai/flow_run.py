@@ -18,7 +18,7 @@ from typing import Any
 
 from crewai.flow import HumanFeedbackPending, PendingFeedbackContext
 
-from crew_service.crewai import codec, flow_values, journal, task_outputs, usage
+from crew_service.crewai import codec, flow_values, journal, task_outputs
 from crew_service.crewai.errors import Asked, Fatal
 from crew_service.crewai.flow_branches import Branches, Question
 from crew_service.crewai.flow_persistence import without_pauses
@@ -49,9 +49,7 @@ NOT_ASKED = (
 class FlowRun:
     def __init__(self, source: FlowSource, job: Job, report: Report) -> None:
         self._nested = NestedTasks(job.gate)
-        earlier: dict[str, Any] = job.gate.state if job.gate else {}
-        self._used: usage.Usage = earlier.get("usage", {})
-        self._seconds: dict[str, float] = earlier.get("seconds", {})
+        self._seconds: dict[str, float] = job.gate.state.get("seconds", {}) if job.gate else {}
         self._asks: dict[int, TaskAsks] = {}
         # Calls to one method share a journal, which is erased when a call ends, so they take turns.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -88,9 +86,9 @@ class FlowRun:
                 problems = [*self._lost, *self._nested.lost(), *filter(None, [self._state.problem])]
                 self._refuse_to_ask(waiting[0].context.method_name, problems)
             if not asks and journal.question():
-                return Completed("", usage=self._usage())  # the call's question replaces it
+                return Completed("")  # the call's question replaces it
             return self._pending_in_method(asks) if asks else self._pending(waiting)
-        return Completed(flow_values.text(result), flow_values.json_object(result), self._usage())
+        return Completed(flow_values.text(result), flow_values.json_object(result))
 
     def _prepare(self) -> None:
         flow = self._flow
@@ -217,7 +215,6 @@ class FlowRun:
         state = {
             "waiting": [question.to_dict(keep) for question in waiting],
             "memory": flow_methods.memory(self._flow, keep),
-            "usage": self._usage(),
             "done": self._done,
             "seconds": self._seconds,
         }
@@ -241,7 +238,7 @@ class FlowRun:
         """Ask as a Flow does, so that every kind of answer is accepted; other waiting gates rerun, as after a crash."""
         answer = asks.answer
         task = answer["task_id"]
-        state = {"nested": self._nested.state(asks), "usage": self._usage(), "seconds": self._seconds}
+        state = {"nested": self._nested.state(asks), "seconds": self._seconds}
         return PendingReview(
             task,
             answer["output"],
@@ -261,9 +258,6 @@ class FlowRun:
         """Return the state as CrewAI shows it; only its id if it is too large to be sent."""
         shown = codec.shown(self._flow.state)
         return shown if len(json.dumps(shown)) <= LONGEST_SHOWN else {"id": self._job.execution_id}
-
-    def _usage(self) -> usage.Usage:
-        return usage.added(self._used, self._report.total)
 
 
 class PlainFlowRun:
@@ -286,7 +280,7 @@ class PlainFlowRun:
             result = self._flow.kickoff(inputs=dict(self._job.inputs) or None)
         finally:
             self._report.tell()
-        return Completed(flow_values.text(result), flow_values.json_object(result), self._report.total)
+        return Completed(flow_values.text(result), flow_values.json_object(result))
 
 
 def _decoded(text: str) -> Any:

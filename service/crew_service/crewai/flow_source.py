@@ -65,6 +65,8 @@ class FlowSource:
 
     @classmethod
     def declared(cls, path: Path) -> FlowSource:
+        if flow_methods.METHODS.missing and flow_methods.MARK in path.read_text():
+            raise UnsupportedCrew(f"it may ask a person, but Flows cannot pause: {flow_methods.METHODS.reason}.")
         flow: Any = Flow.from_declaration(path=path)
         return cls.of_instance(flow)
 
@@ -72,9 +74,8 @@ class FlowSource:
         off = flow_methods.off()
         if not (self._methods or off):
             raise UnsupportedCrew("it is a Flow without methods; give it one with @start().")
-        for name, method in self._methods.items():
-            if off and method.human_feedback is not None:
-                raise UnsupportedCrew(f"its method {name!r} asks a person, but Flows cannot pause: {off.reason}.")
+        for name in flow_methods.asking(self._class, self._methods) if off else ():
+            raise UnsupportedCrew(f"its method {name!r} asks a person, but Flows cannot pause: {off.reason}.")
         for name in self._never_listening:
             raise UnsupportedCrew(
                 f"its start method {name!r} also listens, which CrewAI {crewai.__version__} ignores; "

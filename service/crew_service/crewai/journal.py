@@ -20,7 +20,6 @@ service adds the timestamps.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -900,7 +899,10 @@ class Call:
         """Return the exception that stops the crew until a person has decided."""
         arguments = None if kind == asks.QUESTION else self._arguments()
         of_flow = self.tool.terms if isinstance(self.tool, AskForFlow) else None
-        state = {"tool": tool_calls.tool_name(self.tool), "schema": tool_arguments.arguments_schema(self.tool)}
+        state = {
+            "tool": tool_calls.tool_name(self.tool),
+            "schema": codec.shown(tool_arguments.arguments_schema(self.tool)),
+        }
         return self.journal.ask(
             PendingQuestion(
                 kind,
@@ -921,12 +923,8 @@ class Call:
         changed = asks.arguments_of(self.earlier)
         if changed is not None:
             return changed
-        text = answers.as_text(self.asked)
-        try:
-            arguments: dict[str, Any] = json.loads(text)
-        except ValueError:
-            return {"arguments": text}
-        return arguments
+        arguments = codec.shown(self.asked)
+        return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
     @contextmanager
     def inside(self) -> Iterator[None]:

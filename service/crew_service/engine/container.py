@@ -13,7 +13,7 @@ from crew_service.engine import paths
 from crew_service.engine.background import Background
 from crew_service.engine.browser_sessions import BrowserSessions
 from crew_service.engine.budgets import Budgets, hold
-from crew_service.engine.continuing import changed_task
+from crew_service.engine.continuing import unusable
 from crew_service.engine.crew import Cancellation, Crew
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.executions import Executions
@@ -239,7 +239,7 @@ class Container:
             budgets=process.budgets,
             wake=self.runner.wake,
             cancel=self.runner.cancel,
-            changed_task=lambda finished: changed_task(crew, finished),
+            unusable=partial(unusable, crew),
             edit_problem=lambda task_id, state, text: crew.edit_problem(task_id, state, text, process.stopping),
         )
         self.usage = UsageReport(

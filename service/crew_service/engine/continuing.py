@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.engine import Connection, Row
 
 from crew_service.engine import usage
-from crew_service.engine.crew import Crew, CrewFailed
+from crew_service.engine.crew import Crew, CrewFailed, TaskOutput
 from crew_service.engine.decisions import Refused, UnknownExecution
 from crew_service.engine.files import hashes
 from crew_service.engine.questions import Question, question_in
 from crew_service.storage import chains, files, integrity, queries
 from crew_service.storage.states import State
 
+Finished = list[tuple[TaskOutput, str | None]]  # tasks, with their digests
+Unusable = Callable[[Finished, dict[str, Any]], str | None]
 OVER_TOKENS = "tokens"  # stored instead of the data to take over
 NOT_ENDED = "it has not ended"
 WHY_NOT = {
@@ -49,12 +50,24 @@ class AlreadyContinued(Refused):
 def failure_of(error: Exception | None, question: Question | None) -> dict[str, Any]:
     """Return the data to store with a failure, for an execution that may continue this one."""
     failed = error if isinstance(error, CrewFailed) else CrewFailed()
-    # The crew's counts so far belong to the earlier execution.
-    handed_on = question and replace(question, state={k: v for k, v in question.state.items() if k != "usage"}).stored()
-    return {"refused": failed.refused, "unanswered": list(failed.unanswered), "gate": handed_on}
+    return {
+        "refused": failed.refused,
+        "unanswered": list(failed.unanswered),
+        "gate": question and question.stored(),
+    }
 
 
-def changed_task(crew: Crew, finished: list[tuple[str, str | None]]) -> str | None:
+def unusable(crew: Crew, finished: Finished, state: dict[str, Any]) -> str | None:
+    """Return why the crew cannot go on after these tasks, as a clause; None if it can.
+
+    :param state: the crew's data from the last question that was answered
+    """
+    if name := _changed(crew, [(task["task_id"], digest) for task, digest in finished]):
+        return f"its finished task {name!r} is not among the crew's current tasks"
+    return crew.lost([task for task, _ in finished], state)
+
+
+def _changed(crew: Crew, finished: list[tuple[str, str | None]]) -> str | None:
     """Return the first finished task that has since been changed, moved or removed; None if there is none."""
     known = {task.id: task.digest for task in crew.tasks}
     in_order = [task.id for task in crew.tasks] if crew.kind != "flow" else [name for name, _ in finished]
@@ -111,20 +124,7 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _lost(finished: list[Any], question: Question | None) -> tuple[str, str] | None:
-    """Return the first Flow method whose result is needed again but could not be stored, and the result's type."""
-    state = question.state if question else {}
-    if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last question
-        state = nested["before"]["state"] if nested["before"] else {}
-    for task in finished[state.get("done", 0) :]:
-        if kind := ((task.get("point") or {}).get("result") or {}).get("lost"):
-            return task["task_id"], kind
-    return None
-
-
-def take_over(
-    connection: Connection, row: Row[Any], *, into: str, changed: Callable[[list[tuple[str, str | None]]], str | None]
-) -> dict[str, Any]:
+def take_over(connection: Connection, row: Row[Any], *, into: str, unusable: Unusable) -> dict[str, Any]:
     """Move a failed execution's data to a new execution; return the columns of the new one.
 
     :raises CannotContinue: if a finished task was changed or cannot be reused, or if an earlier release of the service
@@ -133,12 +133,9 @@ def take_over(
     finished = [(each.task, each.digest) for each in chains.finished(connection, row.id)]
     if not all(integrity.is_task(task) for task, _ in finished):
         raise CannotContinue(row.id, "a finished task cannot be read")
-    if name := changed([(task["task_id"], digest) for task, digest in finished]):
-        raise CannotContinue(row.id, f"its finished task {name!r} is not among the crew's current tasks")
     answered = row.failure["gate"]
-    if lost := _lost([task for task, _ in finished], answered and question_in(answered)):
-        name, kind = lost
-        raise CannotContinue(row.id, f"the return value ({kind}) of its finished method {name!r} cannot be stored")
+    if problem := unusable(finished, question_in(answered).state if answered else {}):
+        raise CannotContinue(row.id, problem)
     if not chains.keep_out_earlier(connection):
         raise CannotContinue(row.id, "an earlier release of the service is using the same database and might claim it")
     steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)

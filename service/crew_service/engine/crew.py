@@ -285,7 +285,6 @@ class Completed:
 
     output: str
     output_json: dict[str, Any] | None = None
-    usage: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -383,6 +382,13 @@ class Crew(Protocol):
 
     def has_tool(self, rule: ToolRule) -> bool:
         """Return whether the crew may have a tool that matches the rule."""
+        ...
+
+    def lost(self, finished: Sequence[TaskOutput], state: dict[str, Any]) -> str | None:
+        """Return why another execution cannot go on after these tasks, as a clause; None if it can.
+
+        :param state: the crew's data from the last question that was answered
+        """
         ...
 
     def run(self, job: Job, report: Report) -> Outcome: ...

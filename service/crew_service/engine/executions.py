@@ -71,7 +71,7 @@ class Executions:
     :param columns: columns that a poll reads
     :param wake: called when something is queued
     :param cancel: called when an execution has been stopped
-    :param changed_task: given finished tasks with their digests, returns the first one that has since changed
+    :param unusable: given finished tasks and the crew's data, returns why the crew cannot go on after them
     :param edit_problem: given a task, its stored data and an edited answer, returns why the crew cannot accept it
     """
 
@@ -86,7 +86,7 @@ class Executions:
         budgets: Budgets | None = None,
         wake: Callable[[], None] = lambda: None,
         cancel: Callable[[str, str], None] = lambda execution_id, reason: None,
-        changed_task: Callable[[list[tuple[str, str | None]]], str | None] = lambda finished: None,
+        unusable: continuing.Unusable = lambda finished, state: None,
         edit_problem: Callable[[str, dict[str, Any], str], str | None] = lambda task_id, state, text: None,
     ) -> None:
         self._database = database
@@ -100,7 +100,7 @@ class Executions:
         self._budgets = budgets or Budgets()
         self._wake = wake
         self._cancel = cancel
-        self._changed_task = changed_task
+        self._unusable = unusable
         self._edit_problem = edit_problem
 
     def kickoff(self, caller: Principal, start: Start, once: IdempotencyKey | None) -> dict[str, Any]:
@@ -370,7 +370,7 @@ class Executions:
             hashes(start.files),
             sees=lambda found: self.sees(caller, found),
         )
-        return continuing.take_over(connection, row, into=into, changed=self._changed_task)
+        return continuing.take_over(connection, row, into=into, unusable=self._unusable)
 
     def sees(self, caller: Principal, row: Row[Any] | None) -> bool:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)

@@ -30,7 +30,7 @@ class RunState:
         self.steps: int = row.steps
         self.kills: int = row.kills
         self.has_flow_state = bool(done) or self.answered is not None  # perhaps; it may contain secrets
-        self.used = self._used_before = _used_before(row, self.answered.state if self.answered else None)
+        self.used = self._used_before = _used_before(row)
         self._used_earlier = usage.earlier(row)["total_tokens"]
         self._models = usage.read(row.model_usage)
         self._open: dict[str, dict[str, Any]] = {name: dict(task) for name, task in (row.open_tasks or {}).items()}
@@ -106,18 +106,13 @@ class RunState:
             usage.add_to(self._models, model, more)
         return {model: usage.of_model(dict(more)) for model, more in changed.items()}
 
-    def count_whole(self, given: Mapping[str, Any] | None) -> usage.Figures:
-        """Return the execution's usage at its end: the crew's own counts miss segments that ended in a crash."""
-        self.used = max(self.used, usage.counted(given), key=lambda used: used["total_tokens"])
-        return self.used
-
     def _task(self, task_id: str) -> dict[str, Any] | None:
         if not task_id or (task_id not in self._open and len(self._open) >= MOST_OPEN):
             return None
         return self._open.setdefault(task_id, {})
 
 
-def _used_before(row: Row[Any], data: Mapping[str, Any] | None) -> usage.Figures:
-    """Return the usage of earlier segments; before release 0.2.0, only the crew's data contained its parts."""
-    given = usage.counted((data or {}).get("usage") if row.usage is None else row.usage)
+def _used_before(row: Row[Any]) -> usage.Figures:
+    """Return the usage of earlier segments; release 0.1 counted only their total."""
+    given = usage.counted(row.usage)
     return {**given, "total_tokens": max(given["total_tokens"], row.tokens)}

@@ -250,8 +250,7 @@ class Segment:
 
     def _complete(self, completed: Completed) -> None:
         output, output_json = tidy([completed.output, completed.output_json])
-        used = self._state.count_whole(completed.usage)
-        body = {"result": output, "result_json": output_json, "token_usage": used}
+        body = {"result": output, "result_json": output_json, "token_usage": self._state.used}
         if written := _read(self._database, self.job.cancelled, self._finished_files):
             body["files"] = written
         news = ("crew", body)

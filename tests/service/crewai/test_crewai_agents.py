@@ -77,6 +77,7 @@ def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "file": f"{project}/agents/clerk.jsonc",
         "project": f"{project}",
         "reporter": f"{ALONE}:reporter",
+        "telling": f"{ALONE}:telling",
         "method": f"{ALONE}:Method",
         "awaited": f"{ALONE}:Awaited",
     }
@@ -170,10 +171,13 @@ def test_a_conversation_is_told_turn_by_turn(service: Command, server: OpenAI, t
     assert told.index("One.") < told.index("Yes?") < told.index("Case: turns in")
 
 
-def test_its_answer_is_an_object_where_it_has_a_model(service: Command, server: OpenAI, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["reporter", "telling"])
+def test_its_answer_is_an_object_if_it_has_a_model_or_returns_json(
+    service: Command, server: OpenAI, tmp_path: Path, kind: str
+) -> None:
     server.script = lambda body: {"role": "assistant", "content": '{"title": "On tea", "pages": 3}'}
     try:
-        case = Alone(service.client(TOKEN, "reporter"), tmp_path, "report")
+        case = Alone(service.client(TOKEN, kind), tmp_path, "report")
         ended = case.ended()
     finally:
         server.script = next_step

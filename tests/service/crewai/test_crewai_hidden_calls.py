@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -26,7 +27,7 @@ from crewai.tools.mcp_tool_wrapper import MCPToolWrapper
 from crewai.tools.structured_tool import CrewStructuredTool
 from pydantic import BaseModel
 
-from crew_service.crewai import codec, flow_values, journal
+from crew_service.crewai import channel, codec, flow_values, journal
 from crew_service.crewai.errors import Asked
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
@@ -635,3 +636,34 @@ def test_an_approval_of_one_tool_is_not_for_another_that_now_has_its_number(monk
     with pytest.raises(Asked):
         wired("Do it.", "wire", accounts="BA")
     assert Transfer.made == []
+
+
+class Day(BaseModel):
+    day: date
+    to: str
+
+
+class Booking(BaseTool):
+    name: str = "wire"
+    description: str = "Wire on a day."
+    args_schema: type[BaseModel] = Day
+    made: ClassVar[list[Any]] = []
+
+    def _run(self, day: date, to: str) -> str:
+        self.made.append((day, to))
+        return "wired"
+
+
+def test_a_person_who_changes_one_argument_of_a_call_keeps_a_date_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Booking, "made", [])
+    begun()
+    with pytest.raises(Asked) as asked:
+        Booking().run(day="2026-11-28", to="Ann")
+    question = asked.value.question
+    assert question.arguments == {"day": "2026-11-28", "to": "Ann"}
+    channel.unpacked(json.loads(json.dumps(channel.packed(question))))  # crosses as it is
+    changed = {"outcome": "approve", "text": "", "arguments": {**(question.arguments or {}), "to": "Bob"}}
+    _, told = begun([replace(question.entry, decision=changed)])
+    assert Booking().run(day="2026-11-28", to="Ann") == "wired"
+    assert Booking.made == [(date(2026, 11, 28), "Bob")]
+    assert [step.arguments for step in told.told if step.state == "running"] == ['{"day": "2026-11-28", "to": "Bob"}']

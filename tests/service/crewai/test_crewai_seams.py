@@ -71,7 +71,6 @@ DOCUMENTED = {
     "crewai.project:load_crew": "concepts/flows",
     "crewai.tasks.conditional_task:ConditionalTask": "learn/conditional-tasks",
     "crewai.tools:BaseTool": "concepts/tools",
-    "crewai_files:File": "concepts/files",
 }
 # What may be missing without being in a table: it is read within `try`, `suppress` or `getattr`, or only with files.
 OPTIONAL = {
@@ -85,6 +84,7 @@ OPTIONAL = {
     "crewai.utilities:tool_result_artifacts.token_urlsafe": "not in every version",
     "crewai_core.lock_store:lock": "not in every version",
     "crewai_core.lock_store:lock.__wrapped__": "not in every version",
+    "crewai_files:File": "not installed with every version; only executions with files need it",
     "crewai_files:FilePath": "only executions with files need it",
 }
 PACKAGES = ("crewai", "crewai_core", "crewai_files")
@@ -382,6 +382,7 @@ REFUSED = {
         GATE,
     ),
     "flows": ("_execute_method", ["flows:BriefingFlow"], "asks a person, but Flows cannot pause: CrewAI"),
+    "methods": ("flow_definition", ["flows:BriefingFlow"], "'draft' asks a person, but Flows cannot pause: CrewAI"),
     "nested": ("_execute_core", ["flows:BriefingFlow"], "asks a person, but Flows cannot pause: CrewAI"),
     "folders": ("DEFAULT_STORAGE_PATH", ["one=plain:crew"], "needs a folder of its own, which cannot be set: CrewAI"),
     "rules": ("sanitize_tool_name", ["plain:crew", "--tool", "note=approve"], "is not supported: CrewAI"),
@@ -393,7 +394,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.row("S81")
+@pytest.mark.row("S81", "S102")
 @pytest.mark.long
 @pytest.mark.parametrize("case", REFUSED)
 def test_s81_what_cannot_be_kept_is_refused_at_the_start(tmp_path: Path, case: str) -> None:

@@ -70,6 +70,7 @@ FLOWS = Seam(
         "PendingFeedbackContext.to_dict": "dict",
     },
 )
+MARK = "human_feedback"  # the decorator's name, in declarations and in what it sets
 LISTED = "the methods and conditions of a Flow are listed nowhere else"
 DEFINITION = "crewai.flow.flow_definition:FlowMethodDefinition"
 METHODS = Seam(
@@ -108,6 +109,14 @@ def definition(flow: Flow[Any] | type[Flow[Any]]) -> Any:
     if METHODS.missing:
         return SimpleNamespace(name=kind.__name__, methods={})
     return (None if isinstance(flow, type) else flow._definition) or kind.flow_definition()
+
+
+def asking(kind: type[Flow[Any]], methods: dict[str, Any]) -> list[str]:
+    """List the methods that ask a person; if this CrewAI lists no methods, those that their decorator has marked."""
+    if not METHODS.missing:
+        return [name for name, method in methods.items() if method.human_feedback is not None]
+    members = (each for base in kind.__mro__ for each in vars(base).items() if callable(each[1]))
+    return [name for name, member in members if any(MARK in mark for mark in getattr(member, "__dict__", ()))]
 
 
 def state_model(flow_class: type[Flow[Any]]) -> Any:

@@ -53,6 +53,16 @@ class Reporter(Agent):
 reporter = Reporter(role="Reporter", goal="g", backstory="b", llm=LLM(model="gpt-4o-mini"))
 
 
+class Telling(Agent):
+    """Returns its answer as a string."""
+
+    def kickoff(self, *args: Any, **kwargs: Any) -> Any:
+        return super().kickoff(*args, **kwargs).raw
+
+
+telling = Telling(role="Reporter", goal="g", backstory="b", llm=LLM(model="gpt-4o-mini"))
+
+
 class State(BaseModel):
     text: str = ""
 
