@@ -74,8 +74,8 @@ class FlowSource:
         off = flow_methods.off()
         if not (self._methods or off):
             raise UnsupportedCrew("it is a Flow without methods; give it one with @start().")
-        for name in flow_methods.asking(self._class, self._methods) if off else ():
-            raise UnsupportedCrew(f"its method {name!r} asks a person, but Flows cannot pause: {off.reason}.")
+        if off and (names := flow_methods.asking(self._class, self._methods)):
+            raise UnsupportedCrew(f"its method {names[0]!r} asks a person, but Flows cannot pause: {off.reason}.")
         for name in self._never_listening:
             raise UnsupportedCrew(
                 f"its start method {name!r} also listens, which CrewAI {crewai.__version__} ignores; "
