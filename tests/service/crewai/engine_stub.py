@@ -22,6 +22,7 @@ from crew_service.engine.crew import (
     Round,
     Step,
     TaskDone,
+    TokensUsed,
 )
 
 CREWS = Path(__file__).parent / "crews"
@@ -34,6 +35,7 @@ class EngineStub:
         self.inputs = {"topic": "ducks", "log": str(log)}
         self.cancelled = Cancellation()
         self.seen: list[Progress] = []
+        self.used_by_segment: list[dict[str, int]] = []
         self.done: list[Any] = []
         self.gate: ReviewDecision | None = None
         self.rounds: tuple[Round, ...] = ()
@@ -48,6 +50,7 @@ class EngineStub:
 
     def segment(self) -> Completed | PendingReview:
         """Run one segment from what is stored."""
+        self.used_by_segment.append({})
         job = Job(
             self.execution_id,
             _stored(self.inputs),
@@ -90,6 +93,12 @@ class EngineStub:
     def entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
+    @property
+    def used(self) -> dict[str, int]:
+        """Sum up the tokens of all segments."""
+        names = self.used_by_segment[-1]
+        return {name: sum(used.get(name, 0) for used in self.used_by_segment) for name in names}
+
     def finished(self) -> list[str]:
         return [task["task_id"] for task in self.done]
 
@@ -105,6 +114,8 @@ class EngineStub:
 
     def _keep(self, progress: Progress) -> None:
         self.seen.append(type(progress)(**_stored(asdict(progress))))
+        if isinstance(progress, TokensUsed):
+            self.used_by_segment[-1] = progress.parts
         if isinstance(progress, TaskDone):
             self.done.append(_stored(progress.task))
             self.flow_state = progress.flow_state or self.flow_state

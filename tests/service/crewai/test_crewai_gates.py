@@ -67,7 +67,8 @@ def test_tokens_are_summed_over_all_segments_and_a_shared_model_counts_once(play
     crew.segment()
     crew.revise("shorter")
     crew.approve()
-    assert crew.approve().usage == {"total_tokens": 44, "prompt_tokens": 40, "completion_tokens": 4}
+    crew.approve()
+    assert crew.used == {"total_tokens": 44, "prompt_tokens": 40, "completion_tokens": 4}
 
 
 def test_a_gate_on_the_last_task_ends_the_crew_with_the_approved_output(play: Player) -> None:

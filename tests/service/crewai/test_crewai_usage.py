@@ -146,7 +146,7 @@ def test_a_count_in_a_thread_and_one_of_a_call_that_failed_count_once(play: Call
     crew = play("odd", "costly.py")
     outcome = crew.segment()
     assert isinstance(outcome, Completed)
-    assert outcome.usage["total_tokens"] == 2 * CALL  # the first call failed after its tokens were used
+    assert crew.used["total_tokens"] == 2 * CALL  # the first call failed after its tokens were used
 
 
 def test_nothing_is_counted_twice_or_lost_over_a_kill_9(command: Start, server: OpenAI, tmp_path: Path) -> None:
