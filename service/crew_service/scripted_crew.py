@@ -196,7 +196,7 @@ class ScriptedCrew:
         outputs = [task["output"] for task in job.done]
         meter, tools = _Tokens(report), _Tools(job, report, self._options)
         for task in self._scenario.tasks[len(job.done) :]:
-            gate = job.gate if job.gate and job.gate.task_id == task.id else None
+            gate = job.decision if job.decision and job.decision.task_id == task.id else None
             if gate and gate.is_approve:
                 text, seconds = gate.output, gate.state["seconds"]
             else:

@@ -34,7 +34,7 @@ class Asking(StandInCrew):
     kind, tasks = "flow", ()
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
-        if job.gate is not None:
+        if job.decision is not None:
             return Completed("Out.")
         return PendingReview("review", "Draft", "", {}, "Right?", ["yes", "no"])
 

@@ -299,8 +299,13 @@ class Loop(StandInCrew):
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
         done = len(job.done)
-        if job.gate is not None and job.gate.state["number"] == done:
-            output = {"task_id": job.gate.task_id, "agent": "", "output": job.gate.output, "execution_time": 0.0}
+        if job.decision is not None and job.decision.state["number"] == done:
+            output = {
+                "task_id": job.decision.task_id,
+                "agent": "",
+                "output": job.decision.output,
+                "execution_time": 0.0,
+            }
             report(TaskDone(output))
             done += 1
         if done == len(self.DRAFTS):

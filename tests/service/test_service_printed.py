@@ -45,7 +45,7 @@ class Printing(StandInCrew):
         self.go_on = threading.Event()
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
-        if job.gate is None:
+        if job.decision is None:
             job.printed.add(job.inputs["topic"].encode())
             return PendingReview("write", "Draft")
         job.printed.add(b"after the review\n")

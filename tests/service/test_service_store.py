@@ -193,8 +193,8 @@ def test_placeholders_are_filled_in_one_pass() -> None:
 def test_feedback_is_text_that_is_never_filled_again() -> None:
     scenario = {"tasks": [{"id": "t", "human_input": True, "output": "x", "revised": "{revision}: {feedback}"}]}
     rounds = (crew.Round("x", "first"), crew.Round("y", "{revision} {feedback}"))
-    gate = crew.ReviewDecision("t", is_approve=False, rounds=rounds, state={"seconds": 1.0})
-    outcome, _ = run(scenario, inputs={}, gate=gate)
+    decision = crew.ReviewDecision("t", is_approve=False, rounds=rounds, state={"seconds": 1.0})
+    outcome, _ = run(scenario, inputs={}, decision=decision)
     assert outcome.output == "3: {revision} {feedback}"
 
 

@@ -130,16 +130,16 @@ def is_awaited(progress: Progress) -> bool:
 
 
 def job_message(job: Job) -> Message:
-    gate = asdict(job.gate) if job.gate else None
+    decision = asdict(job.decision) if job.decision else None
     files = [asdict(file) for file in job.files]
-    return {**{name: getattr(job, name) for name in OF_JOB}, "gate": gate, "files": files}
+    return {**{name: getattr(job, name) for name in OF_JOB}, "decision": decision, "files": files}
 
 
 def job_from(message: Message) -> Job:
-    gate = decision_from(message["gate"]) if message["gate"] else None
+    decision = decision_from(message["decision"]) if message["decision"] else None
     files = [InputFile(**each) for each in message["files"]]
     given = {name: message[name] for name in OF_JOB}
-    return Job(**given, gate=gate, files=files, flow_state=lambda: message.get("flow_state"))
+    return Job(**given, decision=decision, files=files, flow_state=lambda: message.get("flow_state"))
 
 
 def decision_from(fields: Message) -> ReviewDecision:

@@ -215,7 +215,7 @@ def _answer(service: ServiceConnection, request: Message, dotenv: Path | None) -
 def _continues(request: Message) -> bool:
     """Return whether an earlier process has already run a part of the execution."""
     job, kept = request.get("job", {}), request.get("journal", {})
-    return bool(job.get("done") or job.get("gate") or kept.get("entries"))
+    return bool(job.get("done") or job.get("decision") or kept.get("entries"))
 
 
 def _failed(error: BaseException, *, continues: bool = False) -> Message:

@@ -65,10 +65,10 @@ class CrewRun:
         )
         self._finished = TaskOrder(self._tasks, job.done, self._report)
         over = {output["task_id"] for output in job.done}
-        self._gate = job.gate if job.gate and job.gate.task_id not in over else None
+        self._gate = job.decision if job.decision and job.decision.task_id not in over else None
         if self._gate and not (self._gate.task_id in self._tasks and "task" in self._gate.state):
             raise CrewFailed(f"The crew has changed: its tasks no longer match the decision on {self._gate.task_id}.")
-        self._state: dict[str, Any] = job.gate.state if job.gate else {}
+        self._state: dict[str, Any] = job.decision.state if job.decision else {}
         self._after = {id(task): callbacks_of(crew, task) for task in crew.tasks}
         self._reached: GateReached | None = None
 

@@ -48,22 +48,22 @@ NOT_ASKED = (
 
 class FlowRun:
     def __init__(self, source: FlowSource, job: Job, report: Report) -> None:
-        self._nested = NestedTasks(job.gate)
-        self._seconds: dict[str, float] = job.gate.state.get("seconds", {}) if job.gate else {}
+        self._nested = NestedTasks(job.decision)
+        self._seconds: dict[str, float] = job.decision.state.get("seconds", {}) if job.decision else {}
         self._asks: dict[int, TaskAsks] = {}
         # Calls to one method share a journal, which is erased when a call ends, so they take turns.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._job = job = replace(job, gate=self._nested.before, inputs=source.inputs_of(job))
+        self._job = job = replace(job, decision=self._nested.before, inputs=source.inputs_of(job))
         self._report = TokenMeter(report, lambda task_id: run.method if (run := METHOD.get()) else "")
         self._name = source.name
-        self._stored: dict[str, Any] = job.gate.state if job.gate else {}
+        self._stored: dict[str, Any] = job.decision.state if job.decision else {}
         since = job.done[self._stored.get("done", 0) :]
-        self._answer_is_stored = bool(job.gate and since)
+        self._answer_is_stored = bool(job.decision and since)
         self._done = len(job.done)
         self._flow = source.new(job.inputs)
         self._packages = codec.loaded_packages()
         self._state = FlowState(self._flow, job.flow_state(), self._packages)
-        self._replay = Replay(since[1:] if job.gate else since, job.execution_id, self._state)
+        self._replay = Replay(since[1:] if job.decision else since, job.execution_id, self._state)
         self._lost: list[str] = []  # why return values cannot be stored, since the last question
         self._own_persistence = self._flow.persistence
         waiting = [Question.of(stored, _decoded) for stored in self._stored.get("waiting", [])]
@@ -117,7 +117,7 @@ class FlowRun:
         flow_methods.restore_state(self._flow, state)
 
     def _resume(self, gate: PendingFeedbackContext) -> Any:
-        assert self._job.gate
+        assert self._job.decision
         if "state" in self._stored:  # by release 0.2.0
             flow_methods.restore_state(self._flow, self._stored["state"])
         elif not self._state.is_kept:
@@ -127,7 +127,7 @@ class FlowRun:
         flow_methods.stamp(self._flow, self._job.execution_id)
         flow_methods.remember(self._flow, self._stored["memory"], _decoded)
         flow_methods.wait_at(self._flow, gate)
-        return self._flow.resume(self._job.gate.feedback)
+        return self._flow.resume(self._job.decision.feedback)
 
     def _reported(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
         """Report the start and end of each method; do not rerun one that finished before a crash."""
@@ -174,9 +174,9 @@ class FlowRun:
         """Accept a chosen outcome directly; pass free text to the model, as CrewAI does."""
 
         async def finalize(*args: Any, **values: Any) -> Any:
-            gate = self._job.gate
+            said = self._job.decision
             is_asked = self._asked and values.get("method_name") == self._asked.method_name
-            chosen = gate.outcome if gate and is_asked else None
+            chosen = said.outcome if said and is_asked else None
             if chosen is None:
                 return await original(*args, **values)
             result = await original(**{**values, "emit": None, "default_outcome": None})
@@ -264,7 +264,7 @@ class PlainFlowRun:
     """Runs a Flow by CrewAI's public API only, from its beginning to its end; nobody is asked anything."""
 
     def __init__(self, source: FlowSource, job: Job, report: Report) -> None:
-        if job.gate or job.done or job.restore_from:
+        if job.decision or job.done or job.restore_from:
             off = flow_methods.off()
             raise CrewFailed(f"The Flow cannot continue: {off and off.reason}. Start it again.")
         self._job = job = replace(job, inputs=source.inputs_of(job))

@@ -106,14 +106,14 @@ class FlowSource:
 
     def inputs_of(self, job: Job) -> Inputs:
         """Return the inputs with their files; refuse what a terminal or an earlier release should not have queued."""
-        if STATE_ID in job.inputs and not job.gate:
+        if STATE_ID in job.inputs and not job.decision:
             raise CrewFailed(STATE_ID_REFUSED)
         if getattr(self._class, "conversational", False):
             raise CrewFailed(CONVERSATION)
         try:
             return execution_files.in_inputs(job, FileInputs(self._files))
         except LookupError as place:
-            if job.gate:
+            if job.decision:
                 return job.inputs
             raise CrewFailed(REFUSED.format(name=place.args[0])) from None
 

@@ -200,7 +200,7 @@ class Job:
     execution_id: str
     inputs: dict[str, Any]
     done: list[TaskOutput] = field(default_factory=list)
-    gate: ReviewDecision | None = None
+    decision: ReviewDecision | None = None
     cancelled: Cancellation = field(default_factory=Cancellation)
     restore_from: str | None = None  # the id of a state that a Flow has stored
     owner: str | None = None  # the user who started the execution; None for the organization
