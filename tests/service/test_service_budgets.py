@@ -155,9 +155,9 @@ def test_merging_the_sums_changes_nothing_but_their_number(opened: Database) -> 
     assert used(opened, budgets, now) == before == [80, 40]
     assert number == len(rows) == 4
     assert {(row.owner, row.model): (row.executions, row.total_tokens) for row in rows} == {
-        (None, ""): (0, 28),
+        (None, ""): (4, 28),
         (None, "m"): (4, 12),
-        ("alice", ""): (0, 28),
+        ("alice", ""): (4, 28),
         ("alice", "m"): (4, 12),
     }
 
@@ -188,7 +188,7 @@ def test_what_an_earlier_release_stored_is_booked_once_with_what_this_one_adds(o
         ledger.book_claimed(connection, ["old"])
         ledger.book_claimed(connection, ["old"])
         rows = usage_sums.grouped(connection, ("model",), (), since=0, until=now + 3600, limit=9)
-    assert {row.model: (row.executions, row.total_tokens) for row in rows} == {"": (1, 0), "m": (0, 500)}
+    assert {row.model: (row.executions, row.total_tokens) for row in rows} == {"": (0, 0), "m": (1, 500)}
 
 
 @pytest.mark.row("S86")
@@ -296,8 +296,33 @@ def test_tokens_that_turn_out_to_be_another_models_are_moved(opened: Database) -
         ledger.book(connection, row, {}, {"": figures}, now)
         ledger.book(connection, row, {"": figures}, {"gpt-4o": figures}, now)
         sums = usage_sums.used(connection, (), since=now - 7200, until=now + 7200)
+        (unknown, known) = usage_sums.grouped(connection, ["model"], (), since=now - 7200, until=now + 7200, limit=9)
     assert (sums.executions, sums.total_tokens, sums.unpriced) == (1, 1000, 0)
     assert sums.cost_usd == pytest.approx(0.01)
+    assert [(each.model, each.executions, each.total_tokens) for each in (unknown, known)] == [
+        ("", 0, 0),
+        ("gpt-4o", 1, 1000),
+    ]
+
+
+def test_an_execution_counts_at_each_model_that_it_used_and_once_in_all_other_groups(opened: Database) -> None:
+    now = opened.now()
+    both = {"small": {"total_tokens": 3}, "large": {"total_tokens": 4}}
+    spend(opened, 7, at=now, model_usage=both)
+    spend(opened, 4, at=now, owner="alice", model_usage={"large": {"total_tokens": 4}})
+
+    def executions_by(*by: str) -> list[int]:
+        with opened.reading() as connection:
+            rows = usage_sums.grouped(connection, by, (), since=now - 7200, until=now + 7200, limit=9)
+        return [row.executions for row in rows]
+
+    for _ in range(2):
+        assert executions_by("model") == [2, 1]
+        assert executions_by("crew", "model") == [2, 1]
+        assert executions_by("crew") == executions_by("day") == [2]
+        assert sorted(executions_by("owner")) == [1, 1]
+        with opened.writing() as connection:  # the next round: as they are once they have been merged
+            usage_sums.add_up(connection, since=0)
 
 
 # --- a service ---

@@ -55,9 +55,11 @@ class Ledger:
         for model in dict.fromkeys((*after, *before)):
             more = usage.since(after.get(model, {}), before.get(model, {}))
             if any(more.values()):
-                number = int(is_first and not rows)
-                figures = self._priced(model, more)
-                rows.append({**key, "model": model.replace("\0", ""), "executions": number, **figures})
+                numbers = {
+                    "executions": int(is_first and not rows),
+                    "of_model": _uses(model, after) - _uses(model, before),
+                }
+                rows.append({**key, "model": model.replace("\0", ""), **numbers, **self._priced(model, more)})
         usage_sums.add(connection, rows)
 
     def _priced(self, model: str, more: usage.Figures) -> dict[str, Any]:
@@ -109,3 +111,7 @@ class Ledger:
                 after = usage.by_model({"total_tokens": row.tokens - row.booked_tokens}, None)
             self.book(connection, row, before, after, at)
             usage_sums.book(connection, row.id, after, row.tokens)
+
+
+def _uses(model: str, by_model: usage.ByModel) -> int:
+    return int(any(by_model.get(model, {}).values()))

@@ -332,6 +332,7 @@ usage_sums = Table(
     Column("owner", String),  # null for the organization
     Column("model", String, nullable=False),  # empty if unknown
     Column("executions", Integer, nullable=False),  # whose first tokens these are
+    Column("of_model", Integer, nullable=False, server_default="0"),  # executions whose first of this model these are
     Column("total_tokens", BigInteger, nullable=False),
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),

@@ -19,7 +19,7 @@ from crew_service.storage.transactions import lock_name
 HOUR = 3600
 WITH_SUMS = "0025"  # the last migration of the oldest release that writes them
 TOKENS = ("total_tokens", "prompt_tokens", "completion_tokens")
-SUMMED = ("executions", *TOKENS, "unpriced", "cost_usd")
+SUMMED = ("executions", "of_model", *TOKENS, "unpriced", "cost_usd")
 KEY = ("hour", "crew", "owner", "model")
 AT_ONCE = 500  # rows added up at a time
 MOST_MODELS = 5  # without a price, that are named
@@ -88,10 +88,16 @@ def grouped(
     until: float,
     limit: int,
 ) -> list[Row[Any]]:
-    """Return sums by any of day (days since 1970), crew, owner and model, in this order."""
+    """Return sums by any of day (days since 1970), crew, owner and model, in this order.
+
+    By model, an execution counts at each model that it used.
+    """
     days = (usage_sums.c.hour - usage_sums.c.hour % 24) / 24
     keys = [(days if name == "day" else usage_sums.c[name]).label(name) for name in by]
-    totals = [func.coalesce(func.sum(usage_sums.c[name]), 0).label(name) for name in SUMMED]
+    summed = {name: usage_sums.c[name] for name in SUMMED}
+    if "model" in by:
+        summed["executions"] = usage_sums.c.of_model
+    totals = [func.coalesce(func.sum(column), 0).label(name) for name, column in summed.items()]
     query = select(*keys, *totals).where(*_in(since, until), *wheres)
     query = query.group_by(*keys).having(func.count() > 0).order_by(*keys)
     return list(connection.execute(query.limit(limit)))
