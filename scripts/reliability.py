@@ -29,9 +29,9 @@ BENCHMARKS = {"A10": "`make bench-full`: [poll_cost.py](../benchmarks/poll_cost.
 NOTICED = frozenset(
     " ".join(
         (
-            "N1 N2 N3 N6 N7 N9 N10 N11 N12 N13 N17 N19 N30 N33",
+            "N1 N2 N3 N6 N7 N9 N10 N11 N12 N13 N17 N19 N30",
             "A1 A2 A3 A4 A5 A6 A7 A8 A14 A9 A16 A21 A37 A56 A47 A52 A70 A71",
-            "S1 S2 S4 S5 S7 S8 S19 S70 S82 S90",
+            "S1 S2 S4 S5 S7 S8 S19 S70",
             "F2 F6",
         )
     ).split()
@@ -232,6 +232,11 @@ ROWS = {
     "S88": ("a model without a known price, with a budget in USD", "refused and named, or allowed as configured"),
     "S89": ("a budget that stops is used up by a running execution", "it ends as `error` and can be continued"),
     "S90": ("many kickoffs to several services with one budget", "the budget and one execution a place at most"),
+    "S96": (
+        "a crew's processes, hidden ones too, use more memory or are more than allowed",
+        "it ends as `error`, with all of them; others go on",
+    ),
+    "S97": ("temporary files of a crew that completes, fails, is killed or stopped", "its own; deleted once it is gone"),
     "S82": ("a chart that a tool drew, then a kill, a rejected draft or a review", "there afterwards; drafts apart"),
     "S83": ("links, pipes, huge or odd names, HTML in a crew's folder", "not stored, or only ever downloaded"),
     "S81": ("a CrewAI release that renames what it does not document", "one feature is off or refused at the start"),

@@ -14,7 +14,8 @@ from typing import Any
 from crew_service import addresses, logs
 from crew_service.budgets import ALLOW, ORGANIZATION, REFUSE, USD, BadBudget, Budget, is_reserved
 from crew_service.crewai import price_catalogue
-from crew_service.crewai.process_pool import PROCESSES
+from crew_service.crewai.process_limits import SUPPORTED, ProcessLimits
+from crew_service.crewai.process_pool import PROCESSES, WATCH
 from crew_service.crewai.world import places_of
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.paths import ROOT
@@ -30,6 +31,8 @@ NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})=(?P<target>.+)", r
 SIZE = re.compile(r"(?P<number>[0-9]{1,15}) ?(?P<unit>[KMG]iB)?")
 UNITS = ("", "KiB", "MiB", "GiB")
 TOKEN_VARIABLE = "CREW_SERVICE_TOKEN"  # noqa: S105 the name of a variable
+MAX_MEMORY = "CREW_SERVICE_MAX_MEMORY"
+MAX_PROCESSES = "CREW_SERVICE_MAX_PROCESSES"
 NO_PRICES = "none"
 PRICES_VARIABLE = "CREW_SERVICE_PRICES"
 SECRET_VARIABLE = "CREW_SERVICE_FLOW_WEBHOOK_SECRET"  # noqa: S105
@@ -64,6 +67,20 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         help="maximum run time per execution (%(default)g)",
     )
     option("--max-tokens", type=positive(int), metavar="N", help="maximum model tokens per execution (no limit)")
+    option(
+        "--max-memory",
+        type=size,
+        default=os.environ.get(MAX_MEMORY) or None,
+        metavar="SIZE",
+        help=f"maximum memory of a CrewAI execution's processes together, such as 2GiB; also {MAX_MEMORY} (no limit)",
+    )
+    option(
+        "--max-processes",
+        type=positive(int),
+        default=os.environ.get(MAX_PROCESSES) or None,
+        metavar="N",
+        help=f"maximum number of a CrewAI execution's processes; also {MAX_PROCESSES} (no limit)",
+    )
     option(
         "--prices",
         metavar="FILE",
@@ -194,6 +211,7 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
     rules, flow_tools = _tool_rules(arguments.tool, targets), _flow_tools(arguments.flow_tool, targets)
     if arguments.idle_crews is not None:
         PROCESSES.most_idle = arguments.idle_crews
+    WATCH.limits = _process_limits(arguments)
     places = places_of(
         targets,
         getattr(arguments, "crew_token", None),
@@ -220,6 +238,13 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
             "which needs --dialect spec."
         )
     return crews
+
+
+def _process_limits(arguments: argparse.Namespace) -> ProcessLimits:
+    limits = ProcessLimits(arguments.max_memory, arguments.max_processes)
+    if limits and not SUPPORTED:
+        raise BadTarget("--max-memory and --max-processes need Linux: elsewhere, processes cannot be measured.")
+    return limits
 
 
 def oldest_release(crews: Iterable[Crew]) -> str | None:

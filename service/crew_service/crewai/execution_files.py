@@ -53,9 +53,9 @@ def problem() -> str | None:
 @contextmanager
 def laid_out(job: Job) -> Iterator[tuple[str, str]]:
     """Write the execution's files into a folder, and those that its crew has written into another; yield both paths."""
-    folder = _root() / job.execution_id
+    folder = root() / job.execution_id
     with ExitStack() as locks:
-        lock = _opened(folder)
+        lock = kept(folder)
         locks.callback(os.close, lock)
         try:
             for file in job.files:
@@ -91,7 +91,7 @@ def _path(folder: Path, file: InputFile) -> Path:
     return folder / (file.sha256 + SUFFIXES.get(file.content_type, ""))
 
 
-def _opened(folder: Path) -> int:
+def kept(folder: Path) -> int:
     """Create the folder, if it is missing, and keep others from deleting it until the descriptor is closed."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -112,14 +112,20 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
     Path(target.name).replace(path)
 
 
+def root() -> Path:
+    """Return the folder for all executions; make it again if it was deleted, as is what nobody has used for days."""
+    path = Path(tempfile.gettempdir()) / f"airflow-crew-service-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        raise PermissionError(f"the folder {path} belongs to another user")
+    _clean(path)
+    return path
+
+
 @cache
-def _root() -> Path:
-    """Return the folder for all executions, without the folders that a killed service has left there."""
-    root = Path(tempfile.gettempdir()) / f"airflow-crew-service-{os.getuid()}"
-    root.mkdir(mode=0o700, exist_ok=True)
-    if root.is_symlink() or root.stat().st_uid != os.getuid():
-        raise PermissionError(f"the folder {root} belongs to another user")
-    for left in root.iterdir():
+def _clean(path: Path) -> None:
+    """Delete, once, the folders that killed processes have left there."""
+    for left in path.iterdir():
         with suppress(OSError):
             lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -127,7 +133,6 @@ def _root() -> Path:
                 shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(lock)
-    return root
 
 
 # --- in the crew's process ---

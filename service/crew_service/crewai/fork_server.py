@@ -4,6 +4,8 @@ It forks on request and reports each child's exit to the service. It exits when 
 as it has no children. Processes that a crew leaves behind become children of this process and are killed. A child that
 the service has dismissed is also killed if it does not exit by itself, because it may hold a lock that others are
 waiting for.
+
+Each child has a folder for temporary files, which is deleted when it and all that it left behind are gone.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 
 from crew_service.crewai import process_tree, world
 from crew_service.crewai.channel import LEAVE, READY, UNBORN
+from crew_service.crewai.temporary_folders import LeftFolders, TemporaryFolder
 
 LEFT = 15.0  # seconds for a dismissed process to exit; normally, it takes at most five
 LONGEST = 1_000  # characters of an error
@@ -34,6 +37,8 @@ class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._links: dict[int, socket.socket] = {}
+        self._folders: dict[int, TemporaryFolder] = {}  # of the same processes
+        self._left_folders = LeftFolders()
         self._left: dict[int, float] = {}  # processes whose link the service closed, and when that was noticed
         self._is_leaving = False
         self._own = process_tree.children_of(os.getpid())  # children that CrewAI started on import
@@ -62,23 +67,30 @@ class ForkServer:
                         self._is_leaving = True
                     elif link := self._fork(*descriptors):
                         return link
-                if self._is_leaving and not self._links:
+                if self._is_leaving and not (self._links or self._left_folders):
                     break
         process_tree.end_descendants(self._own)
+        for folder in self._folders.values():
+            self._left_folders.add(folder)
+        self._left_folders.delete(at_once=True)
         return None
 
     def _fork(self, link: int, printed: int) -> socket.socket | None:
         """Fork; return the link in the child and None in the parent."""
+        folder = None
         try:
+            folder = TemporaryFolder.make()
             pid = os.fork()
-        except OSError as error:  # out of process slots or memory
+        except OSError as error:  # out of process slots, memory or space
             os.close(printed)
+            if folder:
+                self._left_folders.add(folder)
             with socket.socket(fileno=link) as unborn, contextlib.suppress(OSError):
                 unborn.sendall(json.dumps({"type": UNBORN, "errno": error.errno}).encode() + b"\n")
             return None
         if pid:
             os.close(printed)
-            self._links[pid] = socket.socket(fileno=link)
+            self._links[pid], self._folders[pid] = socket.socket(fileno=link), folder
             return None
         os.setsid()
         process_tree.adopt_orphans()
@@ -88,16 +100,17 @@ class ForkServer:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that output survives a kill
         os.set_inheritable(link, False)
         self._forget()
+        folder.use()
         if numpy := sys.modules.get("numpy"):  # Python's own generator reseeds itself after a fork; NumPy's does not
             numpy.random.seed()
         return socket.socket(fileno=link)
 
     def _forget(self) -> None:
-        """In the child, close the fork server's sockets and those of other crews; restore signal handling."""
+        """In the child, close the fork server's sockets and what belongs to other crews; restore signal handling."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for link in (self._control, self._deaths, self._bell, *self._links.values()):
-            link.close()
+        for each in (self._control, self._deaths, self._bell, *self._links.values(), *self._folders.values()):
+            each.close()
 
     def _end_left(self) -> None:
         for pid, link in self._links.items():
@@ -110,11 +123,18 @@ class ForkServer:
         with contextlib.suppress(ChildProcessError):
             while (death := os.waitpid(-1, os.WNOHANG))[0]:
                 self._tell(death[0], os.waitstatus_to_exitcode(death[1]))
-        for orphan in process_tree.children_of(os.getpid()) - self._own - set(self._links):
+        known = self._own | self._links.keys() | self._left_folders.deleting
+        orphans = process_tree.children_of(os.getpid()) - known
+        for orphan in orphans:
             process_tree.kill(orphan)  # its children become orphans in turn, and its exit wakes the loop again
+        if not orphans:
+            self._left_folders.delete()
 
     def _tell(self, pid: int, code: int) -> None:
         self._left.pop(pid, None)
+        self._left_folders.deleting.discard(pid)
+        if folder := self._folders.pop(pid, None):
+            self._left_folders.add(folder)
         notice = b"\n" + json.dumps({"type": "died", "code": code}).encode() + b"\n"
         if link := self._links.pop(pid, None):  # otherwise, a finished crew left `pid` behind
             with link, contextlib.suppress(OSError):

@@ -21,10 +21,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
-from crew_service.crewai import process_tree
+from crew_service.crewai import execution_files, process_tree
 from crew_service.crewai.channel import FORK, LEAVE, READY, UNBORN, Channel, Message
 from crew_service.crewai.internals import NEWEST, OLDEST
 from crew_service.crewai.output import LoadingLog, Output
+from crew_service.crewai.process_limits import ProcessWatch
 from crew_service.crewai.world import World
 from crew_service.restart import PREFIX
 
@@ -51,7 +52,9 @@ class CrewProcess:
     def __init__(self, channel: Channel, output: Output, pid: int) -> None:
         self._channel = channel
         self._output = output
-        self._pid: int | None = pid
+        self.pid = pid
+        self._is_mine = True  # until it has ended or been dismissed
+        self._over = ""  # the limit that it exceeded
 
     def send(self, message: Message) -> None:
         """Send a message to a process that may have died; the next `receive` reports whether it has."""
@@ -62,19 +65,26 @@ class CrewProcess:
         """Wait for the next message; return None if the process died without sending one."""
         message = self._channel.receive(timeout)
         if message is None or message["type"] == "died":
-            self._pid = None
+            self._is_mine = False
+            if self._over:
+                return {"type": "failed", "error": self._over, "refused": None, "unanswered": []}
         return message
 
     def dismiss(self) -> None:
         """Let a process that has sent its outcome exit on its own, which may take several seconds."""
-        self._pid = None
+        self._is_mine = False
+
+    def end_over(self, error: str) -> None:
+        """Kill the process and its descendants because they exceed a limit; the process then reports that it failed."""
+        if self._is_mine:
+            self._over = error
+            process_tree.end(self.pid)
 
     def end(self) -> None:
         """Kill the process and its process group, unless it is dead or has been dismissed."""
-        if self._pid:
-            process_tree.kill(self._pid)  # it may have left its own process group
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
+        if self._is_mine:
+            process_tree.kill(self.pid)  # it may have left its own process group
+            process_tree.kill_group(self.pid)
         self._channel.close()
         self._output.settle()
 
@@ -105,6 +115,7 @@ class ProcessPools:
 
 
 PROCESSES = ProcessPools()  # of this service
+WATCH = ProcessWatch()  # of all of them
 
 
 class ProcessPool:
@@ -125,7 +136,8 @@ class ProcessPool:
         """Fork a process that waits for its request; its printed output is passed to `take` or, by default, logged."""
         worker = self._born(take or LoadingLog())
         try:
-            yield worker
+            with WATCH.watching(worker.pid, worker.end_over):
+                yield worker
         finally:
             worker.end()
 
@@ -192,6 +204,7 @@ class ProcessPool:
         if self._process:
             self._process.kill()
             self._process.wait()
+        execution_files.root()  # raises if its processes could have no folder there
         mine, theirs = socket.socketpair()
         place = (str(self.world.folder), str(self.world.dotenv or ""))
         command = [sys.executable, "-m", f"{__package__}.fork_server", str(theirs.fileno()), *place]

@@ -1,4 +1,4 @@
-"""Finds and kills all processes that a crew started, even after a new session or a double fork.
+"""Finds, measures and kills all processes that a crew started, even after a new session or a double fork.
 
 On Linux, a process whose parent has died is adopted by its nearest ancestor that is a subreaper. On other systems, only
 the crew's process group is killed.
@@ -9,15 +9,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 SET_CHILD_SUBREAPER = 36  # for prctl(2)
 TRIES = 200  # rounds before giving up on a process that forks faster than it is killed
 PAUSE = 0.02
+
+
+class Process(NamedTuple):
+    parent: int
+    group: int
+    started: int  # after the machine's start; with the id, it identifies a process
 
 
 def adopt_orphans() -> None:
@@ -27,17 +35,34 @@ def adopt_orphans() -> None:
 
 
 def children_of(pid: int) -> set[int]:
-    return {child for child, parent in _parents().items() if parent == pid}
+    return {child for child, process in processes().items() if process.parent == pid}
 
 
-def descendants_of(pid: int) -> set[int]:
-    parents = _parents()
+def descendants_of(pid: int, among: Mapping[int, Process] | None = None) -> set[int]:
+    among = processes() if among is None else among
     found: set[int] = set()
     generation = {pid}
     while generation:
-        generation = {child for child, parent in parents.items() if parent in generation} - found
+        generation = {child for child, process in among.items() if process.parent in generation} - found
         found |= generation
     return found
+
+
+def end(pid: int) -> None:
+    """Kill a crew's process and all its descendants. Those of one group die at once, so that they cannot fork on."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGSTOP)  # so that it does not report that its children failed
+    killed = {pid}
+    for _ in range(TRIES):
+        found = processes()
+        groups = {found[each].group for each in descendants_of(pid, found)} - killed
+        if not groups:
+            break
+        for group in groups:
+            kill_group(group)
+        killed |= groups
+    kill(pid)
+    kill_group(pid)
 
 
 def end_descendants(spared: Collection[int] = ()) -> None:
@@ -59,10 +84,27 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _parents() -> dict[int, int]:
-    """Map the id of each process to its parent's id."""
+def kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def memory_of(pid: int) -> int:
+    """Return the bytes of memory that a process uses; of what it shares with others, its part, if that is known."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError):  # all that it has in memory: a process can keep others from the parts
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    return 0
+
+
+def processes() -> dict[int, Process]:
+    """Return the processes of this machine, by id."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            found[int(folder.name)] = Process(parent=int(stat[1]), group=int(stat[2]), started=int(stat[19]))
     return found

@@ -119,12 +119,12 @@ def test_folders_of_a_killed_service_are_deleted(
     from crew_service.crewai import execution_files
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    execution_files._root.cache_clear()
-    left = execution_files._root() / "a-killed-execution"
+    execution_files._clean.cache_clear()
+    left = execution_files.root() / "a-killed-execution"
     left.mkdir()
-    execution_files._root.cache_clear()
+    execution_files._clean.cache_clear()
     run = play("crew", "reading.py")
     run.files = {"a": (PDF, "application/pdf", False)}
     assert run.segment().output == f"a={sha(PDF)}"
     assert not left.exists()
-    execution_files._root.cache_clear()
+    execution_files._clean.cache_clear()
