@@ -236,7 +236,7 @@ ROWS = {
         "a crew's processes, hidden ones too, use more memory or are more than allowed",
         "it ends as `error`, with all of them; others go on",
     ),
-    "S97": ("temporary files of a crew that completes, fails, is killed or stopped", "its own; deleted once it is gone"),
+    "S97": ("temporary files of a crew that completes, fails, is killed or stopped", "its own; deleted with it"),
     "S82": ("a chart that a tool drew, then a kill, a rejected draft or a review", "there afterwards; drafts apart"),
     "S83": ("links, pipes, huge or odd names, HTML in a crew's folder", "not stored, or only ever downloaded"),
     "S81": ("a CrewAI release that renames what it does not document", "one feature is off or refused at the start"),
