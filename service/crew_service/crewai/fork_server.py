@@ -109,8 +109,10 @@ class ForkServer:
         """In the child, close the fork server's sockets and what belongs to other crews; restore signal handling."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (self._control, self._deaths, self._bell, *self._links.values(), *self._folders.values()):
-            each.close()
+        for link in (self._control, self._deaths, self._bell, *self._links.values()):
+            link.close()
+        for folder in self._folders.values():
+            folder.close()
 
     def _end_left(self) -> None:
         for pid, link in self._links.items():
