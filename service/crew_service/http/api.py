@@ -237,8 +237,8 @@ class Api:
         return Response(text, media_type="application/json", headers=headers)
 
     async def steps(self, request: Request) -> JSONResponse:
-        after = self._whole(request, "after", 0, least=0, most=MOST_NUMBER)
-        limit = self._whole(request, "limit", USUAL_STEPS, least=1, most=MOST_STEPS)
+        after = _whole(request, "after", 0, least=0, most=MOST_NUMBER)
+        limit = _whole(request, "limit", USUAL_STEPS, least=1, most=MOST_STEPS)
         return await self._in_place(request, self._steps, _caller(request), request.path_params["id"], after, limit)
 
     def _steps(self, caller: Principal, some_id: str, after: int, limit: int) -> JSONResponse:
@@ -261,8 +261,8 @@ class Api:
         """Return a file's content, which no browser may show as a page of this service."""
         directions = request.query_params.getlist("direction") or [OUT]
         if len(directions) > 1 or directions[0] not in DIRECTIONS:
-            raise HTTPException(self._dialect.bad_request, f"The direction must be one of {', '.join(DIRECTIONS)}.")
-        version = self._whole(request, "version", 0, least=0, most=MOST_NUMBER) or None
+            raise HTTPException(400, f"The direction must be one of {', '.join(DIRECTIONS)}.")
+        version = _whole(request, "version", 0, least=0, most=MOST_NUMBER) or None
         name = request.path_params["name"]
         listed = await self._in_place(request, self._files, _caller(request), request.path_params["id"])
         found = chosen(listed, name, version, directions[0])
@@ -351,10 +351,10 @@ class Api:
             period = self._service.usage.period(*(values[0] if values else None for values in given.values()))
             found = await self._in_place(request, self._service.usage.read, _caller(request), *period)
         except BadPeriod as problem:
-            raise HTTPException(self._dialect.bad_request, str(problem)) from None
+            raise HTTPException(400, str(problem)) from None
         except TooMany:
             sentence = f"There are more than {MOST_ROWS} rows; choose a shorter time, or fewer of {', '.join(BY)}."
-            raise HTTPException(self._dialect.bad_request, sentence) from None
+            raise HTTPException(400, sentence) from None
         return JSONResponse(found)
 
     async def refused(self, request: Request, refused: Any) -> JSONResponse:
@@ -371,23 +371,6 @@ class Api:
         code, text = self._dialect.refusals[type(refused)]
         state = self._dialect.word(refused.state) if isinstance(refused, AlreadyOver) else ""
         return JSONResponse({"detail": text.format(state=state, reason=refused)}, code)
-
-    def _whole(self, request: Request, name: str, usual: int, *, least: int, most: int) -> int:
-        given = request.query_params.getlist(name) or [str(usual)]
-        if len(given) > 1 or not WHOLE.fullmatch(given[0]) or not least <= int(given[0]) <= most:
-            raise HTTPException(
-                self._dialect.bad_request, f"{name} must be a single whole number from {least} to {most}."
-            )
-        return int(given[0])
-
-    def _once(self, request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:
-        if (key := request.headers.get("idempotency-key")) is None or _caller(request) is None:
-            return None  # an address with its own token accepts only one answer anyway
-        if not 1 <= len(key) <= LONGEST_KEY:
-            raise HTTPException(
-                self._dialect.bad_request, f"The Idempotency-Key must have 1 to {LONGEST_KEY} characters."
-            )
-        return IdempotencyKey.of(_caller(request), endpoint, key, body)
 
     async def _in_place(self, request: Request, work: Callable[..., Asked], *args: Any) -> Asked:
         return await self._slots.run(self._service.owner(_caller(request)), work, *args)
@@ -436,7 +419,7 @@ class Api:
                 body = form_body(form.texts, form.files) if form else _parsed(request, raw)
             except bodies.BadBody as error:
                 raise self._dialect.malformed(str(error)) from None
-            once = self._once(request, endpoint, identified(body))
+            once = _once(request, endpoint, identified(body))
             if once and (answer := self._executions.said(once)) is not None:
                 raise Repeated(answer)
             return understand(body), once
@@ -491,6 +474,21 @@ def _is_known(etag: str, given: list[str]) -> bool:
     """Return whether `If-None-Match` contains the ETag, by weak comparison, as RFC 9110 requires for this header."""
     tags = {tag.strip().removeprefix("W/") for line in given for tag in line.split(",")}
     return etag in tags or "*" in tags
+
+
+def _whole(request: Request, name: str, usual: int, *, least: int, most: int) -> int:
+    given = request.query_params.getlist(name) or [str(usual)]
+    if len(given) > 1 or not WHOLE.fullmatch(given[0]) or not least <= int(given[0]) <= most:
+        raise HTTPException(400, f"{name} must be a single whole number from {least} to {most}.")
+    return int(given[0])
+
+
+def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:
+    if (key := request.headers.get("idempotency-key")) is None or _caller(request) is None:
+        return None  # an address with its own token accepts only one answer anyway
+    if not 1 <= len(key) <= LONGEST_KEY:
+        raise HTTPException(400, f"The Idempotency-Key must have 1 to {LONGEST_KEY} characters.")
+    return IdempotencyKey.of(_caller(request), endpoint, key, body)
 
 
 def _listed(row: Row[Any], total: int) -> dict[str, Any]:

@@ -274,7 +274,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             answer=response_models.Steps,
             has_slots=True,
             parameters=(SOME_ID, AFTER, STEPS_LIMIT),
-            problems={dialect.bad_request: "The number or the limit is not valid.", 404: "The id is unknown."},
+            problems={400: "The number or the limit is not valid.", 404: "The id is unknown."},
         ),
         Endpoint(
             method="GET",
@@ -297,7 +297,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             parameters=(SOME_ID, FILE_NAME, FILE_VERSION, DIRECTION, IF_NONE_MATCH),
             problems={
                 304: "It has not changed.",
-                dialect.bad_request: "The version or the direction is not valid.",
+                400: "The version or the direction is not valid.",
                 404: "The id or the file is unknown.",
             },
         ),
@@ -343,7 +343,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             answer=response_models.UsageModel,
             has_slots=True,
             parameters=(FROM, TO, BY_WHAT),
-            problems={dialect.bad_request: "A date or `by` is not valid, or there are too many rows."},
+            problems={400: "A date or `by` is not valid, or there are too many rows."},
             tag="Service",
         ),
         _check(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew_client import Client, Command
+from crew_client import Client, Command, eventually
 from engine_stub import CREWS, EngineStub
 
 from crew_service.crewai.execution_files import MISSING
@@ -33,7 +33,7 @@ def temporary(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "temporary"
     folder.mkdir()
     yield folder
-    assert [each for root in folder.glob("airflow-crew-service-*") for each in root.iterdir()] == []
+    eventually(lambda: not list(folder.glob("airflow-crew-service-*/*")), "the end of the folders")
 
 
 @pytest.fixture

@@ -102,7 +102,10 @@ def test_a_kickoff_in_the_function_that_makes_the_crew_ends_the_start(tmp_path: 
         "Memory(embedder=lambda texts: [[1.0, 2.0] for _ in texts], llm=model).remember('AI')",
     ],
 )
-def test_what_runs_no_crew_may_run_while_one_is_loaded(tmp_path: Path, more: str) -> None:
+def test_what_runs_no_crew_may_run_while_one_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    monkeypatch.setenv("CREWAI_STORAGE_DIR", str(tmp_path / "storage"))  # other tests' vectors have other dimensions
     stub = EngineStub(load(written(tmp_path, more)), tmp_path / "log")
     stub.inputs = {"topic": "tea"}
     done = stub.segment()

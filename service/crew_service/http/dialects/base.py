@@ -69,7 +69,7 @@ class Dialect(ABC):
         if crew.kind == "agent" and (problem := agent_messages.problem(asked.inputs)):
             raise HTTPException(self.bad_request, problem)
         if asked.continueFrom and asked.restoreFromStateId:
-            raise HTTPException(self.bad_request, "continueFrom and restoreFromStateId cannot be combined.")
+            raise HTTPException(400, "continueFrom and restoreFromStateId cannot be combined.")
         if asked.restoreFromStateId and crew.kind != "flow":
             raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, but this is a crew.")
         inputs, files = given.checked(asked.inputs, crew, file_limits, self.bad_request)
