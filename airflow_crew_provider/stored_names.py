@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NewType
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NewType
 
 XComKey = NewType("XComKey", str)
 XCOM_KEYS: set[str] = set()
@@ -58,6 +61,18 @@ WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 RUN_STATE = "crew_run"
 USAGE_STATE = "crew_used"
+PARTS = "parts"
+EXECUTIONS = "executions"  # in the part `USAGE_STATE`, and in the XCom `USAGE_KEY`
+
+
+def record_suffix(identity: Mapping[str, Any]) -> str:
+    """Return how the names of a task instance's Variables end: with the task's id and a hash.
+
+    :param identity: the fields that identify it across its tries
+    """
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+    return f"__{identity['task_id'][:100]}__{digest}"
+
 
 # Prefix of the names of the Variables that record a DAG run's executions, followed by a hash.
 EXECUTION_RECORD_KEY = "crew_execution_"

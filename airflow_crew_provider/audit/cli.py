@@ -1,4 +1,4 @@
-"""Print people's decisions in a DAG as JSON lines. Credentials come from the environment."""
+"""Print people's decisions in a DAG, or what its crews have used, as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,21 +18,66 @@ from airflow_crew_provider.models import REGION_FIELDS
 
 Json = dict[str, Any]
 EVERY = "~"
+EXECUTIONS = stored_names.EXECUTIONS
 
 
 def decisions(api: AirflowApi, dag_id: str, run_id: str | None = None) -> Iterator[Json]:
     """Yield every decision in a DAG, or in one of its runs, run by run, in chronological order."""
-    runs = [run_id] if run_id else [run["dag_run_id"] for run in _runs(api, dag_id)]
-    for each in runs:
-        yield from _of_run(api, dag_id, each)
+    for path in _runs(api, dag_id, run_id):
+        yield from _of_run(api, path)
 
 
-def _runs(api: AirflowApi, dag_id: str) -> Iterator[Json]:
-    return api.pages("dag_runs", "dags", dag_id, "dagRuns", order_by="run_after")
+def usage(api: AirflowApi, dag_id: str, run_id: str | None = None) -> Iterator[Json]:
+    """Yield a line for each task instance that has used crews in a DAG, or in one of its runs, run by run.
+
+    ``executions`` is that of the XCom ``crew_usage``. A task that was killed or marked by hand has none: its record
+    names the executions of that try, whose ``state`` and ``usage`` are then null.
+    """
+    for path in _runs(api, dag_id, run_id):
+        for place in map(_place, _entries(api, path, stored_names.EXECUTION_KEY)):
+            pushed = _value(api, path, place, stored_names.USAGE_KEY)
+            if executions := pushed[EXECUTIONS] if isinstance(pushed, dict) else _on_record(api, path, place):
+                state = _without_form(api, path, place)["task_instance"]["state"]
+                yield {"dag_id": path[1], "run_id": path[3], **place, "task_state": state, EXECUTIONS: executions}
 
 
-def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
-    path = ("dags", dag_id, "dagRuns", run_id)
+def _on_record(api: AirflowApi, path: tuple[str, ...], place: Json) -> list[Json]:
+    """Return the executions of a task instance that its record and its last try name; none if it started none."""
+    parts = _parts(api, path, place)
+    posts = [parts[each] for each in (stored_names.KICKOFF_STATE, stored_names.RESUME_STATE) if parts and each in parts]
+    if parts is not None and not any(posts):
+        return []  # e.g. a sensor or a review, whose execution another task has started
+    executions: list[Json] = (parts or {}).get(stored_names.USAGE_STATE, {}).get(EXECUTIONS, [])
+    started = [each for newest in posts for each in (*newest.get("earlier", ()), newest) if not each.get("cleared")]
+    ids = {each["kickoff_id"]: each["kickoff_id"] for each in started if each.get("kickoff_id")}
+    last = _value(api, path, place, stored_names.EXECUTION_KEY)
+    if isinstance(last, dict):
+        ids |= {last["kickoff_id"]: last["execution_id"]}
+    known = {each[name] for each in executions for name in ("kickoff_id", "execution_id")}
+    return executions + [
+        {"execution_id": execution_id, "kickoff_id": kickoff_id, "state": None, "usage": None}
+        for kickoff_id, execution_id in ids.items()
+        if known.isdisjoint((kickoff_id, execution_id))
+    ]
+
+
+def _parts(api: AirflowApi, path: tuple[str, ...], place: Json) -> Json | None:
+    """Return the parts of a task instance's record; None if Airflow masks it, because of the task's id."""
+    name = stored_names.TASK_RECORD + stored_names.record_suffix({"dag_id": path[1], "run_id": path[3], **place})
+    variable = api.get("variables", name)
+    with suppress(ValueError):
+        return json.loads(variable["value"])[stored_names.PARTS] if variable else {}
+    return None
+
+
+def _runs(api: AirflowApi, dag_id: str, run_id: str | None) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each run."""
+    all_runs = () if run_id else api.pages("dag_runs", "dags", dag_id, "dagRuns", order_by="run_after")
+    for each in [run_id] if run_id else [run["dag_run_id"] for run in all_runs]:
+        yield "dags", dag_id, "dagRuns", each
+
+
+def _of_run(api: AirflowApi, path: tuple[str, ...]) -> Iterator[Json]:
     asked = _asked(api, path)
     several = [_place(entry) for entry in _entries(api, path, stored_names.DECISIONS_KEY)]
     if not asked and not several:
@@ -162,11 +207,12 @@ AIRFLOW_API_TOKEN, or AIRFLOW_API_USER and AIRFLOW_API_PASSWORD. AIRFLOW_API_URL
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the decisions; return 0, or print an error and return 1."""
+    """Print the lines; return 0, or print an error and return 1."""
     given = _parser().parse_args(arguments)
+    lines = usage if given.usage else decisions
     try:
-        for decision in decisions(_api(given.airflow_url, os.environ), given.dag_id, given.run_id):
-            sys.stdout.write(visible(json.dumps(decision, ensure_ascii=False)) + "\n")
+        for line in lines(_api(given.airflow_url, os.environ), given.dag_id, given.run_id):
+            sys.stdout.write(visible(json.dumps(line, ensure_ascii=False)) + "\n")
     except AuditError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -177,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="airflow-crew-reviews", description=__doc__, epilog=ENVIRONMENT)
     parser.add_argument("dag_id", help="print the decisions in this DAG")
     parser.add_argument("run_id", nargs="?", help="print only the decisions in this run")
+    parser.add_argument("--usage", action="store_true", help="print what the crews of each task have used instead")
     parser.add_argument("--airflow-url", help="URL of Airflow's web server (default: AIRFLOW_API_URL)")
     return parser
 

@@ -322,7 +322,7 @@ def _of_ended_runs(session: Any, rows: Any, now: datetime, over: tuple[str, ...]
     tasks = [task for task in map(RegisteredTask.of, ended.values()) if task]
     waits = [run for run in map(FlowRun.of, ended.values()) if run]
     questions = _of_flows(session, waits, now) if waits else set()
-    parts = [each["parts"] for each in ended.values() if isinstance(each.get("parts"), dict)]
+    parts = [each[stored_names.PARTS] for each in ended.values() if isinstance(each.get(stored_names.PARTS), dict)]
     sealed = [row for row in (*ended.values(), *chain(*(each.values() for each in parts))) if isinstance(row, dict)]
     keys = {str(row["sealed_with"]) for row in sealed if "sealed_with" in row}
     return {*ended, *(task.messages_key for task in tasks), *questions, *keys}

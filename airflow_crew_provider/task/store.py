@@ -37,12 +37,11 @@ from airflow_crew_provider.compat.task_instance import NEVER_EXPIRE, task_identi
 from airflow_crew_provider.compat.version import clears_discard_task_state, has_inbox
 from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.stored_names import SEAL_KEY, TASK_RECORD
+from airflow_crew_provider.stored_names import PARTS, SEAL_KEY, TASK_RECORD, record_suffix
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
-PARTS = "parts"
 NOT_DECRYPTED = (
     "exists but cannot be decrypted: [core] fernet_key has changed. Nothing is sent without this record. Add the old "
     "key after the new one, separated by a comma; then a retry continues"
@@ -125,8 +124,8 @@ class TaskRecord:
     """
 
     def __init__(self, identity: Json, state_store: Any = None) -> None:
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
-        self.suffix, self.digest = f"__{identity['task_id'][:100]}__{digest}", digest
+        self.suffix = record_suffix(identity)
+        self.digest = self.suffix.rpartition("__")[2]
         self.key = f"{TASK_RECORD}{self.suffix}"
         self.run = {"dag_id": identity["dag_id"], "run_id": identity["run_id"]}
         self.state_store = state_store

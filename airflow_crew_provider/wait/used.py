@@ -11,13 +11,12 @@ from typing import Any
 
 from airflow_crew_provider.api.budget import judged
 from airflow_crew_provider.models import ExecutionState, Json
-from airflow_crew_provider.stored_names import USAGE_KEY, USAGE_STATE
+from airflow_crew_provider.stored_names import EXECUTIONS, USAGE_KEY, USAGE_STATE
 from airflow_crew_provider.task.attempt import Attempt, Relation
 from airflow_crew_provider.task.store import Stored, TaskStateUnavailable
 
 log = logging.getLogger(__name__)
 
-EXECUTIONS = "executions"
 MOST = 100  # executions of a task; of more, the newest
 
 

@@ -13,7 +13,7 @@ from airflow_crew_provider import stored_names
 
 PACKAGE = Path(airflow_crew_provider.__file__).parent
 # Words of the API too, where they do not name an XCom.
-ALSO_FIELDS = ("KICKOFF_ID_KEY", "EXECUTION_ID_KEY", "FEEDBACK_FIELD")
+ALSO_FIELDS = ("KICKOFF_ID_KEY", "EXECUTION_ID_KEY", "FEEDBACK_FIELD", "EXECUTIONS")
 STORED = {name: value for name, value in vars(stored_names).items() if name.isupper() and isinstance(value, str)}
 
 pytestmark = pytest.mark.xdist_group("one home")  # one worker reads the package for all of them

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from airflow_crew_provider.audit.cli import main
+from airflow_crew_provider.stored_names import TASK_RECORD, record_suffix
 
 pytestmark = pytest.mark.waits
 SECRET = "the-token-of-a-person"
@@ -340,3 +341,65 @@ def test_a_decision_is_listed_with_what_an_agent_asked_or_the_reason_of_a_rule(
     assert main(["tea", "r"]) == 0
     [line] = capsys.readouterr().out.splitlines()
     assert {name: json.loads(line)[name] for name in more} == more
+
+
+RUN = "/api/v2/dags/tea/dagRuns/r"
+OF_RECORD = (
+    "/api/v2/variables/"
+    + TASK_RECORD
+    + record_suffix({"dag_id": "tea", "run_id": "r", "task_id": "crew", "map_index": -1})
+)
+
+
+def used(execution_id: str, state: str | None = None, usage: Any = None) -> dict[str, Any]:
+    return {"execution_id": execution_id, "kickoff_id": execution_id, "state": state, "usage": usage}
+
+
+def a_task_with(airflow: Any, record: Any = None, **xcoms: Any) -> None:
+    entries = [{"key": key, "task_id": "crew", "map_index": -1} for key in xcoms]
+    airflow.answers[f"{RUN}/taskInstances/~/xcomEntries"] = page("xcom_entries", *entries)
+    airflow.answers[f"{RUN}/taskInstances/crew"] = (200, {}, b'{"state": "failed"}')
+    for key, value in xcoms.items():
+        entry = (200, {}, json.dumps({"value": value}).encode())
+        airflow.answers[f"{RUN}/taskInstances/crew/xcomEntries/{key}"] = entry
+    if record is not None:
+        text = record if isinstance(record, str) else json.dumps({"version": 1, "parts": record})
+        airflow.answers[OF_RECORD] = (200, {}, json.dumps({"value": text}).encode())
+
+
+ABOUT = {"crew_conn_id": "crew_default", "execution_id": "e-3", "kickoff_id": "e-3"}
+FIRST = used("e-1", "error", {"total_tokens": 7})
+POSTS = {"kickoff_id": "e-3", "earlier": [{"kickoff_id": "e-0", "cleared": True}, {"kickoff_id": "e-2"}, {}]}
+
+
+@pytest.mark.parametrize(
+    ("record", "xcoms", "executions"),
+    [
+        pytest.param(None, {"crew_usage": {"executions": [FIRST]}}, [FIRST], id="a try that ended by itself"),
+        pytest.param({"crew_kickoff": {"kickoff_id": "e-3"}}, {}, [used("e-3")], id="a first try that was killed"),
+        pytest.param(
+            {"crew_kickoff": POSTS, "crew_used": {"executions": [FIRST]}},
+            *({}, [FIRST, used("e-2"), used("e-3")]),
+            id="a later one",
+        ),
+        pytest.param({"crew_resume": {"kickoff_id": "e-9"}}, {}, [used("e-9"), used("e-3")], id="a resume"),
+        pytest.param({"crew_watch": {}}, {}, None, id="a sensor, which starts nothing"),
+        pytest.param("***", {}, [used("e-3")], id="a record that Airflow masks"),
+        pytest.param(None, {}, None, id="no record"),
+    ],
+)
+def test_usage_of_tasks(
+    airflow: Any, capsys: pytest.CaptureFixture[str], record: Any, xcoms: Any, executions: Any
+) -> None:
+    a_task_with(airflow, record, crew_execution=ABOUT, **xcoms)
+    assert main(["tea", "r", "--usage"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    task = {"dag_id": "tea", "run_id": "r", "task_id": "crew", "map_index": -1, "task_state": "failed"}
+    assert lines == ([] if executions is None else [{**task, "executions": executions}])
+
+
+def test_a_token_that_may_not_read_variables_is_told_so(airflow: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    a_task_with(airflow, crew_execution=ABOUT)
+    airflow.answers[OF_RECORD] = (403, {}, b"{}")
+    assert main(["tea", "r", "--usage"]) == 1
+    assert "refused the credentials or access (403)" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from held import Deployment, wait_for_looks, wait_until_deferred, worker
 from scripts.find_postgres import server_url
 from scripts.stack import AirflowStack, DagRun, ProcessGroup, wait_until
 from tests.system.conftest import HERE
+from tests.system.reviews.test_loop import audited
 
 
 @dataclass
@@ -70,7 +71,9 @@ def waits(*waiting: Waiting) -> None:
 
 
 @pytest.mark.row("A5")
-def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configured_otherwise(begin: Begin) -> None:
+def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configured_otherwise(
+    begin: Begin, airflow: AirflowStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     spec, live = begin("deferred", "failed by hand"), begin("deferred", "failed by hand", "live")
     kept = begin("deferred_kept", "failed by hand, kept")
     waits(spec, live, kept)
@@ -83,6 +86,10 @@ def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configu
     [execution] = kept.executions()
     assert kept.says(f"Execution {execution} was not stopped and may still be active")
     assert not kept.deployment.is_stopped(execution)
+    [line] = audited(airflow, kept.run, monkeypatch, capsys, "--usage")
+    assert (line["task_id"], line["task_state"]) == ("crew", "failed")
+    unknown = {"state": None, "usage": None}  # Airflow takes no XCom of a task that was ended by hand
+    assert line["executions"] == [{"execution_id": execution, "kickoff_id": execution, **unknown}]
 
 
 @pytest.mark.row("A5")

@@ -113,13 +113,13 @@ def decided_at_the_service(crew: CrewService, run: DagRun) -> list[Any]:
 
 
 def audited(
-    stack: AirflowStack, run: DagRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stack: AirflowStack, run: DagRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str
 ) -> list[dict[str, Any]]:
     """Return what the audit lists of a run."""
     monkeypatch.setenv("AIRFLOW_API_USER", stack.api.user)
     monkeypatch.setenv("AIRFLOW_API_PASSWORD", stack.passwords[stack.api.user])
     capsys.readouterr()
-    assert audit([run.dag_id, run.run_id, "--airflow-url", stack.url]) == 0
+    assert audit([run.dag_id, run.run_id, "--airflow-url", stack.url, *more]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
