@@ -26,6 +26,7 @@ from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.sending import STANDARD, standard_key
 from crew_service.http.dialects import DIALECTS
 from crew_service.http.server import bind, server, unbounded
+from crew_service.http.starting import Starting
 from crew_service.offline import openai_api
 from crew_service.offline.answers import answers_of
 from crew_service.prices import BadPrices
@@ -110,18 +111,20 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     machine.return_freed_memory()
-    crews = options.crews_of(arguments)
     given = options.token_of(arguments)
-    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), crews)
-    if problem := _problem(settings):
-        return _refuse(problem)
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(bind(arguments.host, arguments.port))
         except OSError as error:
             return _refuse(f"Cannot listen on {arguments.host}:{arguments.port}: {error.strerror}.")
-        place = arguments.base_url or _place(arguments.host, listener.getsockname()[1])
-        serving = server(dataclasses.replace(settings, base_url=place.rstrip("/")), crews)
+        with Starting(listener) as starting:
+            crews = options.crews_of(arguments)
+            settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), crews)
+            if problem := _problem(settings):
+                return _refuse(problem)
+            place = arguments.base_url or _place(arguments.host, listener.getsockname()[1])
+            serving = server(dataclasses.replace(settings, base_url=place.rstrip("/")), crews)
+        serving.waiting = starting.waiting
         if not given:
             print(settings.token, flush=True)  # noqa: T201
         _greet(arguments, crews, listener.getsockname()[1])

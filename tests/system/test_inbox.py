@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 import requests
 from faults.proxy import LOST_POSTS, RESUME, FaultProxy, call_of
 
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, wait_until
-from scripts.stack.waiting import PATIENCE
+from scripts.stack.waiting import FACTOR, PATIENCE
 from tests.system.conftest import EXAMPLES
 from tests.system.reviews.test_reviews import decide, review_in
 
 FEEDBACK = "Shorter, and name the sources."
-CREW = {
+CREW: dict[str, Any] = {
     "inputs": ["topic"],
     "tasks": [
         {"id": "research", "agent": "Researcher", "seconds": 6.0, "output": "Notes on {topic}."},
@@ -34,9 +35,21 @@ CREW = {
 
 @pytest.fixture(scope="module")
 def live_crew(airflow: AirflowStack, group: ProcessGroup) -> CrewService:
-    service = CrewService(CREW, dialect="live", name="crew-service-inbox", group=group).start()
+    return of_connection(airflow, group, "crew_inbox", CREW)
+
+
+@pytest.fixture
+def late_crew(airflow: AirflowStack, group: ProcessGroup) -> CrewService:
+    """Asks so late that a busy machine has taken up the wait by then."""
+    research, *more = CREW["tasks"]
+    late = {**CREW, "tasks": [{**research, "seconds": 15.0 * FACTOR}, *more]}
+    return of_connection(airflow, group, "crew_inbox_late", late)
+
+
+def of_connection(airflow: AirflowStack, group: ProcessGroup, crew_conn_id: str, crew: dict[str, Any]) -> CrewService:
+    service = CrewService(crew, dialect="live", name=crew_conn_id, group=group).start()
     inbox = {"inbox_url": f"{airflow.url}/crew-inbox"}
-    airflow.api.add_connection("crew_inbox", **service.connection, extra=json.dumps(inbox))
+    airflow.api.add_connection(crew_conn_id, **service.connection, extra=json.dumps(inbox))
     return service
 
 
@@ -74,7 +87,7 @@ def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(
 
 
 @pytest.mark.since_airflow("3.3")  # which takes the wake for a kill
-def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: AirflowStack, live_crew: CrewService) -> None:
+def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: AirflowStack, late_crew: CrewService) -> None:
     def is_taken_for_a_kill() -> bool:
         run = airflow.api.trigger("inbox_cancel")
         run.wait_for("success")
@@ -85,7 +98,7 @@ def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: Airflow
             return f'{event}","name":"inbox_cancel/{run.run_id}/wait' in airflow.logs()
 
         wait_until(lambda: is_logged("trigger completed"), "the end of the trigger")
-        assert status(live_crew, record["kickoff_id"]) == "NOT FOUND", "it waits for a person, and was not stopped"
+        assert status(late_crew, record["kickoff_id"]) == "NOT FOUND", "it waits for a person, and was not stopped"
         return is_logged("Trigger cancelled by user action, invoking on_kill")
 
     # On a busy machine, the question may come before the wait: the first poll finds it, and nothing is woken.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import requires, version
 from typing import Any
 
@@ -28,6 +30,7 @@ TICKS = 10  # of the server's main loop per second
 
 class Server(uvicorn.Server):
     unread_seconds = Settings.header_seconds
+    waiting: Sequence[socket.socket] = ()  # clients that were accepted before the server was started
 
     async def on_tick(self, counter: int) -> bool:
         if counter % max(1, round(self.unread_seconds * TICKS)) == 0:
@@ -37,10 +40,21 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Set how many clients may wait; the event loop's own backlog is also the number that it accepts at once."""
+        """Take over the clients that wait, and set how many may wait for the event loop.
+
+        Its own backlog is also the number that it accepts at once.
+        """
         await super().startup(sockets)
+        loop = asyncio.get_running_loop()
+        for client in self.waiting:
+            with suppress(OSError):  # it has left
+                await loop.connect_accepted_socket(self._protocol, client)
         for listener in sockets or ():
             listener.listen(BACKLOG)
+
+    def _protocol(self) -> Any:
+        of_client: Any = self.config.http_protocol_class
+        return of_client(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -34,7 +34,7 @@ KICKOFFS: dict[str, dict[str, Any]] = {
     "deferred_kept": {"wait_for_completion": True, "deferrable": True, "cancel_on_kill": False},
     "execution_timeout": {"wait_for_completion": True, "execution_timeout": SOON},
     "execution_timeout_kept": {"wait_for_completion": True, "execution_timeout": SOON, "cancel_on_kill": False},
-    "execution_timeout_deferred": {"wait_for_completion": True, "deferrable": True, "execution_timeout": SOON},
+    "execution_timeout_deferred": {"wait_for_completion": True, "deferrable": True, "execution_timeout": LATER},
 }
 SENSORS: dict[str, dict[str, Any]] = {
     f"sensor_{name}{'_cancels' if cancels else ''}": {**options, "cancel_on_timeout": cancels}

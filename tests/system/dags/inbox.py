@@ -19,11 +19,11 @@ with DAG("inbox_review", **COMMON):
     crew_with_review(group_id="crew", max_rounds=2, poll_interval=SLOW, **LIVE)
 
 with DAG("inbox_cancel", **COMMON):
-    kickoff = CrewKickoffOperator(task_id="kickoff", **LIVE)
+    kickoff = CrewKickoffOperator(task_id="kickoff", **{**LIVE, "crew_conn_id": "crew_inbox_late"})
     CrewStatusSensor(
         task_id="wait",
         kickoff_id=kickoff.output,
-        crew_conn_id="crew_inbox",
+        crew_conn_id="crew_inbox_late",
         deferrable=True,
         poke_interval=SLOW,
         cancel_on_kill=True,
