@@ -45,7 +45,7 @@ class Own:
 
     @task
     def write(self):
-        return Task(description="Write.", expected_output="x", agent=self.writer())
+        return Task(description="Write.", expected_output="x", agent=self.writer(), output_file="report.md")
 
     @crew
     def crew(self):
@@ -92,7 +92,10 @@ def runs_a_crew(url: str) -> None:
         status = session.get(f"{url}/status/{kickoff_id}", timeout=PATIENCE).json()
         return status["status"] not in ("running", "queued") and status
 
-    assert wait_until(ended, "the execution")["result"]["output"] == "Written."
+    status = wait_until(ended, "the execution")
+    assert status.get("result", {}).get("output") == "Written.", status
+    files = session.get(f"{url}/executions/{kickoff_id}/files", timeout=PATIENCE).json()["files"]
+    assert [file["name"] for file in files] == ["report.md"]
 
 
 def container(project: Path, user: str, environment: dict[str, str]) -> Sandbox:

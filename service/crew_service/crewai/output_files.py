@@ -43,27 +43,29 @@ class OutputFolder:
                 if self._known.get(name) != _version(found) and self._send(send, task_id, name, folder):
                     self._known[name] = _version(found)
 
-    def keep(self, path: str, text: str) -> None:
+    def keep(self, path: str, text: str) -> bool:
         """Add a task's output file as it is written, since executions share the place where it is written."""
         name = os.path.relpath(path)
-        self.add(Path(path).name if name.startswith(os.pardir) else name, text)
+        return self.add(Path(path).name if name.startswith(os.pardir) else name, text)
 
-    def add(self, name: str, text: str) -> None:
-        """Write a text into the folder."""
-        self._put(name, lambda target: target.write_text(text, "utf-8"))
+    def add(self, name: str, text: str) -> bool:
+        """Write a text into the folder; return whether that was possible."""
+        return self._put(name, lambda target: target.write_text(text, "utf-8"))
 
     def copy(self, name: str, source: Path) -> None:
         """Copy a file into the folder, unless it is there already."""
         if not source.resolve().is_relative_to(self._path.resolve()):
             self._put(name, lambda target: shutil.copyfile(source, target))
 
-    def _put(self, name: str, write: Callable[[Path], object]) -> None:
+    def _put(self, name: str, write: Callable[[Path], object]) -> bool:
         target = self._path / name
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             write(target)
         except OSError as error:
             log.warning("the file %s is not among the execution's files: %s", name, error)
+            return False
+        return True
 
     def _files(self) -> Iterator[tuple[str, os.stat_result, int]]:
         """Yield the regular files: the relative path, the status, and a descriptor of the folder. Follow no links."""
@@ -134,10 +136,9 @@ def use(path: str, largest: int) -> OutputFolder:
     return _folder
 
 
-def keep(path: str, text: str) -> None:
+def keep(path: str, text: str) -> bool:
     """See `OutputFolder.keep`; do nothing where no execution runs."""
-    if _folder:
-        _folder.keep(path, text)
+    return _folder is not None and _folder.keep(path, text)
 
 
 def add(name: str, text: str) -> None:

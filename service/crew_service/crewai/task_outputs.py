@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,10 @@ TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "a
 # Prompts and tool results, which nobody needs once the task has ended.
 LEFT_OUT = frozenset(("messages",))
 LONGEST_KEPT = 8 * 1024 * 1024  # characters per field; each process receives those of all finished tasks
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 LOST = "lost"  # why a field cannot be stored, beside the fields that were
+
+log = logging.getLogger(__name__)
 
 
 def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
@@ -155,15 +160,23 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
 def save(task: Task, output: TaskOutput, path: str | None) -> None:
     """Write a task's output file as CrewAI would, and keep it and the task's artifact.
 
+    A file in a project that a unit or a container makes read-only is only kept.
+
     :param path: of the output file; None writes none
     """
     content = _content(output)
     if path:
         place = Path(path).expanduser()
-        if task.create_directory:
-            place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(content, encoding="utf-8")
-        output_files.keep(str(place), content)
+        is_kept = output_files.keep(str(place), content)
+        try:
+            if task.create_directory:
+                place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(content, encoding="utf-8")
+        except OSError as error:
+            if not is_kept or error.errno not in READ_ONLY or not place.resolve().is_relative_to(Path.cwd()):
+                raise
+            log.warning("%s is only among the execution's files: %s", path, error.strerror)
+            task.output_file = None  # CrewAI would try again, and fail
     artifacts.keep(task, content)
 
 
