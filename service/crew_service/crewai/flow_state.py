@@ -64,21 +64,22 @@ class FlowState:
     def changed(self) -> str | None:
         """Return the state to store; None if it has not changed since the last call."""
         content = self._content()
+        digest = _digest(content)
+        if digest == self._stored:
+            return None
+        kept = _packed(content)
+        if len(kept) > LONGEST_KEPT:
+            size, most = len(kept) >> 20, LONGEST_KEPT >> 20
+            content = {"problem": f"its state takes {size} MiB compressed, and at most {most} MiB are kept"}
+            kept = _packed(content)
         is_new = "problem" in content and self.problem is None
-        self.problem, digest = content.get("problem"), _digest(content)
+        self._stored, self.problem = digest, content.get("problem")
         if is_new:
             log.warning(
                 "the Flow's state is not kept: %s; it goes on, but ends with an error if it asks a person or its "
                 "process is killed",
                 self.problem,
             )
-        if digest == self._stored:
-            return None
-        self._stored = digest
-        kept = _packed(content)
-        if len(kept) > LONGEST_KEPT:
-            self.problem = "its state is too large to be kept"
-            return _packed({"problem": self.problem})
         return kept
 
     def _content(self) -> dict[str, str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
+from crewai.flow import Flow
 from engine_stub import CREWS, EngineStub
 from pydantic import BaseModel
 
-from crew_service.crewai import load
+from crew_service.crewai import codec, flow_state, load
 from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, TaskDone
 
 pytestmark = pytest.mark.row("S45")
@@ -170,6 +172,21 @@ def test_a_state_that_is_too_large_is_not_kept(play: Player) -> None:
     run.inputs["kind"] = "70"
     with pytest.raises(CrewFailed, match="its state takes 70 MiB, and at most 64 MiB are kept"):
         over_a_kill(run)
+
+
+@pytest.mark.row("S55")
+def test_a_state_that_is_too_large_when_compressed_stays_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_state, "LONGEST_KEPT", 1 << 20)
+    flow = Flow[dict[str, Any]]()
+    flow.state["thing"] = Random(0).randbytes(3 << 20)
+    state = flow_state.FlowState(flow, None, codec.loaded_packages())
+    assert state.changed()
+    for _ in range(2):
+        assert state.changed() is None
+        assert state.problem == "its state takes 4 MiB compressed, and at most 1 MiB are kept"
+    flow.state["thing"] = b""
+    assert state.changed()
+    assert state.problem is None
 
 
 def test_a_crew_asks_nobody_if_an_output_cannot_be_kept(play: Player) -> None:
