@@ -119,6 +119,34 @@ def test_s59_a_graceful_stop_waits_for_a_receiver_that_answers_slowly(
     assert len(receiver.taken) == 1
 
 
+@pytest.mark.row("S59")
+def test_s59_a_graceful_stop_waits_for_a_database_that_refuses_to_record_a_delivery(
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"crew": Talkative(), "token": TOKEN, "db": tmp_path / "kept.db"}
+    receiver.hold.clear()
+    with running_service(**options) as service, contextlib.closing(sqlite3.connect(options["db"])) as other:
+        talk(Client(service.url, TOKEN), 1, stepWebhookUrl=f"{receiver.url}/step")
+        eventually(lambda: receiver.taken, "the delivery")
+        other.execute("CREATE TRIGGER full BEFORE DELETE ON outbox BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+        other.commit()
+        receiver.hold.set()
+        eventually(lambda: "the disk is full" in caplog.text, "the refusal")
+        mending = threading.Timer(1.5, without_trigger, [options["db"]])
+        mending.start()
+    mending.join()
+    with running_service(**options) as service:
+        client = Client(service.url, TOKEN)
+        eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery")
+    assert len(receiver.taken) == 1
+
+
+def without_trigger(database: Path) -> None:
+    with contextlib.closing(sqlite3.connect(database, timeout=PATIENCE)) as connection:
+        connection.execute("DROP TRIGGER full")
+        connection.commit()
+
+
 @pytest.mark.row("S9")
 def test_s9_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Command], receiver: Receiver) -> None:
     receiver.hold.clear()

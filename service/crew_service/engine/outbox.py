@@ -181,6 +181,7 @@ class Outbox:
         self._large_question = asyncio.Lock()
         self._posted = asyncio.Event()
         self._stopping = Cancellation()
+        self._has_left = Cancellation()  # after the time for current deliveries
         self.loop = Background("outbox", self._round, pause=0.0)
         self.start = self.loop.start
 
@@ -216,6 +217,7 @@ class Outbox:
         tasks = {task for _, task in self._working.values()}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._leaving)
+            self._has_left.set("the service has stopped")
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -263,7 +265,7 @@ class Outbox:
                     turn += 1
                     problem = await self._deliver(client, queue, webhook)
                     webhook = await asyncio.to_thread(self._settle, queue, webhook, problem, last=turn == TURN)
-        except DatabaseUnavailable:  # the queue is still claimed and will be retried
+        except (DatabaseUnavailable, Cancelled):  # the queue is still claimed and will be retried
             pass
         except Exception as error:
             if machine.is_trouble(error):  # it will be retried, and this does not count as an attempt
@@ -299,7 +301,7 @@ class Outbox:
     async def _deliver(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
         try:
             problem = await self._send(client, queue, webhook)
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, Cancelled):
             raise
         except Exception as error:
             if machine.is_trouble(error):
@@ -320,6 +322,7 @@ class Outbox:
         # A question's whole body must be in memory to insert the answer address, so large ones are sent one at a time.
         # They all go to the same receiver, so no other receiver waits for them.
         async with self._large_question if is_large and is_question else contextlib.nullcontext():
+            self._stopping.raise_if_set()  # there may not be enough time for its answer
             try:
                 url, authentication, now = await asyncio.to_thread(self._address, queue)
                 body: bytes | StoredBody
@@ -369,7 +372,7 @@ class Outbox:
             return self._settle_once(queue, webhook, problem, last=last or self._stopping.is_set())
 
         try:
-            following, _ = retrying.until_available(write, self._stopping)
+            following, _ = retrying.until_available(write, self._has_left)
         except Cancelled:
             return None
         self._tell(webhook, queue.receiver, problem)
