@@ -36,7 +36,8 @@ def use(place: dict[str, Any], *, owner: str | None = None) -> list[str]:
     :param owner: the user whose execution this process runs
     """
     if stored_memory.FOLDERS.missing:
-        if place["name"] or (place["has_users"] and not place["shares_memory"]):
+        has_users = place["has_users"] or owner is not None  # `work` has no tokens, but runs users' executions
+        if place["name"] or (has_users and not place["shares_memory"]):
             raise UnsupportedCrew(f"{NEEDS_FOLDERS}: {stored_memory.FOLDERS.reason}.")
         return []
     shared = stored_memory.folder()

@@ -17,6 +17,10 @@ from engine_stub import CREWS, EngineStub
 
 from crew_service import cli, options
 from crew_service.crewai import load
+from crew_service.crewai import storage as storage_of_process
+from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.crewai.internals import stored_memory
+from crew_service.crewai.world import Place, world_of
 from crew_service.engine.crew import Cancellation, Completed, Crew, CrewKilled
 from crew_service.local import running_service
 from crew_service.scripted_crew import DEMO, ScriptedCrew
@@ -106,6 +110,17 @@ def test_s50_a_memory_copied_as_the_first_start_says_is_the_users(tmp_path: Path
     own.mkdir(parents=True)
     (storage / "memory").rename(own / "memory")
     assert recalls(crew, tmp_path, "ann")
+
+
+def test_s50_a_user_of_a_work_process_shares_no_memory_where_folders_cannot_be_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stored_memory.FOLDERS, "missing", next(iter(stored_memory.FOLDERS.names)))
+    crew = Place(world_of(TARGET)).message()
+    assert not storage_of_process.use(crew)
+    with pytest.raises(UnsupportedCrew, match="needs a folder of its own, which cannot be set: "):
+        storage_of_process.use(crew, owner="ann")
+    assert not storage_of_process.use({**crew, "shares_memory": True}, owner="ann")
 
 
 FLOW = """
