@@ -13,6 +13,9 @@ import pytest
 import yaml
 
 from crew_service import cli, image
+from crew_service.engine import outbox, runner
+from crew_service.http.server import ANSWERING
+from crew_service.settings import Settings
 from scripts.stack import CrewService, ProcessGroup
 from scripts.stack.settings import CLUSTER_FILE, Deployment, cluster
 
@@ -194,8 +197,20 @@ def test_the_manifest_runs_the_image_of_ones_own_with_its_secrets_and_probes() -
     assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": 8300}
     assert spec["template"]["spec"]["securityContext"]["runAsUser"] == 50000
     assert "--uid 50000" in image.DOCKERFILE
-    (pause,) = container["lifecycle"]["preStop"]["exec"]["command"][1:]
-    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] >= int(pause) + 30
+
+
+def test_a_stop_has_the_time_that_it_may_take() -> None:
+    takes = ANSWERING + runner.GRACE + Settings.webhook_timeout + outbox.GRACE
+    unit = re.search(r"^TimeoutStopSec=(\d+)$", (ROOT / "docs" / "crew-service.service").read_text(), re.MULTILINE)
+    assert unit
+    assert int(unit[1]) > takes
+    for service in (SERVICES["crew-service"], *(OWN["services"][name] for name in OWN_CREWS)):
+        assert int(service["stop_grace_period"].removesuffix("s")) > takes
+    pod = MANIFEST["Deployment"]["spec"]["template"]["spec"]
+    (pause,) = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1:]
+    assert pod["terminationGracePeriodSeconds"] - int(pause) > takes
+    job = JOBS["ScaledJob"]["spec"]["jobTargetRef"]["template"]["spec"]
+    assert job["terminationGracePeriodSeconds"] > takes
 
 
 def test_what_guards_the_service_is_about_its_pods_and_leads_to_its_port() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -98,10 +99,11 @@ def test_a_job_takes_as_many_segments_as_it_may_and_the_next_one_takes_the_rest(
 
 
 @pytest.mark.slow
-def test_the_query_of_the_manifest_counts_what_queue_prints(jobs: Jobs) -> None:
+@pytest.mark.parametrize("kind", ["ScaledJob", "ScaledObject"])
+def test_the_query_of_the_manifest_counts_what_queue_prints(jobs: Jobs, kind: str) -> None:
     manifests = yaml.safe_load_all((ROOT / "deploy" / "crew-jobs.yaml").read_text())
-    (scaled,) = [each for each in manifests if each["kind"] == "ScaledJob"]
-    query = scaled["spec"]["triggers"][0]["metadata"]["query"].replace("'report'", "''")
+    (scaled,) = [each for each in manifests if each["kind"] == kind]
+    query = re.sub(r"crew = '\w+'", "crew = ''", scaled["spec"]["triggers"][0]["metadata"]["query"])
     (jobs.folder / "crew.json").write_text(json.dumps(GATED))
 
     def counted() -> int:

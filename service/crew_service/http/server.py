@@ -24,6 +24,7 @@ BACKLOG = 2048
 ACCEPTED_AT_ONCE = 64  # before the event loop handles them; enough file descriptors must remain for them
 
 
+ANSWERING = 10  # seconds for open requests when the service stops
 SEND_BUFFER = 256 * 1024  # bytes of responses that the kernel buffers per client, instead of megabytes
 TICKS = 10  # of the server's main loop per second
 
@@ -98,7 +99,7 @@ def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
         log_config=None,
         access_log=False,
         lifespan="on",
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=ANSWERING,
         timeout_keep_alive=75,  # longer than a poller's pause: the outcome of a POST to a closing connection is unknown
         backlog=ACCEPTED_AT_ONCE,
         http=_protocol(settings, slots),
