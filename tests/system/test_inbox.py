@@ -55,7 +55,7 @@ def of_connection(airflow: AirflowStack, group: ProcessGroup, crew_conn_id: str,
 
 def status(service: CrewService, kickoff_id: str) -> str:
     headers = {"Authorization": f"Bearer {service.token}"}
-    return requests.get(f"{service.url}/status/{kickoff_id}", headers=headers, timeout=PATIENCE).json()["state"]
+    return str(requests.get(f"{service.url}/status/{kickoff_id}", headers=headers, timeout=PATIENCE).json()["state"])
 
 
 @pytest.mark.long

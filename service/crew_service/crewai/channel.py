@@ -34,6 +34,7 @@ from crew_service.engine.crew import (
 
 LINK_CLOSED = 98  # exit code of a process whose crew closed its end of the socket
 LARGEST = 64 * 1024 * 1024  # bytes per message; ample for text that people read, such as a crew's output
+LARGEST_ANSWER = 48 * 1024 * 1024  # bytes of an outcome: the next process gets it in a message with more
 FORK, LEAVE = b"f", b"l"  # requests to a fork server
 READY = b"\0"  # a fork server can fork; anything else that it sends first is why it cannot
 UNBORN = "unborn"  # sent if a process could not start for lack of resources, and so has done nothing
@@ -113,6 +114,17 @@ def _parsed(line: bytes) -> Message | None:
 def packed(record: Progress | JournalEntry | Outcome) -> Message:
     nested = {"entry": vars(record.entry)} if isinstance(record, PendingQuestion) else {}
     return {"type": type(record).__name__, **vars(record), **nested}
+
+
+def too_large(answer: Message) -> str | None:
+    """Return why an outcome cannot be sent; None if it can."""
+    size = len(json.dumps(answer))
+    if size <= LARGEST_ANSWER:
+        return None
+    what = "The crew's answer"
+    if answer["type"] in PAUSES:
+        what = "It asks a person, but nobody was asked: the question, with all results that are needed after it,"
+    return f"{what} takes {size >> 20} MiB, and at most {LARGEST_ANSWER >> 20} MiB are kept."
 
 
 def unpacked(message: Message) -> Any:

@@ -181,6 +181,8 @@ def work(link: socket.socket, dotenv: Path | None) -> None:
             answer = channel.packed(question)
         if Fatal.noted:
             answer = _failed(Fatal.noted[0])
+        if problem := channel.too_large(answer):
+            answer = _failed(CrewFailed(problem))
         _flush()
         service.send_files(answer.get("task_id") or answer.get("entry", {}).get("task_id", ""))
         service.answer(answer)  # before the spans are exported, so that a slow collector cannot delay it

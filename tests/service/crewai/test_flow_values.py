@@ -189,6 +189,12 @@ def test_a_state_that_is_too_large_when_compressed_stays_a_problem(monkeypatch: 
     assert state.problem is None
 
 
+@pytest.mark.row("S55")
+def test_results_that_are_too_large_together_are_found_before_anybody_is_asked(play: Player) -> None:
+    with pytest.raises(CrewFailed, match=r"nobody was asked: .* takes 70 MiB, and at most 48 MiB are kept"):
+        flow(play, "ManyLargeResults").segment()
+
+
 def test_a_crew_asks_nobody_if_an_output_cannot_be_kept(play: Player) -> None:
     quiet = play("quiet_crew", "kept.py")
     assert output(quiet.segment()) == "second v1"

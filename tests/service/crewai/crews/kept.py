@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import numpy
 from crewai import Agent, Crew, CrewOutput, Task, TaskOutput
-from crewai.flow import Flow, human_feedback, listen, start
+from crewai.flow import Flow, human_feedback, listen, or_, router, start
 from crewai.flow.persistence import persist
 from crewai.lite_agent_output import LiteAgentOutput
 from flows import small_crew
@@ -333,6 +333,28 @@ class LargeFlow(Flow[Loose], Marked):
         if self.state.way == "kill":
             self.die_once()
         return str(len(self.state.thing))
+
+
+class ManyLargeResults(Flow[Loose], Marked):
+    """Has a small state, but seven large results, which the process after a question needs together."""
+
+    @start()
+    def begin(self) -> str:
+        return ""
+
+    @listen(or_(begin, "again"))
+    def fill(self) -> str:
+        return "x" * (10 << 20)
+
+    @router(fill)
+    def count(self) -> str:
+        self.state.kind += "1"
+        return "again" if len(self.state.kind) < 7 else "enough"
+
+    @listen("enough")
+    @human_feedback(message="Good?")
+    def ask(self) -> str:
+        return "Is it?"
 
 
 class Locked(BaseModel):
