@@ -44,7 +44,7 @@ class CrewStatusTrigger(BaseTrigger):
     :param max_wait: the maximum pause with `exponential_backoff`, in seconds
     :param cancel_on_kill: whether to stop the execution when a user ends the waiting task
     :param inbox: where this execution's webhooks are stored, if they go to the inbox
-    :param not_before: the earliest time of the first poll, in epoch seconds; None to poll immediately
+    :param not_before: the earliest time of the first poll and of an event, in epoch seconds; None for no such time
     :param report_seen: whether to also fire when the id becomes known, so that the wait remembers it after a restart
     :param max_total_tokens: fire once the execution has used more tokens; None for no limit
     :param max_cost: fire once the execution has cost more, in USD; None for no limit
@@ -129,7 +129,9 @@ class CrewStatusTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, then fire an event with the outcome; an error is an outcome, too."""
         try:
-            yield TriggerEvent((await self._outcome()).to_event())
+            outcome = await self._outcome()
+            await asyncio.sleep(self._until_noticed())
+            yield TriggerEvent(outcome.to_event())
         except asyncio.CancelledError:
             if outcomes.cancels_without_reason():
                 await outcomes.to_its_end(self._stop_if_killed(without_task=False))
@@ -182,6 +184,10 @@ class CrewStatusTrigger(BaseTrigger):
             if outcome is not None:
                 return outcome
             await asyncio.sleep(watch.pause(now=time.time()))
+
+    def _until_noticed(self) -> float:
+        """Return the seconds in which Airflow may still fail the task if it resumes, even if it has timed out."""
+        return max(0.0, (self.not_before or 0.0) - time.time())
 
     def _until_first_poll(self) -> float:
         now = time.time()

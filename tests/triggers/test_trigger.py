@@ -102,6 +102,18 @@ def test_a3_waits_that_a_restart_resumes_together_do_not_all_poll_at_the_same_ti
     assert looked[-1] - looked[0] > 0.3
 
 
+@pytest.mark.row("A6")
+@pytest.mark.parametrize("end", [TIMEOUT, GAVE_UP])
+def test_a_wait_that_ends_at_once_fires_when_airflow_has_noticed_its_deferral(
+    server: FaultServer, dialect: Dialect, impatient: None, end: str
+) -> None:
+    server.on(POLL, dialect.running)
+    now = time.time()
+    ends = {TIMEOUT: {"deadline": now}, GAVE_UP: {"crew_conn_id": "crew_nowhere"}}
+    assert fire(trigger(not_before=now + 1.5, **ends[end]))["kind"] == end
+    assert time.time() >= now + 1.5
+
+
 @pytest.mark.row("N18")
 def test_n18_a_connection_that_stays_missing_ends_the_wait_as_a_failure(impatient: None) -> None:
     event = fire(trigger(crew_conn_id="crew_nowhere"))
