@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,17 @@ class Client:
 Serve = Callable[..., Client]
 
 
+def ended(folder: Path, words: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Return what a command of the service has printed at its end."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = ForkedCommand(words, folder, log.fileno(), environment)
+        with process.stdout:
+            printed = process.stdout.read()
+        code = process.wait(PATIENCE)
+        log.seek(0)
+        return subprocess.CompletedProcess(words, code, printed, log.read())
+
+
 class Command:
     """`airflow-crew-service serve` in a process of its own; a fresh one has an interpreter of its own too."""
 
@@ -144,14 +155,7 @@ class Command:
         folder: Path, *options: str, environment: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """A start that is expected to end at once."""
-        words = ["serve", "--port", "0", *options]
-        with tempfile.TemporaryFile("w+") as log:
-            process = ForkedCommand(words, folder, log.fileno(), {**os.environ, **(environment or {})})
-            with process.stdout:
-                printed = process.stdout.read()
-            code = process.wait(PATIENCE)
-            log.seek(0)
-            return subprocess.CompletedProcess(words, code, printed, log.read())
+        return ended(folder, ["serve", "--port", "0", *options], {**os.environ, **(environment or {})})
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

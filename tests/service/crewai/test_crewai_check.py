@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from crew_client import ended
 from crewai_projects import created
 from engine_stub import CREWS
 
@@ -15,8 +15,7 @@ SECRET = "sk-a-key-of-a-model"
 
 def checked(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(CREWS), "HOME": str(folder), "OF_A_MODEL_API_KEY": SECRET}
-    command = [sys.executable, "-m", "crew_service", "check", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return ended(folder, ["check", *words], environment)
 
 
 @pytest.mark.parametrize(
