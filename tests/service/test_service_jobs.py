@@ -27,7 +27,7 @@ from crew_service.engine.jobs import Quota, is_done
 from crew_service.storage.database import Database
 from crew_service.storage.location import url_of
 from crew_service.storage.tables import executions
-from scripts.stack.waiting import FACTOR, PATIENCE
+from scripts.stack.waiting import FACTOR, PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-for-tests-only"
@@ -64,6 +64,10 @@ class Jobs:
 
     def states(self) -> list[str]:
         return sorted(each["state"] for each in self._printed("list", "--json", "--limit", "200"))
+
+    def wait_for(self, state: str) -> None:
+        """Wait for the only execution; each look opens a connection, of which a server has few."""
+        wait_until(lambda: self.states() == [state], f"an execution that is {state}", pause=0.5)
 
     def _printed(self, *command: str) -> list[dict[str, Any]]:
         printed = io.StringIO()
@@ -133,7 +137,7 @@ def test_a_job_that_is_asked_to_end_leaves_its_segment_to_the_next_one(jobs: Job
     (jobs.folder / "crew.json").write_text(json.dumps({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "seconds": 3600}]}))
     kickoff_id = jobs.client.kickoff()
     job = jobs.start("--max-executions", "1")
-    eventually(lambda: jobs.states() == ["running"], "the segment")
+    jobs.wait_for("running")
     job.send_signal(signal.SIGTERM)
     assert job.wait(PATIENCE) == 0
     assert [(each["queued"], each["running"]) for each in jobs.queue()] == [(1, 0)]
@@ -147,11 +151,11 @@ def test_the_execution_of_a_killed_job_is_queued_again_although_only_a_service_w
     (jobs.folder / "crew.json").write_text(json.dumps({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "seconds": 3600}]}))
     jobs.client.kickoff()
     job = jobs.start("--max-executions", "1")
-    eventually(lambda: jobs.states() == ["running"], "the segment")
+    jobs.wait_for("running")
     job.kill()
     killed = time.monotonic()
     job.wait(PATIENCE)
-    eventually(lambda: jobs.states() == ["queued"], "the queue")
+    jobs.wait_for("queued")
     assert time.monotonic() - killed < 60 * FACTOR
     assert [each["queued"] for each in jobs.queue()] == [1]
 

@@ -282,7 +282,7 @@ def test_a_bad_file_of_prices_ends_the_start_in_one_sentence(
 ) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    assert main(["serve", "--prices", str(tmp_path / name)]) == 2
+    assert main(["serve", "--port", "0", "--prices", str(tmp_path / name)]) == 2
     printed = capsys.readouterr().err
     assert reason in printed
     assert name in printed
