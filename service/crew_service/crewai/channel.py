@@ -61,7 +61,9 @@ class Channel:
         self._searched = 0
 
     def send(self, message: Message) -> None:
-        line = json.dumps(message).encode() + b"\n"
+        self.send_line(line_of(message))
+
+    def send_line(self, line: bytes) -> None:
         with self._sending:
             self._link.sendall(line)
 
@@ -100,6 +102,10 @@ class Channel:
         return bool(data)
 
 
+def line_of(message: Message) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
 def _parsed(line: bytes) -> Message | None:
     try:
         message = json.loads(line)
@@ -116,15 +122,14 @@ def packed(record: Progress | JournalEntry | Outcome) -> Message:
     return {"type": type(record).__name__, **vars(record), **nested}
 
 
-def too_large(answer: Message) -> str | None:
+def too_large(answer: Message, line: bytes) -> str | None:
     """Return why an outcome cannot be sent; None if it can."""
-    size = len(json.dumps(answer))
-    if size <= LARGEST_ANSWER:
+    if len(line) <= LARGEST_ANSWER:
         return None
     what = "The crew's answer"
     if answer["type"] in PAUSES:
         what = "It asks a person, but nobody was asked: the question, with all results that are needed after it,"
-    return f"{what} takes {size >> 20} MiB, and at most {LARGEST_ANSWER >> 20} MiB are kept."
+    return f"{what} takes {len(line) >> 20} MiB, and at most {LARGEST_ANSWER >> 20} MiB are kept."
 
 
 def unpacked(message: Message) -> Any:

@@ -136,10 +136,10 @@ class ServiceConnection:
         if self.files:
             self.files.send_changes(self.report, task_id)
 
-    def answer(self, message: Message) -> None:
+    def answer(self, line: bytes) -> None:
         self._over = True
         self._check_link()
-        self._channel.send(message)
+        self._channel.send_line(line)
 
     def _listen(self) -> None:
         while self._channel.receive() is not None:
@@ -181,11 +181,13 @@ def work(link: socket.socket, dotenv: Path | None) -> None:
             answer = channel.packed(question)
         if Fatal.noted:
             answer = _failed(Fatal.noted[0])
-        if problem := channel.too_large(answer):
+        line = channel.line_of(answer)
+        if problem := channel.too_large(answer, line):
             answer = _failed(CrewFailed(problem))
+            line = channel.line_of(answer)
         _flush()
         service.send_files(answer.get("task_id") or answer.get("entry", {}).get("task_id", ""))
-        service.answer(answer)  # before the spans are exported, so that a slow collector cannot delay it
+        service.answer(line)  # before the spans are exported, so that a slow collector cannot delay it
         if spans:
             spans.is_paused = answer["type"] in channel.PAUSES
     _leave()

@@ -49,11 +49,11 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for client in self.waiting:
             with suppress(OSError):  # it has left
-                await loop.connect_accepted_socket(self._protocol, client)
+                await loop.connect_accepted_socket(self._connection, client)
         for listener in sockets or ():
             listener.listen(BACKLOG)
 
-    def _protocol(self) -> Any:
+    def _connection(self) -> Any:
         of_client: Any = self.config.http_protocol_class
         return of_client(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 

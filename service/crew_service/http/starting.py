@@ -11,12 +11,15 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-ALIVE, LOADING = b"HTTP/1.1 200 OK", b"HTTP/1.1 503 Service Unavailable"
-PROBES = {
-    b"GET /livez ": (ALIVE, {"status": "ok"}),
-    b"GET /readyz ": (LOADING, {"status": "unavailable", "detail": "The crews are being loaded."}),
-    b"GET /healthz ": (LOADING, {"status": "unavailable", "detail": "The crews are being loaded."}),
-}
+
+def _response(code: str, **body: str) -> bytes:
+    content = json.dumps(body)
+    head = f"HTTP/1.1 {code}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    return f"{head}\r\nConnection: close\r\n\r\n{content}".encode()
+
+
+LOADING = _response("503 Service Unavailable", status="unavailable", detail="The crews are being loaded.")
+PROBES = {b"GET /livez ": _response("200 OK", status="ok"), b"GET /readyz ": LOADING, b"GET /healthz ": LOADING}
 LONGEST_HEAD = 16_384  # bytes of a probe
 MOST_WAITING = 256  # clients; the kernel keeps the others
 
@@ -75,15 +78,9 @@ class Starting:
                 return
             client.recv(len(head))
             if answer:
-                client.sendall(_response(*answer))
+                client.sendall(answer)
                 client.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # it has left
         self.waiting.remove(client)
         client.close()
-
-
-def _response(status: bytes, body: dict[str, str]) -> bytes:
-    content = json.dumps(body).encode()
-    head = b"%s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-    return head % (status, len(content)) + content

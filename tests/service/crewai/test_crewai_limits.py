@@ -58,7 +58,7 @@ def notes(folder: Path, fewest: int = 1) -> list[dict[str, Any]]:
 OVER = [
     ("memory", r"MemoryLimitExceeded: the crew used \d{3,4} MiB of memory; --max-memory is 600 MiB"),
     ("memory_of_a_hidden_grandchild", r"MemoryLimitExceeded: the crew used \d{3,4} MiB of memory; "),
-    ("processes", r"ProcessLimitExceeded: the crew had \d{2} processes; --max-processes is 20"),
+    ("processes", r"ProcessLimitExceeded: the crew had (2[1-9]|[34]\d) processes; --max-processes is 20"),
     ("processes_that_multiply", r"ProcessLimitExceeded: the crew had \d{2,3} processes; --max-processes is 20"),
 ]
 
