@@ -56,7 +56,7 @@ long: $(VENV)/.has-dev,crewai ## run everything that takes longer: tests marked 
 service-test: $(SERVICE_VENV)/.has-dev ## run the service's tests without Airflow and CrewAI (PYTHON=python3.10 or WITH='sqlalchemy<2', and SERVICE_VENV=.venvs/other)
 	@$(SERVICE_VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --ignore=tests/service/crewai tests/service $(PYTEST_ARGS)
 
-guard: $(VENV)/.has-dev,crewai ## fail if polls, DAG files, statuses or large outputs have become 10% more expensive; takes under a minute
+guard: $(VENV)/.has-dev,crewai ## fail if polls, DAG files, statuses or large outputs have become 10% more expensive; takes about a minute
 	@$(PY) -m benchmarks.guard
 
 bench: $(VENV)/.has-dev,bench ## measure the cost of waits and DAG files, alongside other providers: small sizes, about two minutes

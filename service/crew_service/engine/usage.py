@@ -24,6 +24,7 @@ MOST = 2**53 - 1  # tokens: the largest number that every JSON parser reads exac
 MOST_MODELS = 250  # counted separately per execution; any others share the unnamed entry
 MOST_MODELS_OF_TASK = 20
 LONGEST_NAME = 100  # characters of a model's name
+COMPACT = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` would create one for each response
 UNNAMED = ""  # the model name for tokens that a crew counts without one
 
 Usage = dict[str, Any]
@@ -164,8 +165,8 @@ def _without_models(used: Usage) -> Usage:
 
 
 def _ascii(value: Any) -> str:
-    """Return JSON that is valid in a header: `json.dumps` escapes every forbidden character except DEL."""
-    return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
+    """Return JSON that is valid in a header: `json` escapes every forbidden character except DEL."""
+    return COMPACT.encode(value).replace("\x7f", "\\u007f")
 
 
 def _figure(value: Any) -> int:
