@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 from crew_service import restart
+from crew_service.http import starting
 
 
 def main() -> int:
-    arguments = restart.arguments()  # before slow imports
+    arguments = restart.arguments()
+    early = starting.started(arguments)  # before slow imports
     try:
         from crew_service.cli import main as run
     except ModuleNotFoundError as error:
@@ -18,7 +20,7 @@ def main() -> int:
         sentence = f"The crew service needs {package!r}: pip install airflow-crew-service."
         print(sentence, file=sys.stderr)  # noqa: T201
         return 2
-    return run(arguments)
+    return run(arguments, early)
 
 
 if __name__ == "__main__":

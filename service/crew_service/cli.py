@@ -25,8 +25,8 @@ from crew_service.engine.principals import BadToken
 from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.sending import STANDARD, standard_key
 from crew_service.http.dialects import DIALECTS
-from crew_service.http.server import bind, server, unbounded
-from crew_service.http.starting import Starting
+from crew_service.http.server import server, unbounded
+from crew_service.http.starting import Starting, bind, port
 from crew_service.offline import openai_api
 from crew_service.offline.answers import answers_of
 from crew_service.prices import BadPrices
@@ -39,8 +39,12 @@ UNUSABLE = (BadTarget, BadToken, BadPrices, BadBudget)  # options
 DATABASE_VARIABLE = "CREW_SERVICE_DB"  # a URL may contain a password, which must not appear on a command line
 
 
-def main(argv: list[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+def main(argv: list[str] | None = None, starting: Starting | None = None) -> int:
+    """Run a command and return its exit code.
+
+    :param starting: has been answering probes since before the modules of `serve` were imported
+    """
+    arguments = _parser().parse_args(argv, argparse.Namespace(starting=starting))
     try:
         code: int = arguments.run(arguments)
         return code
@@ -102,7 +106,7 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
     init.add_argument("folder", nargs="?", default=".", type=Path, metavar="DIR", help="project folder (%(default)s)")
     init.set_defaults(run=_init)
     model = commands.add_parser("offline-model", help="imitate OpenAI's API on this machine, without network access")
-    model.add_argument("--port", type=options.port, default=8400, help="(%(default)s)")
+    model.add_argument("--port", type=port, default=8400, help="(%(default)s)")
     model.add_argument(
         "--answers", type=Path, metavar="FILE", help="JSON object that maps words in the question to answers"
     )
@@ -114,10 +118,11 @@ def _serve(arguments: argparse.Namespace) -> int:
     given = options.token_of(arguments)
     with contextlib.ExitStack() as stack:
         try:
-            listener = stack.enter_context(bind(arguments.host, arguments.port))
+            starting = arguments.starting or Starting(bind(arguments.host, arguments.port))
         except OSError as error:
             return _refuse(f"Cannot listen on {arguments.host}:{arguments.port}: {error.strerror}.")
-        with Starting(listener) as starting:
+        listener = stack.enter_context(starting.listener)
+        with starting:
             crews = options.crews_of(arguments)
             settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), crews)
             if problem := _problem(settings):

@@ -14,7 +14,8 @@ from typing import Any
 
 from crew_service.engine.crew import Crew
 from crew_service.engine.paths import ROOT
-from crew_service.http.server import bind, server
+from crew_service.http.server import server
+from crew_service.http.starting import bind
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import Settings
 

@@ -21,6 +21,7 @@ from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.paths import ROOT
 from crew_service.engine.principals import BadToken, usable
 from crew_service.engine.tool_rules import PREPARE, RUN_ONCE, BadRule, JournalOptions, ToolRule
+from crew_service.http import starting
 from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
 from crew_service.settings import FileLimits, Settings
@@ -139,8 +140,7 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
 
 def add_http(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("--host", type=host, default="127.0.0.1")
-    option("--port", type=port, default=8300)
+    starting.add_to(parser)
     option("--token", help=f"organization token; also {TOKEN_VARIABLE} (default: generated and printed)")
     option(
         "--crew-token",
@@ -423,19 +423,6 @@ def at_least_0(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError("must not be negative")
     return number
-
-
-def port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return number
-
-
-def host(text: str) -> str:
-    if not text:  # the socket would listen on every interface
-        raise argparse.ArgumentTypeError("must not be empty; 0.0.0.0 listens on every interface")
-    return text
 
 
 def web_address(text: str) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 from crew_service import logs
 from crew_service.engine.crew import Completed, Job, PendingReview, Progress, Report, TaskDone, TaskStarted
 from crew_service.engine.paths import ROOT
-from crew_service.http.server import bind, server
+from crew_service.http.server import server
+from crew_service.http.starting import bind
 from crew_service.scripted_crew import ScriptedCrew
 from crew_service.settings import Settings
 

@@ -17,7 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from crew_service.http.connections import guarded
 from crew_service.http.errors import Answered
-from crew_service.http.server import Server, bind
+from crew_service.http.server import Server
+from crew_service.http.starting import bind
 from crew_service.http.unsent import Unsent
 from crew_service.scripted_crew import ScriptedCrew
 from crew_service.settings import Settings

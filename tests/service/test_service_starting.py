@@ -16,8 +16,7 @@ import requests
 from crew_client import PLAIN, Client, eventually
 
 from crew_service.http import starting
-from crew_service.http.server import bind
-from crew_service.http.starting import Starting
+from crew_service.http.starting import Starting, bind
 from scripts.stack.waiting import PATIENCE
 
 TOKEN = "a-token-for-tests-only"
@@ -77,6 +76,33 @@ def test_of_very_many_clients_the_kernel_keeps_the_rest(
     kept = [listener.accept()[0] for _ in range(2)]
     for each in (*clients, *kept, *service.waiting):
         each.close()
+
+
+def test_probes_are_answered_before_slow_imports() -> None:
+    slow = ("fastapi", "uvicorn", "sqlalchemy", "aiohttp", "pydantic", "jinja2")
+    listed = "import sys, crew_service.__main__, crew_service.http.starting; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True).stdout.split()
+    assert "crew_service.http.starting" in imported
+    assert not {*slow} & {*imported}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["work", "--port", "0"],
+        ["serve", "--port", "x"],
+        ["serve", "--port"],
+        ["serve", "--host", ""],
+        ["serve", "--host", "192.0.2.1", "--port", "0"],  # not an address of this machine
+    ],
+)
+def test_the_command_itself_says_what_is_wrong(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert starting.started(words) is None
+    service = starting.started(["serve", "--port", "0", "--crew", "any"])
+    assert service
+    with service, service.listener:
+        assert answer_to(service.listener, b"GET /livez HTTP/1.1\r\n\r\n")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_kickoff_while_a_crew_is_loaded_waits_and_starts_it(tmp_path: Path) -> None:

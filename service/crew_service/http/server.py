@@ -17,15 +17,14 @@ from crew_service.http.app import create_app
 from crew_service.http.errors import Answered
 from crew_service.http.sender import WithPeer
 from crew_service.http.slots import Slots
+from crew_service.http.starting import BACKLOG
 from crew_service.http.unsent import InPieces
 from crew_service.settings import Settings
 
-BACKLOG = 2048
 ACCEPTED_AT_ONCE = 64  # before the event loop handles them; enough file descriptors must remain for them
 
 
 ANSWERING = 10  # seconds for open requests when the service stops
-SEND_BUFFER = 256 * 1024  # bytes of responses that the kernel buffers per client, instead of megabytes
 TICKS = 10  # of the server's main loop per second
 
 
@@ -56,17 +55,6 @@ class Server(uvicorn.Server):
     def _connection(self) -> Any:
         of_client: Any = self.config.http_protocol_class
         return of_client(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Start listening: clients that connect before the service is ready wait instead of being refused."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # each connection inherits it
-    listener.bind((host, port))
-    listener.listen(BACKLOG)
-    return listener
 
 
 def unbounded() -> str | None:

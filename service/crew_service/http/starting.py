@@ -1,15 +1,21 @@
-"""Answers probes while crews are loaded. All other clients wait for the server, as if they had not been accepted yet:
-a refusal at that moment could be the answer to a kickoff.
+"""Listens, and answers probes while the service and its crews are loaded.
+
+All other clients wait for the server, as if they had not been accepted yet: a refusal at that moment could be the
+answer to a kickoff. This module imports nothing that takes time, so that probes are answered from the first moment.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import selectors
 import socket
 import threading
 from contextlib import suppress
 from typing import Any
+
+BACKLOG = 2048
+SEND_BUFFER = 256 * 1024  # bytes of responses that the kernel buffers per client, instead of megabytes
 
 
 def _response(code: str, **body: str) -> bytes:
@@ -24,20 +30,61 @@ LONGEST_HEAD = 16_384  # bytes of a probe
 MOST_WAITING = 256  # clients; the kernel keeps the others
 
 
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", type=_host, default="127.0.0.1")
+    parser.add_argument("--port", type=port, default=8300)
+
+
+def port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return number
+
+
+def _host(text: str) -> str:
+    if not text:  # the socket would listen on every interface
+        raise argparse.ArgumentTypeError("must not be empty; 0.0.0.0 listens on every interface")
+    return text
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Start listening: clients that connect before the service is ready wait instead of being refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # each connection inherits it
+    listener.bind((host, port))
+    listener.listen(BACKLOG)
+    return listener
+
+
+def started(words: list[str]) -> Starting | None:
+    """Start what `serve` with these arguments needs; None if the command itself must say what is wrong with them."""
+    if words[:1] != ["serve"]:
+        return None
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    add_to(parser)
+    with suppress(argparse.ArgumentError, SystemExit, OSError):
+        given, _ = parser.parse_known_args(words[1:])
+        return Starting(bind(given.host, given.port))
+    return None
+
+
 class Starting:
-    """Accepts clients in a thread while it is entered.
+    """Accepts clients in a thread until it is left.
 
     :param listener: the socket on which the server will listen
     """
 
     def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
+        self.listener = listener
+        self.waiting: list[socket.socket] = []  # clients that have been accepted and not read, in order of arrival
         self._left, self._leave = socket.socketpair()
         self._thread = threading.Thread(target=self._answer, name="probes", daemon=True)
-        self.waiting: list[socket.socket] = []  # clients that have been accepted and not read, in order of arrival
+        self._thread.start()
 
     def __enter__(self) -> Starting:
-        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,14 +94,14 @@ class Starting:
 
     def _answer(self) -> None:
         with selectors.DefaultSelector() as selector:
-            self._listener.setblocking(False)
+            self.listener.setblocking(False)
             selector.register(self._left, selectors.EVENT_READ)
-            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self.listener, selectors.EVENT_READ)
             while True:
                 for ready in {key.fileobj for key, _ in selector.select()}:
                     if ready is self._left:
                         return
-                    if ready is self._listener:
+                    if ready is self.listener:
                         self._accept(selector)
                     else:
                         selector.unregister(ready)
@@ -62,12 +109,12 @@ class Starting:
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         with suppress(OSError):  # the client has left
-            client, _ = self._listener.accept()
+            client, _ = self.listener.accept()
             client.setblocking(False)
             self.waiting.append(client)
             selector.register(client, selectors.EVENT_READ)
         if len(self.waiting) >= MOST_WAITING:
-            selector.unregister(self._listener)
+            selector.unregister(self.listener)
 
     def _answer_probe(self, client: Any) -> None:
         """Answer a probe and close its connection; leave any other client's request unread."""
