@@ -78,14 +78,14 @@ def serving(folder: Path, crew: Any = TASK, *options: str, **environment: str) -
         [sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
     )
     try:
-        asyncio.run(_ready(port))
+        asyncio.run(ready(port))
         yield process.pid, port
     finally:
         process.terminate()
         process.wait(30)
 
 
-async def _ready(port: int) -> None:
+async def ready(port: int) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
@@ -93,7 +93,8 @@ async def _ready(port: int) -> None:
             if (await ask(*streams, request("GET", "/readyz")))[0] == 200:
                 return
         except OSError:
-            await asyncio.sleep(0.1)
+            pass
+        await asyncio.sleep(0.02)
     raise TimeoutError("the crew service")
 
 

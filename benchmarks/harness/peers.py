@@ -1,4 +1,4 @@
-"""The providers that we compare ourselves with, each in its own environment with our Airflow and aiohttp."""
+"""What we compare ourselves with, each in its own environment: providers with our Airflow and aiohttp, and DBOS."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ PROVIDERS = {
     "databricks": "apache-airflow-providers-databricks",
     "http": "apache-airflow-providers-http",
 }
+DBOS = "dbos"
 
 
 class NotInstalled(Exception):
@@ -26,10 +27,12 @@ def python(peer: str) -> str:
     stamp = HOME / peer / ".complete"
     if not stamp.exists():
         _run([sys.executable, "-m", "venv", str(HOME / peer)], peer)
-        same = [f"{name}=={version(name)}" for name in ("apache-airflow-core", "aiohttp", "psutil")]
         _run([str(interpreter), "-m", "pip", "install", "--quiet", "uv"], peer)
         uv = interpreter.with_name("uv")
-        wanted = [*same, "apache-airflow", PROVIDERS[peer], "requests"]
+        wanted = [DBOS]
+        if peer in PROVIDERS:
+            same = [f"{name}=={version(name)}" for name in ("apache-airflow-core", "aiohttp", "psutil")]
+            wanted = [*same, "apache-airflow", PROVIDERS[peer], "requests"]
         _run([str(uv), "pip", "install", "--quiet", "--python", str(interpreter), *wanted], peer)
         stamp.touch()
     return str(interpreter)
@@ -44,9 +47,9 @@ def _run(command: list[str], peer: str) -> None:
         if done.returncode == 0:
             return
         problem = " ".join((done.stderr or done.stdout).split())[-300:]
-    raise NotInstalled(f"{PROVIDERS[peer]} could not be installed: {problem}")
+    raise NotInstalled(f"{PROVIDERS.get(peer, peer)} could not be installed: {problem}")
 
 
-def provider_version(peer: str) -> str:
-    code = f"from importlib.metadata import version; print(version({PROVIDERS[peer]!r}))"
+def version_of(peer: str) -> str:
+    code = f"from importlib.metadata import version; print(version({PROVIDERS.get(peer, peer)!r}))"
     return subprocess.run([python(peer), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
