@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,16 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, insert, select, text, update
+from stand_in_crew import StandInCrew
 
 from crew_service.engine import membership, retention
+from crew_service.engine import runner as runner_module
 from crew_service.engine.budgets import Budgets
 from crew_service.engine.container import Process
 from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TokensUsed
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.drafts import hashes_of
+from crew_service.engine.executions import Start
 from crew_service.engine.files import Files
 from crew_service.engine.jobs import Quota
 from crew_service.engine.ledger import Ledger
@@ -416,3 +420,28 @@ def test_s22_a_database_that_was_replaced_still_peeks_at_small_rows_only(tmp_pat
     with database.reading():
         pass
     assert database.peek(queries.status_query(("inputs",)), "x") is None
+
+
+def test_a_stop_waits_once_for_all_crews_that_do_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "GRACE", FACTOR)
+    go_on, crews = threading.Event(), [str(number) for number in range(5)]
+
+    class Deaf(StandInCrew):
+        def run(self, job: Any, report: Any) -> Completed:
+            go_on.wait()
+            raise AssertionError("too late")
+
+    process = Process(
+        Settings(token="x" * 20, database=str(tmp_path / "x.db")),
+        {name: Deaf() for name in crews},
+        DIALECTS["spec"](),
+    )
+    process.start()
+    for name in crews:
+        process.crews[name].executions.kickoff(Principal(), Start({"topic": "tea"}), None)
+    wait_until(lambda: all(crew.runner.is_busy for crew in process.crews.values()), "five executions")
+    began = time.monotonic()
+    process.stop()
+    took = time.monotonic() - began
+    go_on.set()
+    assert FACTOR <= took < 3 * FACTOR  # one after the other, it would be five times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -103,6 +104,21 @@ def test_the_command_itself_says_what_is_wrong(words: list[str], capsys: pytest.
     with service, service.listener:
         assert answer_to(service.listener, b"GET /livez HTTP/1.1\r\n\r\n")
     assert capsys.readouterr() == ("", "")
+
+
+def test_if_no_more_files_can_be_opened_the_kernel_keeps_the_clients() -> None:
+    accepted: list[int] = []
+
+    class Full(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            accepted.append(1)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with bind("127.0.0.1", 0) as listening, Full(fileno=os.dup(listening.fileno())) as full:
+        with Starting(full) as service, client_of(full):
+            eventually(lambda: accepted, "a client")
+        assert service.waiting == []
+    assert len(accepted) == 1
 
 
 def test_a_kickoff_while_a_crew_is_loaded_waits_and_starts_it(tmp_path: Path) -> None:

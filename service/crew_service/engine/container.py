@@ -30,7 +30,7 @@ from crew_service.engine.outbox import Outbox
 from crew_service.engine.principals import Principal, Tokens
 from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.engine.retention import Retention
-from crew_service.engine.runner import Runner
+from crew_service.engine.runner import Runner, stop_all
 from crew_service.engine.segments import Segment
 from crew_service.engine.usage_report import UsageReport
 from crew_service.settings import Settings
@@ -133,8 +133,7 @@ class Process:
     def stop(self) -> None:
         """Stop the crews first, so that their last webhooks are stored, and close the database last."""
         self.stopping.set("the service is stopping")
-        for crew in self.crews.values():
-            crew.runner.stop()
+        stop_all([crew.runner for crew in self.crews.values()])
         self.deadlines.stop()
         self.holds.stop()
         self.ledger.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from sqlalchemy.engine import Row
@@ -36,6 +36,15 @@ GRACE = 5.0  # seconds for a cancelled segment to return before its place is reu
 def _concerns_all(error: Exception) -> bool:
     """Return whether an error is due to the database or the machine, so that the next execution would fail too."""
     return isinstance(error, DatabaseUnavailable) or machine.is_trouble(error)
+
+
+def stop_all(runners: Collection[Runner]) -> None:
+    """Stop; executions that do not end in time are returned to the queue when this process leaves."""
+    for each in runners:
+        each.stop()
+    deadline = time.monotonic() + GRACE
+    while any(each.running() for each in runners) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 class Runner:
@@ -103,12 +112,9 @@ class Runner:
         return None if self.is_busy else self._idle_since
 
     def stop(self) -> None:
-        """Return running executions to the queue; any that do not end in time are returned when this process leaves."""
+        """Claim no more executions, and return those that are running to the queue as soon as they end."""
         self.loop.stop()
-        deadline = time.monotonic() + GRACE
         self.cancel_all("the service is stopping")
-        while self._running and time.monotonic() < deadline:
-            time.sleep(0.02)
 
     def _dispatch(self) -> None:
         try:

@@ -108,12 +108,17 @@ class Starting:
                         self._answer_probe(ready)
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
-        with suppress(OSError):  # the client has left
+        has_room = True
+        try:
             client, _ = self.listener.accept()
             client.setblocking(False)
             self.waiting.append(client)
             selector.register(client, selectors.EVENT_READ)
-        if len(self.waiting) >= MOST_WAITING:
+        except (BlockingIOError, ConnectionError):
+            pass  # the client has left
+        except OSError:
+            has_room = False  # the process may open no more files
+        if len(self.waiting) >= MOST_WAITING or not has_room:
             selector.unregister(self.listener)
 
     def _answer_probe(self, client: Any) -> None:
