@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ BURST, WARM, STEPS, MORE_STEPS, ALONE = 200, 20, 3, 33, 5
 WORK = 1.0  # seconds that a step takes in the middle of which the process is killed
 ROUNDS = 3
 DBOS_APP = Path(__file__).parent / "harness" / "dbos_app.py"
+CREWS = {"few": (STEPS, 0.0), "more": (MORE_STEPS, 0.0), "slow": (STEPS, WORK)}
 SCRIPTED, FLOW, DBOS = "scripted crew", "CrewAI Flow", "DBOS"
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 FIGURES = {
@@ -53,9 +54,8 @@ class Dbos:
 
     def __init__(self, url: str, folder: Path) -> None:
         self._command = [peers.python(peers.DBOS), str(DBOS_APP), url]
-        self._start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
         self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._answer()
 
@@ -77,7 +77,7 @@ class Dbos:
     def restart(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._start()
+        self.start()
 
     def end(self, execution: str) -> None:
         self._told("end", execution)
@@ -88,38 +88,48 @@ class Dbos:
 
 
 class Service:
-    """A crew service that serves the same crew with several numbers of steps."""
+    """A crew service that serves the same crew with several numbers of steps.
 
-    def __init__(self, kind: str, url: str, folder: Path) -> None:
-        self._port = free_port()
-        crews = {"few": (STEPS, 0.0), "more": (MORE_STEPS, 0.0), "slow": (STEPS, WORK)}
-        self._command = [sys.executable, "-m", "crew_service", "serve", "--port", str(self._port), "--db", url]
-        for name, given in crews.items():
-            self._command += ["--crew", f"{name}={(flow if kind == FLOW else scripted)(folder, name, *given)}"]
-        self._start()
+    :param crews: the number of steps of each, and the seconds that the second one takes
+    """
 
-    def _start(self) -> None:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(self._command, env={**os.environ, "CREW_SERVICE_TOKEN": TOKEN}, **quiet)
-        asyncio.run(ready(self._port))
+    def __init__(self, kind: str, url: str, folder: Path, crews: Mapping[str, tuple[int, float]] = CREWS) -> None:
+        self.port = free_port()
+        made = {name: (flow if kind == FLOW else scripted)(folder, name, *given) for name, given in crews.items()}
+        self.options = ["--db", url]
+        for name, target in made.items():
+            self.options += ["--crew", f"{name}={target}"]
+
+    def start(self, *options: str) -> None:
+        self.launch("serve", "--port", str(self.port), *options)
+        asyncio.run(ready(self.port))
+
+    def launch(self, command: str, *options: str) -> None:
+        """Start a command with the same crews and database."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "crew_service", command, *self.options, *options],
+            env={**os.environ, "CREW_SERVICE_TOKEN": TOKEN},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def run(self, count: int, steps: int) -> float:
         return asyncio.run(self._run("few" if steps == STEPS else "more", count))
 
     async def _run(self, crew: str, count: int) -> float:
         began = time.perf_counter()
-        started = await asyncio.gather(*(self._kicked_off(crew) for _ in range(count)))
+        started = await asyncio.gather(*(self.kicked_off(crew) for _ in range(count)))
         await self._ended(crew, *started)
         return time.perf_counter() - began
 
-    async def _kicked_off(self, crew: str) -> str:
-        streams = await asyncio.open_connection("127.0.0.1", self._port)
+    async def kicked_off(self, crew: str) -> str:
+        streams = await asyncio.open_connection("127.0.0.1", self.port)
         _, answer = await ask(*streams, request("POST", f"/crews/{crew}/kickoff", {"inputs": {}}))
         streams[1].close()
         return str(json.loads(answer)["kickoff_id"])
 
     async def _ended(self, crew: str, *executions: str) -> None:
-        streams = await asyncio.open_connection("127.0.0.1", self._port)
+        streams = await asyncio.open_connection("127.0.0.1", self.port)
         for each in executions:
             while True:
                 _, answer = await ask(*streams, request("GET", f"/crews/{crew}/status/{each}"))
@@ -130,12 +140,12 @@ class Service:
         streams[1].close()
 
     def begin(self) -> str:
-        return asyncio.run(self._kicked_off("slow"))
+        return asyncio.run(self.kicked_off("slow"))
 
     def restart(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._start()
+        self.start()
 
     def end(self, execution: str) -> None:
         asyncio.run(self._ended("slow", execution))
@@ -167,7 +177,8 @@ def measured(make: Callable[[str, Path], Service | Dbos], where: Callable[[Path]
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url, stored = stack.enter_context(where(folder))
         engine = make(url, folder)
-        stack.callback(lambda: engine.close())
+        engine.start()
+        stack.callback(engine.close)
         engine.run(WARM, STEPS)
         before = stored()
         rate = BURST / engine.run(BURST, STEPS)

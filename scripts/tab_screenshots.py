@@ -1,4 +1,4 @@
-"""Takes screenshots in a real Airflow: the Crew tab (running, in review, completed, on a phone), a run, and a log.
+"""Takes screenshots in a real Airflow: the Crew tab (running, in review, completed, on a phone), a run, and two logs.
 
 python -m scripts.tab_screenshots [folder]      needs Chromium and the [dev] extra
 """
@@ -42,6 +42,10 @@ CREW = {
     ],
 }
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+LIMITED = {
+    "inputs": ["topic"],
+    "tasks": [{"id": "write", "agent": "Writer", "tokens": 1200, "output": "How to make {topic}."}],
+}
 LETTERS = ROOT / "example_dags" / "crews" / "customer_letters.json"
 TURNED_ON = {"AIRFLOW__CREW__TASK_TAB": "True", "AIRFLOW__CREW__RUN_TAB": "True"}
 
@@ -85,14 +89,29 @@ def pictures(page: Page, airflow: AirflowStack, run: DagRun, folder: Path) -> No
     page.screenshot(path=folder / "tab-phone.png")
 
 
+def picture_refusal(page: Page, airflow: AirflowStack, file: Path) -> None:
+    """Take the log of a kickoff after the day's budget has been used up."""
+    airflow.api.trigger("daily_article").wait_for("success")
+    run = airflow.api.trigger("daily_article")
+    run.wait_for("failed")
+    page.set_viewport_size({**DESKTOP, "height": 640})
+    page.goto(f"{airflow.url}/dags/{run.dag_id}/runs/{run.run_id}/tasks/write")
+    page.get_by_text("budget", exact=False).last.wait_for()
+    page.keyboard.press("w")
+    page.screenshot(path=file)
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessGroup() as group:
         service = CrewService(CREW, group=group).start()
         letters = CrewService(str(LETTERS), name="crew-service-letters", group=group).start()
+        options = ["--budget", "*=1000tokens/day"]
+        limited = CrewService(LIMITED, name="crew-service-limited", options=options, group=group).start()
+        connections = {"crew_default": service, "crew_letters": letters, "crew_limited": limited}
         airflow = AirflowStack(
-            dags=[ROOT / "example_dags"],
-            connections={"crew_default": service.connection, "crew_letters": letters.connection},
+            dags=[ROOT / "example_dags", ROOT / "scripts" / "picture_dags"],
+            connections={name: each.connection for name, each in connections.items()},
             env=TURNED_ON,
             group=group,
         ).start_all()
@@ -104,6 +123,7 @@ def main(folder: Path) -> None:
             page.goto(f"{airflow.url}/dags/{mapped.dag_id}/runs/{mapped.run_id}/plugin/crews")
             page.frame_locator("iframe").locator(".runs").wait_for()
             page.screenshot(path=folder / "tab-run.png")
+            picture_refusal(page, airflow, folder / "task-refused.png")
     for file in sorted(folder.glob("ta*-*.png")):
         print(f"{file}  {file.stat().st_size // 1024} kB")
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
+from random import Random
+
 import pytest
-from faults.proxy import KICKOFF, REFUSED_POSTS, FaultProxy
+from faults.proxy import KICKOFF, REFUSED_POSTS, Answer, Fault, FaultProxy, Forward
+from faults.wire import Reply
 from held import Deployment, HeldAnswer, holding, kill_worker, wait_for_looks, wait_until_deferred
 
 from scripts.stack import AirflowStack, wait_until
 from scripts.stack.waiting import PATIENCE
+
+BUDGET_BEGINS = 8  # seconds after the refusal
 
 
 @pytest.mark.row("A15")
@@ -133,3 +140,32 @@ def test_a_rule_that_names_our_error_decides_about_the_retry(
         run.wait_for("failed")
     assert run.task("crew")["try_number"] == 1, "else the task's own retries decided"
     assert not deployment.executions(topic)
+
+
+@pytest.mark.row("A51")
+@pytest.mark.since_airflow("3.3")
+def test_a_kickoff_that_a_budget_refuses_is_sent_again_when_it_begins_anew(
+    airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    topic, deployment, sent = "waits for its budget", deployments["spec"], []
+    until = (datetime.now(UTC) + timedelta(seconds=BUDGET_BEGINS)).isoformat(timespec="seconds")
+    refusal = {"detail": "The budget is used up.", "budget": {"who": "*", "window": "hour", "until": until}}
+
+    def refused_once(forward: Forward, random: Random) -> Answer:
+        sent.append(time.monotonic())
+        if len(sent) > 1:
+            return forward()
+        return Reply(status=429, headers={"Retry-After": str(BUDGET_BEGINS)}, body=refusal)
+
+    deployment.crew.let_go(topic)
+    fault = Fault("A51", "budget used up", KICKOFF, refused_once)
+    with (
+        FaultProxy(deployment.url, seed=0, rate=1.0, faults=[fault]) as proxy,
+        deployment.behind(proxy, airflow) as crew,
+    ):
+        run = airflow.api.trigger("waits_for_budget", {"crew": crew, "topic": topic})
+        run.wait_for("success")
+    assert len(sent) == 2
+    assert sent[1] - sent[0] >= BUDGET_BEGINS  # and not the task's own retry_delay of an hour
+    assert "budget" in run.log("crew", try_number=1)
+    assert len(deployment.executions(topic)) == 1

@@ -24,6 +24,10 @@ COMMON = {
 CREW = {"task_id": "crew", "crew_conn_id": "{{ params.crew }}", "inputs": {"topic": "{{ params.topic }}"}}
 
 if RetryRule:
+    from airflow_crew_provider.retries import WaitForBudget
+
+    with DAG("waits_for_budget", **COMMON):
+        CrewKickoffOperator(**CREW, retries=1, retry_delay=timedelta(hours=1), retry_policy=WaitForBudget())
     give_up = RetryRule(exception=CrewRateLimited, action=RetryAction.FAIL)
     with DAG("refused_for_good", **COMMON):
         CrewKickoffOperator(**CREW, retries=3, retry_policy=ExceptionRetryPolicy(rules=[give_up]))
