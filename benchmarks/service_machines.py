@@ -2,7 +2,8 @@
 
 `kickoffs` measures kickoffs per second with one, two and three services; `latencies` measures how long 16 clients wait
 for the response to a kickoff, on SQLite and on PostgreSQL; `statuses` measures how many of their status requests are
-answered per second, and `polls` the cost of reading a status with few and with many stored executions, also on both.
+answered per second, and `polls` the cost of reading a status with few and with many stored executions, also on both;
+`claimed` the cost of a claim with 10,000 queued executions, of one owner and of 100.
 Prints figures in benchmarks/README.md. Needs a server on which databases may be created.
 """
 
@@ -13,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from benchmarks.harness.turns import Figures
 from benchmarks.service_load import Side, ask, burst, request, settled
 from benchmarks.traces import serving
 from crew_service.http.dialects.spec import SpecDialect
-from crew_service.storage import queries
+from crew_service.storage import claims, queries
 from crew_service.storage.database import Database
 from crew_service.storage.states import OVER
 from crew_service.storage.tables import executions
@@ -39,6 +40,7 @@ SIZES = (100, 1_000_000)
 POLLS = 500  # per turn
 POLL_ROUNDS = 11
 IDS = 100
+QUEUED, OWNERS, CLAIMED = 10_000, (1, 100), 4
 SCENARIO = {"inputs": ["topic"], "tasks": [{"id": "only_task", "output": "All on {topic}"}]}
 FILL = """
 INSERT INTO executions (id, kickoff_id, crew, state, segment, writes, created_at, due_at, updated_at, ended_at,
@@ -195,23 +197,67 @@ def polls(kind: str, urls: list[str]) -> str:
     return turns.table(["stored executions", "us to read a status", "relative to the first"], rows)
 
 
+def queued(url: str, owners: int) -> Database:
+    """Fill a database with queued executions whose owners take turns."""
+    database = Database(url)
+    times = dict.fromkeys(("created_at", "due_at", "updated_at"), 1.0)
+    with database.writing() as connection:
+        claims.register(connection, "process", host="", alone=False, now=1.0)
+        for number in range(QUEUED):
+            values = {"id": f"{number}", "kickoff_id": f"{number}", "crew": "", "inputs": {}, **times}
+            queries.create(connection, owner=f"owner {number % owners}", **values)
+        connection.execute(text("ANALYZE"))
+    return database
+
+
+def claim(database: Database) -> Figures:
+    """Return the milliseconds of a claim, which is then undone."""
+    with suppress(_Undone), database.writing() as connection:
+        began = time.perf_counter()
+        found = claims.claim_due(connection, "process", "", now=database.now(), limit=CLAIMED)
+        took = time.perf_counter() - began
+        assert found is not None
+        assert len(found) == CLAIMED
+        raise _Undone
+    return {"ms": took * 1000}
+
+
+class _Undone(Exception):
+    pass
+
+
+def claimed(kind: str, urls: list[str]) -> str:
+    with ExitStack() as stack:
+        cases = {}
+        for owners, url in zip(OWNERS, urls, strict=True):
+            database = queued(url, owners)
+            stack.callback(database.close)
+            cases[f"{owners}, {kind}"] = partial(claim, database)
+        found = turns.in_turn(cases, POLL_ROUNDS)
+    turns.keep(f"service_claims_{kind.lower()}", found.of)
+    one = next(iter(cases))
+    rows = [[case, found.shown(case, "ms", 1), found.ratio(case, one, "ms")] for case in cases]
+    return turns.table([f"owners of {QUEUED:,} queued", f"ms to claim {CLAIMED}", "relative to the first"], rows)
+
+
 def main() -> None:
     server = server_url() or sys.exit(WANTED)
-    wanted, tables = sys.argv[1:] or ["kickoffs", "latencies", "statuses", "polls"], []
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
+    wanted, tables = sys.argv[1:] or ["kickoffs", "latencies", "statuses", "polls", "claimed"], []
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        folder = Path(temporary)
         if "kickoffs" in wanted:
             tables.append(kickoffs(server, folder))
         if "latencies" in wanted:
             tables.append(latencies(server, folder))
         if "statuses" in wanted:
             tables.append(statuses(server, folder))
-        if "polls" in wanted:
-            databases = [ThrowAwayDatabase(server) for _ in SIZES]
-            for database in databases:
-                stack.callback(database.drop)
-            tables.append(polls("SQLite", [str(folder / f"{size}.db") for size in SIZES]))
-            tables.append(polls("PostgreSQL", [database.url for database in databases]))
+        for name, sizes, measure in (("polls", SIZES, polls), ("claimed", OWNERS, claimed)):
+            if name in wanted:
+                databases = [ThrowAwayDatabase(server) for _ in sizes]
+                for database in databases:
+                    stack.callback(database.drop)
+                tables.append(measure("SQLite", [str(folder / f"{name}-{size}.db") for size in sizes]))
+                tables.append(measure("PostgreSQL", [database.url for database in databases]))
     print("\n\n".join(tables))
 
 
