@@ -21,7 +21,7 @@ from crew_service.engine.tool_rules import ONCE, JournalOptions, ToolRule
 
 pytestmark = pytest.mark.slow
 Player = Callable[..., EngineStub]
-EXACT = ("plain", "guarded", "structured", "identical", "refusing", "limited", "cached", "delegating")
+EXACT = ("plain", "guarded", "structured", "identical", "refusing", "limited", "cached", "delegating", "skilled")
 MORE = (
     *("hierarchical", "planned", "reviewed", "Nested", "foreign", "blocks", "parts", "behind", "Catching"),
     *("awaited", "dated", "reasoning", "overflowing", "remembering", "instructed"),

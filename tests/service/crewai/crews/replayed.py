@@ -268,6 +268,17 @@ def delegating() -> Crew:
     return Crew(agents=[boss, helper], tasks=[task(boss)], before_kickoff_callbacks=[remember])
 
 
+def skilled() -> Crew:
+    """Its model reads a skill's instructions, which CrewAI gives it a tool for, before it takes what they say."""
+
+    def play(text: str, results: int) -> Any:
+        if results:
+            return calls(("take", {"what": "tea"})) if "Take the tea." in text and results == 1 else "done"
+        return calls(("load_skill", {"skill_name": "tea-making"}))
+
+    return crew(agent(play, take, native=True, skills=[Path(__file__).parent / "skills"]))
+
+
 def hierarchical() -> Crew:
     asked = {"task": "help", "context": "c", "coworker": "Clerk"}
     play = in_turn(action("delegate_work_to_coworker", **asked), final("done"))
