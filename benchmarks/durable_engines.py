@@ -33,7 +33,7 @@ from scripts.find_postgres import WANTED, server_url
 from scripts.stack.database import ThrowAwayDatabase
 from scripts.stack.ports import free_port
 
-BURST, WARM, STEPS, MORE_STEPS, ALONE = 200, 20, 3, 33, 5
+BURST, WARM, STEPS, MORE_STEPS, ALONE = 100, 10, 3, 33, 5
 WORK = 1.0  # seconds that a step takes in the middle of which the process is killed
 ROUNDS = 3
 DBOS_APP = Path(__file__).parent / "harness" / "dbos_app.py"
@@ -136,7 +136,7 @@ class Service:
                 if (state := json.loads(answer)["status"]) == "completed":
                     break
                 assert state == "running", answer
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.05)
         streams[1].close()
 
     def begin(self) -> str:

@@ -61,7 +61,7 @@ class Write:
 class Writes:
     """The writes of one segment.
 
-    :param posted: called after each write, which may have stored webhooks
+    :param posted: called after each write that may have stored webhooks
     """
 
     def __init__(
@@ -126,7 +126,8 @@ class Writes:
         self._stream.sent(happened, is_pause=write.is_pause)
         self._booked = values.get(BOOKED, self._booked)
         self._fence, self._calm = self._fence._replace(writes=self._fence.writes + 1), calm
-        self._posted()
+        if self._row.webhooks or write.question:
+            self._posted()
         return True
 
     def _put_rest(self, connection: Connection, write: Write, happened: list[events.Event], now: float) -> None:
