@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -201,8 +201,11 @@ def measured(make: Callable[[str, Path], Service | Dbos], where: Callable[[Path]
 
 def taken(process: int) -> float:
     """Return the memory of a process and its descendants in MB; what they share counts once."""
-    parent = psutil.Process(process)
-    return sum(each.memory_full_info().pss for each in (parent, *parent.children(recursive=True))) / 1e6
+    parent, total = psutil.Process(process), 0
+    for each in (parent, *parent.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            total += each.memory_full_info().pss
+    return total / 1e6
 
 
 @contextmanager
