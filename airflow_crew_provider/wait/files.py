@@ -99,12 +99,22 @@ def _listed(hook: ConnectedCrew, execution: Execution, *, is_needed: bool) -> li
 
 
 def _newest(found: list[WrittenFile]) -> list[WrittenFile]:
-    """Return the newest version of each file, in the service's order."""
+    """Return the newest version of each file, in the service's order, the newest first.
+
+    Of a file and a folder with one name, only the newer one counts, as when the service lays them out.
+    """
     newest: dict[str, WrittenFile] = {}
     for file in found:
         if file.name not in newest or newest[file.name].version < file.version:
             newest[file.name] = file
-    return list(newest.values())
+    kept: dict[str, WrittenFile] = {}
+    folders: set[str] = set()
+    for name, file in newest.items():
+        above = {name[:place] for place, letter in enumerate(name) if letter == "/"}
+        if name not in folders and not above & kept.keys():
+            kept[name] = file
+            folders |= above
+    return list(kept.values())
 
 
 def _copied(hook: ConnectedCrew, execution_id: str, file: WrittenFile, folder: str) -> str:
@@ -125,7 +135,7 @@ def _copied(hook: ConnectedCrew, execution_id: str, file: WrittenFile, folder: s
         size += len(piece)
 
     try:
-        with _target(path) as target:
+        with _target(folder, file.name) as target:
             hook.client.send(endpoints.written_file(execution_id, file), sink=take)
             if (digest.hexdigest(), size) != (file.sha256, file.size):
                 raise OSError("it arrived damaged")
@@ -138,11 +148,15 @@ def _copied(hook: ConnectedCrew, execution_id: str, file: WrittenFile, folder: s
 
 
 @contextmanager
-def _target(path: str) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name at the end of the block, unless that raises."""
-    place = opened(path)
+def _target(folder: str, name: str) -> Iterator[IO[bytes]]:
+    """Open a file that appears under its name at the end of the block, unless that raises.
+
+    Only the folder is read as an address: in a name, `::` and `?` are letters.
+    """
+    place = opened(folder)
+    path = f"{place.path.rstrip('/')}/{name}"
     if place.protocol in LOCAL:
-        local = Path(place.path)
+        local = Path(path)
         local.parent.mkdir(parents=True, exist_ok=True)
         hidden = local.with_name(f".{uuid.uuid4().hex}.part")
         try:
@@ -153,7 +167,7 @@ def _target(path: str) -> Iterator[IO[bytes]]:
             with suppress(FileNotFoundError):
                 hidden.unlink()
         return
-    with place.fs.transaction, place.fs.open(place.path, "wb") as target:
+    with place.fs.transaction, place.fs.open(path, "wb") as target:
         yield target
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
 from crew_client import Client, Receiver, Serve, eventually
 
+from crew_service.engine import output_files
 from crew_service.engine.files import PIECE
+from crew_service.local import running_service
 from crew_service.settings import FileLimits
+from crew_service.storage import files
+from crew_service.storage.availability import DatabaseUnavailable
 from scripts.stack.waiting import PATIENCE
 
 HTML = "<html><script>alert(1)</script>"
@@ -171,3 +178,77 @@ def test_a_file_that_was_given_is_listed_and_returned(serve: Serve) -> None:
     assert (found["name"], found["direction"], found["content_type"]) == ("report", "in", "application/pdf")
     assert get(client, started, "report", params={"direction": "in"}).content == content
     assert get(client, started, "report").status_code == 404
+
+
+def test_an_older_version_gives_way_before_a_newer_one_is_refused(serve: Serve) -> None:
+    tasks = [{"id": f"task_{number}", "output": "x", "files": {"a.md": f"{number}" * 24}} for number in range(7)]
+    client = serve(scenario={"tasks": tasks}, file_limits=FileLimits(25, 60, None))
+    started = client.kickoff()
+    client.until(started, "completed")
+    assert [each["version"] for each in listed(client, started)] == [7, 6]
+    assert get(client, started, "a.md").text == "6" * 24
+
+
+def test_a_draft_leaves_the_newest_final_version(serve: Serve) -> None:
+    final = {"id": "first_task", "output": "x", "files": {"a.md": "f" * 24}}
+    drafted = {"id": "draft_task", "human_input": True, "output": "x", "files": {"a.md": "{revision}" + "d" * 23}}
+    client = serve(scenario={"tasks": [final, drafted]}, file_limits=FileLimits(25, 60, None))
+    started = client.kickoff()
+    client.until(started, "pending")
+    client.resume(started, approve=False, feedback="again")
+    eventually(lambda: listed(client, started)[0]["version"] == 3, "the revision's file")
+    assert [(each["version"], each["state"]) for each in listed(client, started)] == [(3, "draft"), (1, "final")]
+
+
+def test_a_file_whose_beginning_meets_an_outage_is_stored_after_it(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, outputs = itertools.count(), files.outputs
+
+    def outputs_once_away(*arguments: Any, **more: Any) -> Any:
+        if next(looks) == 1:
+            raise DatabaseUnavailable("away")
+        return outputs(*arguments, **more)
+
+    monkeypatch.setattr(files, "outputs", outputs_once_away)
+    client = serve(scenario=scenario(**{"a.md": "a", "b.md": "b", "c.md": "c"}))
+    started = client.kickoff()
+    client.until(started, "completed")
+    assert next(looks) > 2
+    assert {each["name"] for each in listed(client, started)} == {"a.md", "b.md", "c.md"}
+
+
+def test_what_was_rejected_stays_a_draft_in_the_execution_that_continues(tmp_path: Path) -> None:
+    def service(name: str, **more: Any) -> Any:
+        task = {"id": "draft_task", "human_input": True, "output": "Draft", "files": {name: "text {revision}"}, **more}
+        return running_service(scenario={"tasks": [task]}, db=tmp_path / "service.db")
+
+    with service("rejected.md") as running:
+        client = Client(running.url, running.token)
+        started = client.kickoff()
+        client.until(started, "pending")
+    with service("rejected.md", revised="Draft {revision}", error="no paper") as running:
+        client = Client(running.url, running.token)
+        client.resume(started, approve=False, feedback="do not send this")
+        client.until(started, "error")
+    with service("good.md") as running:
+        client = Client(running.url, running.token)
+        continued = client.kickoff(continueFrom=started)
+        client.until(continued, "pending")
+        client.resume(continued)
+        client.until(continued, "completed")
+        found = {(each["name"], each["state"]) for each in listed(client, continued)}
+    assert found >= {("good.md", "final"), ("rejected.md", "draft")}
+    assert ("rejected.md", "final") not in found
+
+
+def test_of_a_file_and_a_folder_with_one_name_the_newer_is_there() -> None:
+    def row(name: str, changed_at: float, version: int = 1) -> Any:
+        return SimpleNamespace(name=name, version=version, changed_at=changed_at)
+
+    def names(*rows: Any) -> set[str]:
+        return {each.name for each in output_files._newest(rows)}
+
+    assert names(row("report/a", 1.0), row("report/b/c", 1.5), row("report", 2.0)) == {"report"}
+    assert names(row("report", 2.0), row("report/a", 3.0), row("reports", 1.0)) == {"report/a", "reports"}
+    assert names(row("report", 1.0), row("report/a", 2.0), row("report", 3.0, 2)) == {"report"}

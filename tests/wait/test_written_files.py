@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import fsspec
 import pytest
@@ -122,6 +123,32 @@ def test_files_are_copied_into_an_object_store(memory: Any) -> None:
         "/bucket/run/charts/a b.png": CHART,
         "/bucket/run/report.md": REPORT,
     }
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
+@pytest.mark.parametrize("names", [("q1::a.csv", "q1::b.csv"), ("why", "why?"), ("a#1", "a"), ("b%20c", "b c")])
+def test_a_name_with_letters_of_an_address_is_a_file_of_its_own(
+    server: FaultServer, tmp_path: Path, memory: Any, scheme: str, names: tuple[str, str]
+) -> None:
+    server.on(LIST, {"files": [listed(name, name.encode()) for name in names]})
+    for name in names:
+        server.on(f"GET /executions/k-1/files/{quote(name)}?version=1", Reply(body=name.encode()))
+    folder = "memory://bucket/out" if scheme == "memory://" else f"{scheme}{tmp_path}/out"
+    record = files.written(CrewHook(), DONE, folder)["files"]
+    assert [each["path"] for each in record] == [f"{folder}/{name}" for name in names]
+    if scheme == "memory://":
+        found = {path.rpartition("/out/")[2]: memory.cat_file(path) for path in memory.find("/bucket/out")}
+    else:
+        found = {each.name: each.read_bytes() for each in (tmp_path / "out").iterdir()}
+    assert found == {name: name.encode() for name in names}
+
+
+def test_of_a_file_and_a_folder_with_one_name_the_newer_is_copied(server: FaultServer, tmp_path: Path) -> None:
+    server.on(LIST, {"files": [listed("report.md", REPORT), listed("report.md/part", b"old"), listed("b/c", b"old")]})
+    server.on("GET /executions/k-1/files/b/c?version=1", Reply(body=b"old"))
+    record = files.written(CrewHook(), DONE, f"{tmp_path}/out")["files"]
+    assert [each["name"] for each in record] == ["report.md", "b/c"]
+    assert (tmp_path / "out" / "report.md").read_bytes() == REPORT
 
 
 @pytest.mark.row("F20")

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, Row
 
-from crew_service.engine import usage
+from crew_service.engine import output_files, usage
 from crew_service.engine.crew import Crew, CrewFailed, TaskOutput
 from crew_service.engine.decisions import Refused, UnknownExecution
 from crew_service.engine.files import hashes
@@ -141,6 +141,7 @@ def take_over(connection: Connection, row: Row[Any], *, into: str, unusable: Unu
     steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)
     refused, unanswered = row.failure["refused"], row.failure["unanswered"]
     steps += chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered, after=steps)
+    output_files.settle(connection, row.id)  # while its own rounds say what was approved
     files.hand_on(connection, row.id, into=into)
     chains.close(connection, row.id, continued_by=into)
     return {

@@ -52,7 +52,9 @@ class OutputFiles:
         """Store the next piece of a file; return why the file is not stored, as a clause, if that is known now."""
         problem = None
         if piece.name not in self._uploads:
-            problem = self._begin(piece)
+            begun = self._begin(piece)  # if the database is unavailable, the piece is received again
+            problem, upload = (begun, None) if isinstance(begun, str) else (None, begun)
+            self._uploads[piece.name] = upload
         upload = self._uploads[piece.name]
         if piece.data is None:
             self._drop(piece.name)
@@ -69,8 +71,8 @@ class OutputFiles:
                 self._drop(piece.name)
         return problem
 
-    def _begin(self, piece: FilePiece) -> str | None:
-        self._uploads[piece.name] = None
+    def _begin(self, piece: FilePiece) -> Upload | str:
+        """Return a new upload, or why the file is not stored."""
         self._buffer.clear()
         if not is_name(piece.name):
             return "its name is not valid"
@@ -80,13 +82,13 @@ class OutputFiles:
             known = files.outputs(connection, self._execution_id)
         if len({each.name for each in known} | {piece.name}) > MOST_FILES:
             return f"an execution may have at most {MOST_FILES} files"
-        if sum(each.size for each in known) + piece.size > self._store.limits.of_execution:
-            return f"the files of an execution may have at most {self._store.limits.of_execution} bytes"
+        most = self._store.limits.of_execution
+        if _giving_way(known, piece.name, piece.size, most=most, is_draft=piece.task_id in self.gated) is None:
+            return f"the files of an execution may have at most {most} bytes"
         try:
-            self._uploads[piece.name] = self._store.begin(f"execution {self._execution_id}", piece.size)
+            return self._store.begin(f"execution {self._execution_id}", piece.size)
         except StoreFull:
             return "this service stores no more files"
-        return None
 
     def completed(self, piece: FilePiece) -> Completion | None:
         """Return the write that makes a file of the pieces; None if the file is not stored."""
@@ -95,8 +97,8 @@ class OutputFiles:
         del self._uploads[piece.name]
         if stored is None:
             return None
-        is_draft = piece.task_id in self.gated
-        return Completion(self._execution_id, stored.id, stored.sha256, piece.name, piece.task_id or None, is_draft)
+        values = {"task_id": piece.task_id or None, "is_draft": piece.task_id in self.gated}
+        return Completion(self._execution_id, stored, piece.name, values, most=self._store.limits.of_execution)
 
     def _drop(self, name: str) -> None:
         self._buffer.clear()
@@ -106,23 +108,61 @@ class OutputFiles:
 
 
 class Completion:
-    """The write that gives a complete file to its execution."""
+    """The write that gives a complete file to its execution.
 
-    def __init__(
-        self, execution_id: str, file_id: str, sha256: str, name: str, task_id: str | None, is_draft: bool
-    ) -> None:
-        self._execution_id, self._file_id, self._sha256 = execution_id, file_id, sha256
-        self._name, self._values = name, {"task_id": task_id, "is_draft": is_draft}
+    :param values: of the columns
+    :param most: bytes of an execution's files
+    """
+
+    def __init__(self, execution_id: str, stored: StoredFile, name: str, values: dict[str, Any], *, most: int) -> None:
+        self._execution_id, self._stored, self._name, self._values, self._most = (
+            execution_id,
+            stored,
+            name,
+            values,
+            most,
+        )
 
     def __call__(self, connection: Connection, now: float) -> None:
         known = files.versions(connection, self._execution_id, self._name)
-        if known and known[0].sha256 == self._sha256 and not _is_rejected(known[0]):
-            files.delete_ids(connection, [self._file_id])
+        if known and known[0].sha256 == self._stored.sha256 and not _is_rejected(known[0]):
+            files.delete_ids(connection, [self._stored.id])
             return
         version = known[0].version + 1 if known else 1
         values = {**self._values, "name": self._name, "version": version, "changed_at": now}
-        files.change(connection, [self._file_id], execution_id=self._execution_id, **values)
-        files.delete_ids(connection, [each.id for each in known[MOST_VERSIONS - 1 :]])
+        rows, is_draft = files.outputs(connection, self._execution_id), self._values["is_draft"]
+        gone = _giving_way(rows, self._name, self._stored.size, most=self._most, is_draft=is_draft)
+        files.change(connection, [self._stored.id], execution_id=self._execution_id, **values)
+        files.delete_ids(connection, [each.id for each in gone or ()])
+
+
+def _giving_way(rows: Iterable[Row[Any]], name: str, size: int, *, most: int, is_draft: bool) -> list[Row[Any]] | None:
+    """Return the versions of a file that give way to a new one; None if there is no room for that even so.
+
+    A draft, which may be rejected, leaves the newest final version.
+
+    :param most: bytes of an execution's files
+    """
+    others, mine = 0, []
+    for row in rows:
+        if row.name == name:
+            mine.append(row)
+        else:
+            others += row.size
+    mine.sort(key=lambda row: int(row.version), reverse=True)
+    needed = next((row for row in mine if not row.is_draft), None) if is_draft else None
+    room, kept = most - others - size - (needed.size if needed else 0), 2 if needed else 1
+    if room < 0:
+        return None
+    gone: list[Row[Any]] = []
+    for row in mine:
+        if row is needed:
+            continue
+        if gone or kept == MOST_VERSIONS or row.size > room:
+            gone.append(row)
+        else:
+            room, kept = room - row.size, kept + 1
+    return gone
 
 
 def _is_rejected(row: Row[Any]) -> bool:
@@ -136,11 +176,13 @@ def show(connection: Connection, execution_id: str, task_id: str, number: int) -
     files.change(connection, shown, round=number, is_draft=True)
 
 
-def settle(connection: Connection, execution_id: str, task_id: str) -> None:
+def settle(connection: Connection, execution_id: str, task_id: str | None = None) -> None:
     """Make drafts the execution's files: those of approved rounds, and those of a finished task that asked nobody."""
     drafts = [row for row in files.outputs(connection, execution_id) if row.is_draft]
     approved = questions.approved(connection, execution_id) if drafts else ()
-    settled = [row.id for row in drafts if row.round in approved or (row.round is None and row.task_id == task_id)]
+    settled = [
+        row.id for row in drafts if row.round in approved or (task_id and (row.round, row.task_id) == (None, task_id))
+    ]
     files.change(connection, settled, is_draft=False)
 
 
@@ -156,11 +198,19 @@ def finished(connection: Connection, execution_id: str) -> list[dict[str, Any]]:
     return [{name: getattr(row, name) for name in fields} for row in _newest(final)]
 
 
-def _newest(rows: Iterable[Row[Any]]) -> Iterable[Row[Any]]:
+def _newest(rows: Iterable[Row[Any]]) -> list[Row[Any]]:
+    """Return the newest version of each file; of a file and a folder with one name, only the newer one counts."""
     found: dict[str, Row[Any]] = {}
     for row in sorted(rows, key=lambda row: int(row.version)):
         found[row.name] = row
-    return found.values()
+    kept: dict[str, Row[Any]] = {}
+    folders: set[str] = set()
+    for row in sorted(found.values(), key=lambda row: float(row.changed_at), reverse=True):
+        above = {row.name[:place] for place, letter in enumerate(row.name) if letter == "/"}
+        if row.name not in folders and not above & kept.keys():
+            kept[row.name] = row
+            folders |= above
+    return [row for row in found.values() if row.name in kept]
 
 
 @dataclass(frozen=True)

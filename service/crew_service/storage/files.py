@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import and_, case, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from crew_service.storage import transactions
@@ -79,6 +79,7 @@ def unused_since(connection: Connection, before: float, *, most: int) -> list[st
 
 
 IS_OUTPUT = files.c.name.is_not(None)
+EARLIER_ROUND = 0  # of drafts that were rejected before the execution was continued
 NEWEST_FIRST = (files.c.changed_at.desc(), files.c.name, files.c.version.desc())
 
 
@@ -113,6 +114,7 @@ def delete_ids(connection: Connection, ids: Collection[str]) -> None:
 
 
 def hand_on(connection: Connection, execution_id: str, *, into: str) -> None:
-    """Give what an execution has written to the one that continues it."""
+    """Give what an execution has written to the one that continues it, whose rounds are counted anew."""
     mine = (files.c.execution_id == execution_id, IS_OUTPUT)
-    connection.execute(update(files).where(*mine).values(execution_id=into))
+    number = case((and_(files.c.is_draft, files.c.round.is_not(None)), EARLIER_ROUND), else_=files.c.round)
+    connection.execute(update(files).where(*mine).values(execution_id=into, round=number))
