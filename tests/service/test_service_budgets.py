@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -568,7 +569,7 @@ def test_three_services_spend_a_token_budget_and_one_execution_a_place_at_most(
     command: Callable[..., Command], tmp_path: Path, postgresql: str, kickoffs: int
 ) -> None:
     scenario = {"inputs": ["topic"], "tasks": [{**TASK, "seconds": 0.1, "tokens": 100}]}
-    options = ("--budget", "*=2000tokens/month", "--budget", "organization=1500tokens/month")
+    options = ("--budget", "*=2500tokens/month", "--budget", "organization=1500tokens/month")
     total, refusals = storm(command, tmp_path, postgresql, scenario, *options, kickoffs=kickoffs)
     assert 1500 <= total <= 1500 + SLOTS * 100
     for body in refusals:
@@ -588,3 +589,26 @@ def test_three_services_spend_a_budget_in_usd_and_one_execution_a_place_at_most(
     total, refusals = storm(command, tmp_path, postgresql, scenario, *options, kickoffs=kickoffs)
     assert 0.15 <= total * 10 / 1_000_000 <= 0.15 + SLOTS * 0.01
     assert all("this service is used up until" in body["detail"] for body in refusals)
+
+
+@pytest.mark.slow
+@pytest.mark.row("S90")
+def test_a_restart_lets_no_other_execution_begin_beyond_a_budget(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "crew.json").write_text(json.dumps({"inputs": [], "tasks": [{**TASK, "seconds": 2.0, "tokens": 400}]}))
+    given = ("--crew", "crew.json", "--token", TOKEN, "--workers", "1", "--budget", "*=100tokens/month")
+    service = command(*given)
+    client = service.client(TOKEN)
+    started = [client.post("/kickoff", {"inputs": {}}).json()["kickoff_id"] for _ in range(3)]
+    for _ in range(3):
+        assert eventually(partial(begun, client, started), "an execution at work") == started[:1]
+        service.kill()
+        service = command(*given)
+        client = service.client(TOKEN)
+    client.until(started[0], "completed")
+    eventually(lambda: all("held_until" in client.status(each) for each in started[1:]), "the others to be held")
+
+
+def begun(client: Client, started: list[str]) -> list[str]:
+    return [each for each in started if client.get(f"/executions/{each}").json()["started_at"]]

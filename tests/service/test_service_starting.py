@@ -106,6 +106,17 @@ def test_the_command_itself_says_what_is_wrong(words: list[str], capsys: pytest.
     assert capsys.readouterr() == ("", "")
 
 
+def test_room_that_a_client_leaves_is_for_the_next(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "MOST_WAITING", 3)
+    with Starting(listener) as service:
+        clients = [client_of(listener) for _ in range(5)]
+        eventually(lambda: len(service.waiting) == 3, "three clients")
+        for each in clients:
+            each.close()
+        assert b'"ok"' in answer_to(listener, b"GET /livez HTTP/1.1\r\n\r\n")
+        eventually(lambda: not service.waiting, "nobody")
+
+
 def test_if_no_more_files_can_be_opened_the_kernel_keeps_the_clients() -> None:
     accepted: list[int] = []
 

@@ -50,7 +50,7 @@ class Ledger:
     ) -> None:
         """Book the difference between two states of an execution's usage by model."""
         key = {"hour": int(now // HOUR), "crew": row.crew, "owner": row.owner}
-        is_first = not any(figures["total_tokens"] for figures in before.values())
+        is_first = not any(_uses(model, before) for model in before)
         rows: list[dict[str, Any]] = []
         for model in dict.fromkeys((*after, *before)):
             more = usage.since(after.get(model, {}), before.get(model, {}))

@@ -298,13 +298,12 @@ class Segment:
             self.fail(f"{killed} It was restarted {MOST_KILLS} times without making progress.")
             return
         log.warning("%s Restarting it.", killed, extra={"execution_id": self.execution_id})
-        again = {"due_at": self._database.now(), "kills": self._state.kills + 1}
-        self._move(Write(states.REQUEUE, again))
+        self._move(Write(states.REQUEUE, {"kills": self._state.kills + 1}))
 
     def requeue(self) -> None:
-        """Return the execution to the queue, to continue from its last finished task."""
+        """Return the execution to its place in the queue, to continue from its last finished task."""
         with self._writes.turn:
-            self._move(Write(states.REQUEUE, {"due_at": self._database.now()}), self._writes.put_now)
+            self._move(Write(states.REQUEUE), self._writes.put_now)
 
     def enforce_limits(self, over_budget: str | None = None) -> None:
         """Fail and cancel the execution if it exceeds a limit, but not during a write, which does not count as work.

@@ -102,13 +102,15 @@ class Starting:
                     if ready is self._left:
                         return
                     if ready is self.listener:
-                        self._accept(selector)
-                    else:
-                        selector.unregister(ready)
-                        self._answer_probe(ready)
+                        if not self._accept(selector):
+                            selector.unregister(self.listener)
+                        continue
+                    selector.unregister(ready)
+                    if self._answer_probe(ready) and self.listener not in selector.get_map():
+                        selector.register(self.listener, selectors.EVENT_READ)
 
-    def _accept(self, selector: selectors.BaseSelector) -> None:
-        has_room = True
+    def _accept(self, selector: selectors.BaseSelector) -> bool:
+        """Accept a client; return whether there is room for another one."""
         try:
             client, _ = self.listener.accept()
             client.setblocking(False)
@@ -117,17 +119,16 @@ class Starting:
         except (BlockingIOError, ConnectionError):
             pass  # the client has left
         except OSError:
-            has_room = False  # the process may open no more files
-        if len(self.waiting) >= MOST_WAITING or not has_room:
-            selector.unregister(self.listener)
+            return False  # the process may open no more files
+        return len(self.waiting) < MOST_WAITING
 
-    def _answer_probe(self, client: Any) -> None:
-        """Answer a probe and close its connection; leave any other client's request unread."""
+    def _answer_probe(self, client: Any) -> bool:
+        """Answer a probe and close its connection, and return True; leave any other client's request unread."""
         try:
             head = client.recv(LONGEST_HEAD, socket.MSG_PEEK)
             answer = next((answer for start, answer in PROBES.items() if head.startswith(start)), None)
             if head and answer is None:
-                return
+                return False
             client.recv(len(head))
             if answer:
                 client.sendall(answer)
@@ -136,3 +137,4 @@ class Starting:
             pass  # it has left
         self.waiting.remove(client)
         client.close()
+        return True

@@ -180,6 +180,7 @@ def _counting_losses() -> dict[str, Any]:
 
 
 def _requeue(connection: Connection, which: Any, now: float, **counts: Any) -> int:
+    """Requeue executions at their old place: behind those that never began, a budget would let others begin instead."""
     query = update(executions).where(which, executions.c.state.in_(REQUEUE.sources))
-    values = {"state": REQUEUE.target, "claimed_by": None, "due_at": now, "updated_at": now, **counts}
+    values = {"state": REQUEUE.target, "claimed_by": None, "updated_at": now, **counts}
     return connection.execute(query.values(values)).rowcount
