@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -183,6 +184,17 @@ def cost(database: Database, ids: list[str]) -> Figures:
     return {"us": statistics.median(times) * 1e6}
 
 
+def compared(
+    name: str, cases: Mapping[str, Callable[[], Figures]], what: str, figure: str, title: str, *, digits: int = 0
+) -> str:
+    """Measure cases in turn; return a table of a figure, beside the first case's."""
+    found = turns.in_turn(cases, POLL_ROUNDS)
+    turns.keep(name, found.of)
+    first = next(iter(cases))
+    rows = [[case, found.shown(case, figure, digits), found.ratio(case, first, figure)] for case in cases]
+    return turns.table([what, title, "relative to the first"], rows)
+
+
 def polls(kind: str, urls: list[str]) -> str:
     with ExitStack() as stack:
         cases = {}
@@ -190,11 +202,7 @@ def polls(kind: str, urls: list[str]) -> str:
             database = filled(url, size)
             stack.callback(database.close)
             cases[f"{size:,}, {kind}"] = partial(cost, database, some_ids(database))
-        found = turns.in_turn(cases, POLL_ROUNDS)
-    turns.keep(f"service_polls_{kind.lower()}", found.of)
-    few = next(iter(cases))
-    rows = [[case, found.shown(case, "us"), found.ratio(case, few, "us")] for case in cases]
-    return turns.table(["stored executions", "us to read a status", "relative to the first"], rows)
+        return compared(f"service_polls_{kind.lower()}", cases, "stored executions", "us", "us to read a status")
 
 
 def queued(url: str, owners: int) -> Database:
@@ -233,11 +241,8 @@ def claimed(kind: str, urls: list[str]) -> str:
             database = queued(url, owners)
             stack.callback(database.close)
             cases[f"{owners}, {kind}"] = partial(claim, database)
-        found = turns.in_turn(cases, POLL_ROUNDS)
-    turns.keep(f"service_claims_{kind.lower()}", found.of)
-    one = next(iter(cases))
-    rows = [[case, found.shown(case, "ms", 1), found.ratio(case, one, "ms")] for case in cases]
-    return turns.table([f"owners of {QUEUED:,} queued", f"ms to claim {CLAIMED}", "relative to the first"], rows)
+        head = f"owners of {QUEUED:,} queued", "ms", f"ms to claim {CLAIMED}"
+        return compared(f"service_claims_{kind.lower()}", cases, *head, digits=1)
 
 
 def main() -> None:
