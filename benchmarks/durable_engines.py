@@ -74,11 +74,6 @@ class Dbos:
         self._told("begin", "killed", STEPS, WORK)
         return "killed"
 
-    def restart(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.start()
-
     def end(self, execution: str) -> None:
         self._told("end", execution)
 
@@ -100,8 +95,8 @@ class Service:
         for name, target in made.items():
             self.options += ["--crew", f"{name}={target}"]
 
-    def start(self, *options: str) -> None:
-        self.launch("serve", "--port", str(self.port), *options)
+    def start(self) -> None:
+        self.launch("serve", "--port", str(self.port))
         asyncio.run(ready(self.port))
 
     def launch(self, command: str, *options: str) -> None:
@@ -141,11 +136,6 @@ class Service:
 
     def begin(self) -> str:
         return asyncio.run(self.kicked_off("slow"))
-
-    def restart(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.start()
 
     def end(self, execution: str) -> None:
         asyncio.run(self._ended("slow", execution))
@@ -187,7 +177,9 @@ def measured(make: Callable[[str, Path], Service | Dbos], where: Callable[[Path]
         execution = engine.begin()
         time.sleep(WORK / 2)
         began = time.perf_counter()
-        engine.restart()
+        engine.process.kill()
+        engine.process.wait()
+        engine.start()
         engine.end(execution)
         killed = time.perf_counter() - began
     return {
@@ -213,12 +205,9 @@ def on_sqlite(scheme: str, folder: Path) -> Iterator[tuple[str, Callable[[], int
     path = folder / "executions.db"
 
     def stored() -> int:
+        query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
         with sqlite3.connect(path) as connection:
-            return int(
-                connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()[
-                    0
-                ]
-            )
+            return int(connection.execute(query).fetchone()[0])
 
     yield f"{scheme}{path}", stored
 
