@@ -1,10 +1,11 @@
-"""Budgets as values: who may use how much in which window. How they are judged is in `engine.budgets`."""
+"""Owners and budgets as values: who may use how much in which window. How they are judged is in `engine.budgets`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
 
 EVERYBODY, CREW, ORGANIZATION = "*", "crew:", "organization"
 USD, TOKENS = "USD", "tokens"
@@ -35,9 +36,21 @@ class Window:
         return cls(first.timestamp(), (first + timedelta(days=31)).replace(day=1).timestamp())
 
 
+class Owner(NamedTuple):
+    """Whose an execution is. Crews can have tokens of their own, so a name alone does not identify a token's holder.
+
+    :param has_crew_token: whether the token is one of the crew's own, so that only that crew knows the holder
+    """
+
+    name: str | None = None  # of the user token; None for the organization
+    has_crew_token: bool = False
+
+
 @dataclass(frozen=True)
 class Budget:
-    """:param who: `*` (the service), `crew:` and a crew's name, or the owner of executions"""
+    """:param who: `*` (the service), `crew:` and a crew's name, or an owner: the name of a user token, `organization`,
+    or, with `crew:`, the crew's name and a slash before it, the holder of one of that crew's own tokens
+    """
 
     who: str
     amount: float
@@ -54,31 +67,34 @@ class Budget:
         number = float(found["number"])
         if not number or (found["unit"] == TOKENS and not number.is_integer()):
             raise BadBudget(f"--budget {text}: the amount must be greater than 0, and tokens a whole number.")
-        if who == CREW:
-            raise BadBudget(f"--budget {text}: after {CREW}, the name of a crew is missing.")
-        return cls(who, number, found["unit"], found["window"])
-
-    @property
-    def owner(self) -> str | None:
-        """The owner as stored, if the budget is an owner's."""
-        return None if self.who == ORGANIZATION else self.who
-
-    @property
-    def is_of_owner(self) -> bool:
-        return self.who != EVERYBODY and not self.who.startswith(CREW)
+        budget = cls(who, number, found["unit"], found["window"])
+        if budget.crew == "" or who.endswith("/"):
+            raise BadBudget(f"--budget {text}: after {CREW}, a name is missing: {CREW}NAME or {CREW}NAME/USER.")
+        return budget
 
     @property
     def crew(self) -> str | None:
-        return self.who.removeprefix(CREW) if self.who.startswith(CREW) else None
+        """The only crew whose executions count, if so."""
+        return self.who.removeprefix(CREW).partition("/")[0] if self.who.startswith(CREW) else None
 
-    def concerns(self, crew: str, owner: str | None) -> bool:
-        return self.owner == owner if self.is_of_owner else self.crew in (None, crew)
+    @property
+    def owner(self) -> Owner | None:
+        """The only owner whose executions count, if so."""
+        name = self.who if self.crew is None else self.who.partition("/")[2]
+        if name in (EVERYBODY, ""):
+            return None
+        return Owner(None if name == ORGANIZATION else name, self.crew is not None)
+
+    def concerns(self, crew: str, owner: Owner) -> bool:
+        return self.crew in (None, crew) and self.owner in (None, owner)
 
     @property
     def named(self) -> str:
-        if self.crew is not None:
-            return f"the crew {self.crew}"
-        return {EVERYBODY: "this service", ORGANIZATION: "the organization"}.get(self.who, self.who)
+        owner = self.owner
+        if owner is None:
+            return "this service" if self.crew is None else f"the crew {self.crew}"
+        name = "the organization" if owner.name is None else owner.name
+        return name if self.crew is None else f"{name} of the crew {self.crew}"
 
     def shown(self, amount: float) -> str:
         return f"{amount:,.2f} USD" if self.unit == USD else f"{amount:,.0f} tokens"

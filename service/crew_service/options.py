@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from crew_service import addresses, logs
-from crew_service.budgets import ALLOW, ORGANIZATION, REFUSE, USD, BadBudget, Budget, is_reserved
+from crew_service.budgets import ALLOW, CREW, ORGANIZATION, REFUSE, USD, BadBudget, Budget, is_reserved
 from crew_service.crewai import price_catalogue
 from crew_service.crewai.process_limits import SUPPORTED, ProcessLimits
 from crew_service.crewai.process_pool import PROCESSES, WATCH
@@ -93,8 +93,9 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WHO=AMOUNT/WINDOW",
-        help="what may be used: WHO is * (this service), crew:NAME, organization or the name of a user token; AMOUNT "
-        "20USD or 500000tokens; WINDOW hour, day or month (UTC); may be repeated",
+        help="what may be used: WHO is * (this service), crew:NAME, organization, the name of a user token, or "
+        "crew:NAME/USER for one of a crew's own; AMOUNT 20USD or 500000tokens; WINDOW hour, day or month (UTC); may be "
+        "repeated",
     )
     option("--budget-stops", action="store_true", help="a budget that is used up also ends what is running")
     option(
@@ -345,8 +346,9 @@ def budgets_of(
         budget = Budget.read(text)
         if crews is not None and budget.crew is not None and budget.crew not in crews:
             raise BadBudget(f"--budget {text}: there is no crew {budget.crew!r}.")
-        if owners is not None and budget.is_of_owner and budget.who not in owners:
-            raise BadBudget(f"--budget {text}: there is no user token named {budget.who!r}.")
+        if owners is not None and budget.owner is not None and budget.who not in owners:
+            known = ", ".join(sorted(owners))
+            raise BadBudget(f"--budget {text}: there is no user token named {budget.who!r} ({known}).")
         if budget.unit == USD and not prices:
             raise BadBudget(f"--budget {text}: a budget in USD needs --prices.")
         key = (budget.who, budget.unit, budget.window)
@@ -359,13 +361,14 @@ def budgets_of(
 
 
 def _owners(arguments: argparse.Namespace) -> set[str]:
-    """Return the owners of executions, by name; a name must not be another WHO of a budget."""
+    """Return the owners of executions as a budget names them; a user's name must not be another WHO of a budget."""
     names = {name for name, _ in user_tokens(arguments)} | {user for _, user, _ in arguments.crew_token if user}
     if reserved := sorted(name for name in names if is_reserved(name)):
         raise BadToken(
             f"A user token must not be named {reserved[0]!r}: in a budget, that is somebody else. Choose another name."
         )
-    return {*names, ORGANIZATION}
+    own = {f"{CREW}{crew}/{user or ORGANIZATION}" for crew, user, _ in arguments.crew_token}
+    return {name for name, _ in user_tokens(arguments)} | own | {ORGANIZATION}
 
 
 def prices_of(arguments: argparse.Namespace) -> Prices:

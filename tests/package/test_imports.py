@@ -102,7 +102,7 @@ SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tracing": (),
     "storage.states": (),
     "storage.json_values": (),
-    "storage": ("storage.states", "storage.json_values"),
+    "storage": ("storage.states", "storage.json_values", "budgets"),
     "engine": ("storage", "settings", "prices", "budgets", "tracing", "addresses"),
     "scripted_crew": ("engine", "tracing"),
     "crewai": ("engine", "storage.json_values", "tracing", "prices", "restart"),

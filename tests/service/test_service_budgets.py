@@ -17,7 +17,7 @@ from crew_client import Client, Command, Serve, eventually
 from databases import put
 from sqlalchemy import select, text, update
 
-from crew_service.budgets import BadBudget, Budget, Window
+from crew_service.budgets import BadBudget, Budget, Owner, Window
 from crew_service.cli import main
 from crew_service.engine.budgets import Budgets, OverBudget, hold
 from crew_service.engine.ledger import Ledger
@@ -76,6 +76,7 @@ def test_a_budget_is_read(text: str, budget: Budget) -> None:
     [
         *("", "alice", "=20USD/day", "alice=20/day", "alice=20USD", "alice=20USD/week", "alice=20 USD/day"),
         *("alice=0USD/day", "alice=-1USD/day", "alice=1.5tokens/day", "alice=1e9USD/day", "crew:=1USD/day"),
+        *("crew:/alice=1USD/day", "crew:a/=1USD/day"),
         "alice=20EUR/day",
     ],
 )
@@ -87,7 +88,11 @@ def test_what_is_no_budget_is_refused_with_the_form_that_is_expected(text: str) 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--budget", "nobody=20tokens/day"], "no user token named 'nobody'"),
+        (["--budget", "nobody=20tokens/day"], "no user token named 'nobody' (organization)"),
+        (
+            ["--crew", "a=demo", "--crew-token", "a/eve=secret-1", "--budget", "eve=20tokens/day"],
+            "no user token named 'eve' (crew:a/eve, organization)",
+        ),
         (["--budget", "crew:report=20tokens/day"], "no crew 'report'"),
         (["--budget", "*=20tokens/day", "--budget", "*=30tokens/day"], "there is already a budget of * in tokens"),
         (["--prices", "none", "--budget", "*=20USD/day"], "a budget in USD needs --prices"),
@@ -202,7 +207,7 @@ def test_an_earlier_release_beside_this_one_is_counted_before_a_budget_is_judged
             connection.execute(update(processes).values(release="0024"))
         put(database, "of-it", tokens=400, usage={"total_tokens": 400}, updated_at=now)
         with database.writing() as connection, pytest.raises(OverBudget):
-            budgets.check(connection, "", None, now=now)
+            budgets.check(connection, "", Owner(), now=now)
 
 
 def test_an_unreadable_execution_counts_with_its_total(tmp_path: Path) -> None:
@@ -251,6 +256,33 @@ def test_only_first_segments_of_the_owners_concerned_are_held_and_logged(
         assert claims.claim_due(connection, "me", "", now=until, limit=9) == ["alices"]
 
 
+@pytest.mark.row("S85")
+def test_owners_of_one_name_are_told_apart_where_a_crew_has_tokens_of_its_own(opened: Database) -> None:
+    now = opened.now()
+    own = {"crew": "b", "crew_token": True}
+    for tokens, values in {
+        1: {"crew": "a", "owner": "alice", "crew_token": False},
+        2: {"crew": "c", "owner": "alice"},  # an earlier release wrote it
+        4: {**own, "owner": "alice"},
+        8: {**own, "owner": None},
+        16: {"crew": "b", "owner": None, "crew_token": False},
+    }.items():
+        spend(opened, tokens, at=now, **values)
+    budgets = of(*(f"{who}=4tokens/day" for who in ("alice", "crew:b/alice", "organization", "crew:b/organization")))
+    assert used(opened, budgets, now) == [3, 4, 16, 8]
+    for name, values in {"b's": own, "the service's": {"crew": "b"}}.items():
+        put(opened, name, state=State.QUEUED, owner="alice", **values)
+    with opened.writing() as connection:
+        budgets.check(connection, "a", Owner("alice"), now=now)
+        for name, whose in {"alice": "alice of the crew b", None: "the organization of the crew b"}.items():
+            with pytest.raises(OverBudget, match=f"The day's budget of {whose} is used up"):
+                budgets.check(connection, "b", Owner(name, True), now=now)
+            budgets.check(connection, "c", Owner(name, True), now=now)
+        claims.register(connection, "me", host="x", alone=True, now=now)
+        barred = budgets.barred(connection, "b", now=now)
+        assert claims.claim_due(connection, "me", "b", now=now, limit=9, holds=barred.holds) == ["the service's"]
+
+
 @pytest.mark.row("S87")
 def test_a_larger_budget_or_none_releases_what_is_held(opened: Database) -> None:
     now = opened.now()
@@ -279,19 +311,19 @@ def test_an_unknown_price_uses_a_budget_in_usd_up_unless_it_is_allowed(opened: D
     spend(opened, 1000, at=now, prices=PRICES, model_usage={"gpt-4o": of_model})
     refusing, allowing = of("*=1USD/day"), of("*=1USD/day", refuses_unknown=False)
     with opened.writing() as connection:
-        refusing.check(connection, "", None, now=now)
+        refusing.check(connection, "", Owner(), now=now)
     spend(opened, 5, at=now, prices=PRICES, model_usage={"mystery": {"total_tokens": 5}})
     with opened.writing() as connection:
         with pytest.raises(OverBudget, match="price of mystery is unknown"):
-            refusing.check(connection, "", None, now=now)
-        allowing.check(connection, "", None, now=now)
+            refusing.check(connection, "", Owner(), now=now)
+        allowing.check(connection, "", Owner(), now=now)
     assert used(opened, allowing, now) == [pytest.approx(0.01)]
 
 
 def test_tokens_that_turn_out_to_be_another_models_are_moved(opened: Database) -> None:
     now = opened.now()
     ledger = Ledger(opened, PRICES)
-    row = type("Row", (), {"crew": "", "owner": None})
+    row = type("Row", (), {"crew": "", "owner": None, "crew_token": False})
     figures = {"total_tokens": 1000, "prompt_tokens": 0, "completion_tokens": 1000}
     with opened.writing() as connection:
         ledger.book(connection, row, {}, {"": figures}, now)
@@ -403,6 +435,50 @@ def test_of_other_budgets_a_user_sees_the_window_and_its_end(serve: Serve, shift
     assert (seen(client), seen(alice), seen(bob)) == (["*", "alice"], ["alice"], [])
     rows = bob.get("/usage", params={"by": "day,owner", "from": "2026-11-30", "to": "2026-11-30"}).json()["rows"]
     assert [(row["day"], row["owner"], row["total_tokens"]) for row in rows] == [("2026-11-30", "bob", 400)]
+
+
+@pytest.mark.slow
+@pytest.mark.row("S85")
+def test_a_users_namesake_of_another_crew_sees_and_uses_up_nothing(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "crew.json").write_text(json.dumps({"inputs": [], "tasks": [TASK]}))
+    given = ["--crew", "a=crew.json", "--crew", "b=crew.json", "--crew", "c=crew.json", "--token", TOKEN]
+    given += [
+        "--user-token",
+        "alice=of-the-service",
+        "--crew-token",
+        "b=of-team-b",
+        "--crew-token",
+        "b/alice=of-crew-b",
+    ]
+    given += [part for who in ("alice", "crew:b/alice") for part in ("--budget", f"{who}=400tokens/month")]
+    base = command(*given).url.rpartition("/crews/")[0]
+    alice, shared, namesake, team, service = (
+        Client(f"{base}/crews/{crew}", token)
+        for crew, token in (
+            *(("a", "of-the-service"), ("c", "of-the-service")),
+            *(("b", "of-crew-b"), ("b", "of-team-b"), ("a", TOKEN)),
+        )
+    )
+    first = namesake.post("/kickoff", {"inputs": {}})
+    namesake.until(first.json()["kickoff_id"], "completed")
+    assert namesake.post("/kickoff", {"inputs": {}}).json()["budget"] | {"until": ""} == {
+        **{"who": "crew:b/alice", "window": "month", "until": ""},
+        **{"used": 400, "amount": 400, "unit": "tokens"},
+    }
+    alice.until(alice.post("/kickoff", {"inputs": {}}).json()["kickoff_id"], "completed")
+    assert shared.post("/kickoff", {"inputs": {}}).json()["budget"]["who"] == "alice", "her crews share her budget"
+
+    def seen(by: Client) -> tuple[list[tuple[str, int]], list[str]]:
+        report = by.get("/usage", params={"by": "owner"}).json()
+        rows = [(row["owner"], row["total_tokens"]) for row in report["rows"]]
+        return rows, [each["who"] for each in report["budgets"]]
+
+    assert seen(alice) == ([("alice", 400)], ["alice"])
+    assert seen(namesake) == ([("alice", 400)], ["crew:b/alice"])
+    assert seen(team) == ([("alice", 400)], ["crew:b/alice"])
+    assert seen(service) == ([("alice", 400), ("crew:b/alice", 400)], ["alice", "crew:b/alice"])
 
 
 @pytest.mark.row("S87")
@@ -597,18 +673,24 @@ def test_a_restart_lets_no_other_execution_begin_beyond_a_budget(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
     (tmp_path / "crew.json").write_text(json.dumps({"inputs": [], "tasks": [{**TASK, "seconds": 2.0, "tokens": 400}]}))
-    given = ("--crew", "crew.json", "--token", TOKEN, "--workers", "1", "--budget", "*=100tokens/month")
+    given = ("--crew", "crew.json", "--token", TOKEN, "--workers", "2", "--budget", "*=100tokens/month")
+    given += ("--user-token", "alice=alices-token", "--user-token", "bob=bobs-token")
     service = command(*given)
     client = service.client(TOKEN)
-    started = [client.post("/kickoff", {"inputs": {}}).json()["kickoff_id"] for _ in range(3)]
+    started: list[str] = []
+    for number, token in enumerate(("alices-token", "alices-token", "bobs-token"), start=1):
+        started.append(client.holding(token).post("/kickoff", {"inputs": {}}).json()["kickoff_id"])
+        eventually(partial(are_busy, client, min(2, number)), "her executions at work")
     for _ in range(3):
-        assert eventually(partial(begun, client, started), "an execution at work") == started[:1]
         service.kill()
         service = command(*given)
         client = service.client(TOKEN)
-    client.until(started[0], "completed")
-    eventually(lambda: all("held_until" in client.status(each) for each in started[1:]), "the others to be held")
+        eventually(partial(are_busy, client, 2), "two at work again")
+    for each in started[:2]:
+        client.until(each, "completed")
+    assert client.get(f"/executions/{started[2]}").json()["started_at"] is None, "another owner's turn would have come"
+    eventually(lambda: "held_until" in client.status(started[2]), "the other one to be held")
 
 
-def begun(client: Client, started: list[str]) -> list[str]:
-    return [each for each in started if client.get(f"/executions/{each}").json()["started_at"]]
+def are_busy(client: Client, workers: int) -> bool:
+    return f"crew_service_workers_busy {float(workers)}" in client.get("/metrics").text

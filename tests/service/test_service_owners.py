@@ -47,7 +47,8 @@ def database(tmp_path: Path) -> Database:
 @pytest.mark.row("S44")
 def test_s44_many_logins_of_a_user_end_no_other_session(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser_sessions, "MOST", 5)
-    sessions = BrowserSessions(database, Tokens([(None, "organizations-token"), ANN, BOB]), "")
+    users = [(Principal(name), token) for name, token in (ANN, BOB)]
+    sessions = BrowserSessions(database, Tokens([(Principal(), "organizations-token"), *users]), "")
     organization, bob = sessions.open(Principal()), sessions.open(Principal("bob"))
     anns = [sessions.open(Principal("ann")) for _ in range(7)]
     assert sessions.find(organization.key)

@@ -75,7 +75,7 @@ def test_s6_every_known_token_is_compared_whichever_matches(monkeypatch: pytest.
     compared: list[int] = []
     real = principals.hmac.compare_digest
     monkeypatch.setattr(principals.hmac, "compare_digest", lambda a, b: compared.append(len(a)) or real(a, b))
-    tokens = Tokens([(None, "org"), ("ann", "a"), ("bob", "b")])
+    tokens = Tokens([(Principal(), "org"), (Principal("ann"), "a"), (Principal("bob"), "b")])
     assert [tokens.caller(token) for token in ("org", "a", "nobody's")] == [Principal(), Principal("ann"), None]
     assert compared == [32] * 9, "digests of one length, all of them, each time"
 
@@ -83,7 +83,7 @@ def test_s6_every_known_token_is_compared_whichever_matches(monkeypatch: pytest.
 @pytest.mark.parametrize(("organization", "user"), [("same", "same"), ("with space", "x"), ("x", "ü"), ("x", "a\nb")])
 def test_equal_tokens_and_those_that_cannot_be_sent_are_refused(organization: str, user: str) -> None:
     with pytest.raises(BadToken):
-        Tokens([(None, organization), ("ann", user)])
+        Tokens([(Principal(), organization), (Principal("ann"), user)])
 
 
 def test_without_a_token_health_and_the_documentation_are_there(serve: Serve) -> None:

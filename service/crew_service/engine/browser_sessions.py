@@ -59,7 +59,8 @@ class BrowserSessions:
             return None
         with self._database.reading() as connection:
             row = browser_sessions.find(connection, self._hashes(key), self._crew, now=self._database.now())
-        return BrowserSession(Principal(row.owner), key, row.form_key) if row else None
+        holders = (holder for _, holder in self._tokens.digests if row and holder.user == row.owner)
+        return next((BrowserSession(holder, key, row.form_key) for holder in holders if row), None)
 
     def close(self, session: BrowserSession) -> None:
         with self._database.writing() as connection:

@@ -21,10 +21,11 @@ from typing import Any
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
-from crew_service.budgets import TOKENS, USD, Budget, Window, iso
+from crew_service.budgets import TOKENS, USD, Budget, Owner, Window, iso
 from crew_service.engine.decisions import Refused
 from crew_service.engine.ledger import Ledger
 from crew_service.storage import holds, usage_sums
+from crew_service.storage.owners import is_of, owner_of
 from crew_service.storage.tables import usage_sums as sums
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Budgets:
             unpriced = usage_sums.unpriced_models(connection, _counting(budget), **period)
         return Standing(budget, window, float(used.cost_usd), tuple(unpriced))
 
-    def check(self, connection: Connection, crew: str, owner: str | None, *, now: float) -> None:
+    def check(self, connection: Connection, crew: str, owner: Owner, *, now: float) -> None:
         """:raises OverBudget: an execution may not start; of several reasons, the one that lasts longest"""
         over = self._used_up(connection, now, lambda budget: budget.concerns(crew, owner))
         if over:
@@ -130,7 +131,7 @@ class Budgets:
 
     def barred(self, connection: Connection, crew: str, *, now: float) -> Barred:
         """Return whose executions of a crew may not begin."""
-        over = self._used_up(connection, now, lambda budget: budget.is_of_owner or budget.crew in (None, crew))
+        over = self._used_up(connection, now, lambda budget: budget.crew in (None, crew))
         return Barred(tuple(over))
 
     def _used_up(self, connection: Connection, now: float, concerned: Any) -> list[Standing]:
@@ -148,9 +149,8 @@ class Budgets:
 
 def _counting(budget: Budget) -> list[ColumnElement[bool]]:
     """Return the conditions for the sums that count."""
-    if budget.crew is not None:
-        return [sums.c.crew == budget.crew]
-    return [sums.c.owner.is_not_distinct_from(budget.owner)] if budget.is_of_owner else []
+    of_crew = [] if budget.crew is None else [sums.c.crew == budget.crew]
+    return of_crew if budget.owner is None else [*of_crew, is_of(sums, budget.owner)]
 
 
 @dataclass(frozen=True)
@@ -159,22 +159,22 @@ class Barred:
 
     over: tuple[Standing, ...] = ()
 
-    def of(self, owner: str | None) -> Standing | None:
+    def of(self, owner: Owner) -> Standing | None:
         """Return the budget that bars an owner's executions longest."""
-        mine = [each for each in self.over if not each.budget.is_of_owner or each.budget.owner == owner]
+        mine = [each for each in self.over if each.budget.owner in (None, owner)]
         return max(mine, key=lambda each: each.window.until, default=None)
 
     @property
     def holds(self) -> holds.Holds:
-        common = max((each.window.until for each in self.over if not each.budget.is_of_owner), default=None)
-        owners = {each.budget.owner for each in self.over if each.budget.is_of_owner}
+        common = max((each.window.until for each in self.over if each.budget.owner is None), default=None)
+        owners = {each.budget.owner for each in self.over if each.budget.owner is not None}
         return holds.Holds(common, {owner: self.of(owner).window.until for owner in owners})  # type: ignore[union-attr]
 
 
 def hold(connection: Connection, crew: str, barred: Barred) -> None:
     """Mark the executions of a crew that stay in the queue, and log each that has just been marked or released."""
     for row in holds.mark(connection, crew, barred.holds):
-        standing = barred.of(row.owner)
+        standing = barred.of(owner_of(row))
         text = "no longer held by a budget" if standing is None else f"held. {standing.sentence(with_figures=True)}"
         log.info("%s", text, extra={"execution_id": row.id})
 

@@ -86,7 +86,6 @@ class Process:
             attempts=settings.webhook_attempts,
             secret=settings.webhook_secret,
             flow_webhook=self.flow_webhook,
-            own={crew for crew, _, _ in settings.crew_tokens},
         )
         self.flow_webhooks = (
             FlowWebhooks(self.database, self.flow_webhook, self.outbox.posted) if self.flow_webhook else None
@@ -241,28 +240,25 @@ class Container:
             unusable=partial(unusable, crew),
             edit_problem=lambda task_id, state, text: crew.edit_problem(task_id, state, text, process.stopping),
         )
-        self.usage = UsageReport(
-            self.database, process.budgets, name, is_of_crew=any(crew == name for crew, _, _ in settings.crew_tokens)
-        )
+        self.usage = UsageReport(self.database, process.budgets, name)
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
 
     def owner(self, caller: Principal) -> str:
-        """Identify a token's holder within this crew if the crew has its own tokens, otherwise across all crews."""
-        has_own = any(crew == self.name for crew, _, _ in self.settings.crew_tokens)
-        return f"{self.name if has_own else ''} {caller.key}"
+        """Identify a token's holder within this crew if the token is the crew's own, otherwise across all crews."""
+        return f"{self.name if caller.has_crew_token else ''} {caller.key}"
 
-    def figures(self) -> bytes:
+    def figures(self, caller: Principal) -> bytes:
         """Return the metrics for an organization token: this crew's if the token is the crew's own, otherwise all."""
-        own = any(crew == self.name and user is None for crew, user, _ in self.settings.crew_tokens)
-        return self.metrics.text(self.name if own else None)
+        return self.metrics.text(self.name if caller.has_crew_token else None)
 
 
 def _tokens(settings: Settings, name: str) -> Tokens:
     """Return a crew's tokens: its own replace the common ones, but there is always an organization token."""
-    own = [(user, token) for crew, user, token in settings.crew_tokens if crew == name]
-    has_organization = any(user is None for user, _ in own)
-    common = [] if has_organization else [(None, settings.token)]
-    return Tokens([*common, *(own or settings.user_tokens)])
+    own = [(Principal(user, True), token) for crew, user, token in settings.crew_tokens if crew == name]
+    has_organization = any(holder.user is None for holder, _ in own)
+    common = [] if has_organization else [(Principal(), settings.token)]
+    users = own or [(Principal(user), token) for user, token in settings.user_tokens]
+    return Tokens([*common, *users])
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import InternalError
 
 from crew_service import tracing
+from crew_service.budgets import Owner
 from crew_service.engine import continuing, events, usage
 from crew_service.engine.budgets import Budgets
 from crew_service.engine.crew import InputFile, TaskOutput
@@ -31,7 +32,7 @@ from crew_service.engine.origin import origin
 from crew_service.engine.principals import Principal
 from crew_service.engine.printed import MOST
 from crew_service.engine.questions import CallQuestion, Question, question_in
-from crew_service.storage import files, integrity, journal, printed, queries, questions, states, views, webhooks
+from crew_service.storage import files, integrity, journal, owners, printed, queries, questions, states, views, webhooks
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 
@@ -112,10 +113,11 @@ class Executions:
             if start.restore_from:
                 self._check_state(connection, caller, start.restore_from)
             execution_id = str(uuid4())
-            values: dict[str, Any] = {"owner": caller.user, "restore_from": start.restore_from}
+            values: dict[str, Any] = {**owners.columns(caller.owner), "restore_from": start.restore_from}
             if start.continue_from:
                 values = self._taken_over(connection, caller, start, into=execution_id)
-            self._budgets.check(connection, self._crew or "", values["owner"], now=now)
+            owner = Owner(values["owner"], bool(values["crew_token"]))
+            self._budgets.check(connection, self._crew or "", owner, now=now)
             ids = {each.id for each in start.files}
             if ids and not files.take(connection, start.files_of, ids, into=execution_id):
                 raise UnknownFile(start.files[0].name)

@@ -49,7 +49,7 @@ class Ledger:
         self, connection: Connection, row: Row[Any], before: usage.ByModel, after: usage.ByModel, now: float
     ) -> None:
         """Book the difference between two states of an execution's usage by model."""
-        key = {"hour": int(now // HOUR), "crew": row.crew, "owner": row.owner}
+        key = {"hour": int(now // HOUR), "crew": row.crew, "owner": row.owner, "crew_token": row.crew_token}
         is_first = not any(_uses(model, before) for model in before)
         rows: list[dict[str, Any]] = []
         for model in dict.fromkeys((*after, *before)):

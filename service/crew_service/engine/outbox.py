@@ -14,7 +14,7 @@ import logging
 import random
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -160,16 +160,13 @@ class Outbox:
         attempts: int,
         secret: str | None = None,
         flow_webhook: FlowWebhook | None = None,
-        own: Collection[str] = (),
     ) -> None:
-        """:param own: crews with their own tokens"""
         self._database = database
         self._membership = membership
         self._metrics = metrics
         self._attempts = attempts
         self._secret = secret
         self._flow_webhook = flow_webhook
-        self._own = own
         self._working: dict[str, tuple[Receiver, asyncio.Task[None]]] = {}  # by queue: its receiver and its task
         self._quick = Newest()  # those that answered last time; all others are slow
         self._names = Names()
@@ -237,7 +234,6 @@ class Outbox:
                     full=room.full(),
                     full_of_slow=room.full_of_slow(),
                     at_work=list(working),
-                    own=self._own,
                     per_owner=PER_OWNER,
                     with_flows=self._flow_webhook is not None,
                 )
@@ -246,7 +242,7 @@ class Outbox:
             if not chosen:
                 return []
             with self._database.writing() as connection:
-                return webhooks.claim(connection, self._membership.id, chosen, own=self._own)
+                return webhooks.claim(connection, self._membership.id, chosen)
         except DatabaseUnavailable:  # logged once where it is noticed
             return []
         except Exception:

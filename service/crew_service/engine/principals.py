@@ -7,6 +7,8 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crew_service.budgets import Owner
+
 
 class BadToken(ValueError):
     """The tokens are not unique, or one cannot be sent in a header."""
@@ -14,13 +16,23 @@ class BadToken(ValueError):
 
 @dataclass(frozen=True)
 class Principal:
-    """The holder of a token; `user` is None for the organization."""
+    """The holder of a token.
+
+    :param user: None for the organization
+    :param has_crew_token: whether the token is one of a crew's own; the holders of the others are known to all crews
+    """
 
     user: str | None = None
+    has_crew_token: bool = False
 
     @property
     def key(self) -> str:
         return "organization" if self.user is None else f"user:{self.user}"
+
+    @property
+    def owner(self) -> Owner:
+        """The owner of what it starts."""
+        return Owner(self.user, self.has_crew_token)
 
     def may_see(self, owner: str | None) -> bool:
         return self.user is None or self.user == owner
@@ -45,9 +57,8 @@ def usable(token: str, name: str = "a token") -> str:
 
 
 class Tokens:
-    def __init__(self, tokens: Sequence[tuple[str | None, str]]) -> None:
-        """:param tokens: pairs of user and token; the user is None for the organization"""
-        self._callers = [(_digest(token), Principal(user)) for user, token in tokens]
+    def __init__(self, tokens: Sequence[tuple[Principal, str]]) -> None:
+        self._callers = [(_digest(token), holder) for holder, token in tokens]
         for _, token in tokens:
             usable(token)
         if len({digest for digest, _ in self._callers}) < len(self._callers):

@@ -300,7 +300,7 @@ class Runner:
             barred = self._budgets.barred(connection, self._name, now=self._database.now())
         for segment in running:
             if (standing := barred.of(segment.owner)) and not segment.job.cancelled.is_set():
-                segment.enforce_limits(standing.sentence(with_figures=standing.budget.is_of_owner))
+                segment.enforce_limits(standing.sentence(with_figures=standing.budget.owner is not None))
 
     def _recover(self) -> None:
         """Recover executions whose claim or end got no response; call this only while no claim is in progress."""

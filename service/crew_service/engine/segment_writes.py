@@ -113,6 +113,8 @@ class Writes:
             values |= {"work_seconds": self.work_seconds}
         if write.move.target in states.OVER:
             values |= queries.ended(now)
+        if write.move is states.REQUEUE:
+            values["interrupted_at"] = now
         calm = self._calm.next(now) if write.is_calm else self._calm
         values |= calm.values if write.is_calm else {}
         happened = self._happened(write, now)

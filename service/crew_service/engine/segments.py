@@ -52,6 +52,7 @@ from crew_service.storage import steps as stored_steps
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
 from crew_service.storage.json_values import tidy
+from crew_service.storage.owners import owner_of
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Segment:
         ledger: Ledger,
     ) -> None:
         self.execution_id: str = row.id
-        self.owner: str | None = row.owner
+        self.owner = owner_of(row)
         self._database = database
         self._row = row
         self._limits = limits.lowered(row.limits)

@@ -18,6 +18,7 @@ from crew_service.engine.budgets import Budgets, Standing
 from crew_service.engine.principals import Principal
 from crew_service.storage import usage_sums
 from crew_service.storage.database import Database
+from crew_service.storage.owners import is_of
 from crew_service.storage.tables import usage_sums as sums
 
 BY = ("day", "crew", "owner", "model")
@@ -37,34 +38,28 @@ class TooMany(ValueError):
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads, and through which crew.
-
-    :param is_of_crew: whether the crew has tokens of its own, so that others of the same name may be somebody else
-    """
+    """Who reads, and through which crew. The organization of the service sees all, a crew's own sees the crew."""
 
     caller: Principal
     crew: str
-    is_of_crew: bool
 
     @property
     def wheres(self) -> list[ColumnElement[bool]]:
-        of_crew = [sums.c.crew == self.crew] if self.is_of_crew else []
-        return of_crew if self.caller.user is None else [*of_crew, sums.c.owner == self.caller.user]
+        of_crew = [sums.c.crew == self.crew] if self.caller.has_crew_token else []
+        return of_crew if self.caller.user is None else [*of_crew, is_of(sums, self.caller.owner)]
 
     def may_see_figures(self, standing: Standing) -> bool:
-        """Return whether a budget is the reader's own; the organization of the service sees all."""
-        budget = standing.budget
-        if budget.is_of_owner:
-            return self.caller.may_see(budget.owner) and not (self.is_of_crew and budget.owner != self.caller.user)
-        return self.caller.user is None and (not self.is_of_crew or budget.crew == self.crew)
+        """Return whether a budget is the reader's own."""
+        budget, caller = standing.budget, self.caller
+        is_of_crew = budget.crew == self.crew if caller.has_crew_token else True
+        return is_of_crew and (caller.user is None or budget.owner == caller.owner)
 
 
 class UsageReport:
-    def __init__(self, database: Database, budgets: Budgets, crew: str, *, is_of_crew: bool) -> None:
+    def __init__(self, database: Database, budgets: Budgets, crew: str) -> None:
         self._database = database
         self._budgets = budgets
         self._crew = crew
-        self._is_of_crew = is_of_crew
 
     def period(
         self, first: str | None = None, last: str | None = None, by: str | None = None
@@ -92,11 +87,19 @@ class UsageReport:
         :param most: of how many rows only
         :raises TooMany: there are more than `MOST_ROWS` rows
         """
-        reader = Reader(caller, self._crew, self._is_of_crew)
+        reader = Reader(caller, self._crew)
         since, until = _start(first), _start(last + timedelta(days=1))
         with self._database.reading() as connection:
             limit = most or MOST_ROWS + 1
-            rows = usage_sums.grouped(connection, by, reader.wheres, since=since, until=until, limit=limit)
+            rows = usage_sums.grouped(
+                connection,
+                by,
+                reader.wheres,
+                since=since,
+                until=until,
+                limit=limit,
+                within_crew=caller.has_crew_token,
+            )
             standings = self.standings(connection, reader)
         if len(rows) > MOST_ROWS:
             raise TooMany
@@ -109,7 +112,7 @@ class UsageReport:
 
     def refusal(self, caller: Principal, standing: Standing) -> tuple[str, dict[str, Any]]:
         """Return the sentence and the data for a kickoff that a budget refuses."""
-        with_figures = Reader(caller, self._crew, self._is_of_crew).may_see_figures(standing)
+        with_figures = Reader(caller, self._crew).may_see_figures(standing)
         return standing.sentence(with_figures=with_figures), standing.body(with_figures=with_figures)
 
 

@@ -341,7 +341,8 @@ class Api:
     async def metrics(self, request: Request) -> Response:
         if _caller(request).user is not None:
             raise HTTPException(403, "These metrics cover all users, so they need the organization's token.")
-        return Response(await run_in_threadpool(self._service.figures), media_type=CONTENT_TYPE_LATEST)
+        figures = await run_in_threadpool(self._service.figures, _caller(request))
+        return Response(figures, media_type=CONTENT_TYPE_LATEST)
 
     async def usage(self, request: Request) -> JSONResponse:
         given = {name: request.query_params.getlist(name) for name in ("from", "to", "by")}

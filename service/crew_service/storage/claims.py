@@ -73,23 +73,27 @@ def claim_due(
         # If a service on an earlier release claimed it first, its start time is unknown.
         values["started_at"] = case((executions.c.segment == 0, now), else_=executions.c.started_at)
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
-        values["held_until"] = None
+        values |= {"held_until": None, "interrupted_at": None}
         is_queued = executions.c.state.in_(CLAIM.sources)
         connection.execute(update(executions).where(executions.c.id.in_(claimed), is_queued).values(values))
     return claimed
 
 
 def _in_turn(connection: Connection, crew: str, now: float, limit: int, holds: Holds) -> list[str]:
-    """Lock each owner's oldest queued executions; owners take turns, those with the fewest running executions first.
+    """Lock interrupted executions, which keep their places, and then each owner's oldest queued ones.
+
+    Owners take turns, those with the fewest running executions first.
 
     These queries sort in the order of the indexes that SQLite should use; others also contain finished executions.
     """
     owner = executions.c.owner
     running = select(owner).where(executions.c.crew == crew, executions.c.state == State.RUNNING)
     places = Counter(connection.execute(running.order_by(executions.c.due_at)).scalars())
+    interrupted = connection.execute(_interrupted(crew).limit(limit).with_for_update(skip_locked=True)).all()
+    places.update(row.owner for row in interrupted)
+    found = [row.id for row in interrupted]
     turns = [(places[name], due_at, name or "") for name, due_at in _heads(connection, crew, now, holds)]
     heapify(turns)
-    found: list[str] = []
     while turns and len(found) < limit:
         place, _, name = heappop(turns)
         query = _queued(crew, now, holds).where(owner == (name or None), executions.c.id.not_in(found))
@@ -116,6 +120,11 @@ def _heads(connection: Connection, crew: str, now: float, holds: Holds) -> list[
     due_at = case((owners.c.owner.is_(None), of_organization), else_=of_owner).label("due_at")
     heads = connection.execute(select(owners.c.owner, due_at))
     return [(row.owner, row.due_at) for row in heads if row.due_at is not None]
+
+
+def _interrupted(crew: str) -> Select[Any]:
+    query = select(executions.c.id, executions.c.owner).where(executions.c.crew == crew, executions.c.state == QUEUED)
+    return query.where(executions.c.interrupted_at.is_not(None)).order_by(executions.c.due_at)
 
 
 def _queued(crew: str, now: float, holds: Holds) -> Select[Any]:
@@ -180,7 +189,7 @@ def _counting_losses() -> dict[str, Any]:
 
 
 def _requeue(connection: Connection, which: Any, now: float, **counts: Any) -> int:
-    """Requeue executions at their old place: behind those that never began, a budget would let others begin instead."""
+    """Requeue executions before those that never began, which otherwise would also begin, beyond a budget."""
     query = update(executions).where(which, executions.c.state.in_(REQUEUE.sources))
-    values = {"state": REQUEUE.target, "claimed_by": None, "updated_at": now, **counts}
+    values = {"state": REQUEUE.target, "claimed_by": None, "updated_at": now, "interrupted_at": now, **counts}
     return connection.execute(query.values(values)).rowcount

@@ -14,6 +14,8 @@ from sqlalchemy import Float, and_, case, cast, false, func, literal, null, or_,
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement
 
+from crew_service.budgets import Owner
+from crew_service.storage.owners import is_of
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions
 
@@ -29,15 +31,12 @@ class Holds:
     """
 
     everybody: float | None = None
-    owners: Mapping[str | None, float] = field(default_factory=dict)
+    owners: Mapping[Owner, float] = field(default_factory=dict)
 
     @property
     def until(self) -> ColumnElement[float | None]:
         """When an execution may begin; null if it already may, or has begun."""
-        of_owner = [
-            (executions.c.owner.is_not_distinct_from(owner), literal(until, Float))
-            for owner, until in self.owners.items()
-        ]
+        of_owner = [(is_of(executions, owner), literal(until, Float)) for owner, until in self.owners.items()]
         never = cast(null(), Float)  # PostgreSQL would take a plain null for text
         otherwise: Any = never if self.everybody is None else literal(self.everybody, Float)
         own = case(*of_owner, else_=otherwise) if of_owner else otherwise
@@ -47,7 +46,7 @@ class Holds:
     def may_begin(self) -> ColumnElement[bool]:
         if self.everybody is not None:
             return executions.c.segment > 0
-        barred = [executions.c.owner.is_not_distinct_from(owner) for owner in self.owners]
+        barred = [is_of(executions, owner) for owner in self.owners]
         return or_(executions.c.segment > 0, ~or_(false(), *barred)) if barred else ~false()
 
 
@@ -59,7 +58,7 @@ def mark(connection: Connection, crew: str, holds: Holds) -> list[Row[Any]]:
     wrong = executions.c.held_until.is_distinct_from(holds.until)
     if holds.everybody is None and not holds.owners:
         wrong = executions.c.held_until.is_not(None)
-    query = select(executions.c.id, executions.c.owner).where(of_queue(crew), wrong)
+    query = select(executions.c.id, executions.c.owner, executions.c.crew_token).where(of_queue(crew), wrong)
     rows: list[Row[Any]] = list(connection.execute(query.with_for_update(skip_locked=True)))
     ids = [row.id for row in rows]
     for begin in range(0, len(ids), AT_ONCE):

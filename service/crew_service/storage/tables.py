@@ -30,6 +30,7 @@ executions = Table(
     Column("kickoff_id", String(36), nullable=False, unique=True),  # the polled id; a live resume changes it
     Column("crew", String(64), nullable=False, server_default=""),  # name of the served crew; empty at the root
     Column("owner", String),  # name of the user token; null for the organization
+    Column("crew_token", Boolean),  # whether the token is one of the crew's own; null if an earlier release wrote it
     Column("state", String(16), nullable=False),
     Column("segment", Integer, nullable=False, default=0),  # counts the claims; only the latest segment may write
     Column("writes", Integer, nullable=False, server_default="0"),  # by this segment, so that none is applied twice
@@ -45,6 +46,7 @@ executions = Table(
     Column("lost_at", BigInteger),  # its progress at the last loss
     Column("created_at", Float, nullable=False),
     Column("due_at", Float, nullable=False),  # if queued: do not claim it earlier
+    Column("interrupted_at", Float),  # if queued because it could not go on where it was running: since when
     Column("updated_at", Float, nullable=False),
     Column("started_at", Float),  # time of the first claim
     Column("ended_at", Float),
@@ -89,6 +91,13 @@ executions = Table(
         "due_at",
         sqlite_where=text("state = 'queued'"),
         postgresql_where=text("state = 'queued'"),
+    ),
+    Index(
+        "executions_by_interruption",
+        "crew",
+        "due_at",
+        sqlite_where=text("state = 'queued' AND interrupted_at IS NOT NULL"),
+        postgresql_where=text("state = 'queued' AND interrupted_at IS NOT NULL"),
     ),
     Index(
         "executions_by_hold",
@@ -330,6 +339,7 @@ usage_sums = Table(
     Column("hour", Integer, nullable=False),  # hours since 1970, UTC
     Column("crew", String(64), nullable=False),
     Column("owner", String),  # null for the organization
+    Column("crew_token", Boolean),  # as of the execution
     Column("model", String, nullable=False),  # empty if unknown
     Column("executions", Integer, nullable=False),  # whose first tokens these are
     Column("of_model", Integer, nullable=False, server_default="0"),  # executions whose first of this model these are

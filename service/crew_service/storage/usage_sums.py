@@ -12,6 +12,7 @@ from sqlalchemy import case, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement
 
+from crew_service.storage import owners
 from crew_service.storage.states import OVER, State
 from crew_service.storage.tables import executions, processes, usage_sums
 from crew_service.storage.transactions import lock_name
@@ -20,13 +21,13 @@ HOUR = 3600
 WITH_SUMS = "0025"  # the last migration of the oldest release that writes them
 TOKENS = ("total_tokens", "prompt_tokens", "completion_tokens")
 SUMMED = ("executions", "of_model", *TOKENS, "unpriced", "cost_usd")
-KEY = ("hour", "crew", "owner", "model")
+KEY = ("hour", "crew", "owner", "crew_token", "model")
 AT_ONCE = 500  # rows added up at a time
 MOST_MODELS = 5  # without a price, that are named
 LATE = 3600.0  # seconds by which the clock of an earlier release's machine may be wrong
 UNBOOKED = executions.c.tokens > executions.c.booked_tokens
 OF_BOOKING = (
-    *("id", "crew", "owner", "state", "tokens", "booked_tokens"),
+    *("id", "crew", "owner", "crew_token", "state", "tokens", "booked_tokens"),
     *("usage", "model_usage", "booked", "updated_at"),
 )
 
@@ -87,13 +88,18 @@ def grouped(
     since: float,
     until: float,
     limit: int,
+    within_crew: bool = False,
 ) -> list[Row[Any]]:
     """Return sums by any of day (days since 1970), crew, owner and model, in this order.
 
     By model, an execution counts at each model that it used.
+
+    :param within_crew: whether the names of owners are unique, because all of them are known to one crew
     """
-    days = (usage_sums.c.hour - usage_sums.c.hour % 24) / 24
-    keys = [(days if name == "day" else usage_sums.c[name]).label(name) for name in by]
+    made: dict[str, Any] = {"day": (usage_sums.c.hour - usage_sums.c.hour % 24) / 24}
+    if not within_crew:
+        made["owner"] = owners.label(usage_sums)
+    keys = [(made[name] if name in made else usage_sums.c[name]).label(name) for name in by]
     summed = {name: usage_sums.c[name] for name in SUMMED}
     if "model" in by:
         summed["executions"] = usage_sums.c.of_model

@@ -92,7 +92,6 @@ def due(
     full: Collection[str],
     full_of_slow: Collection[str],
     at_work: Collection[str],
-    own: Collection[str],
     per_owner: int,
     with_flows: bool = True,
 ) -> list[Row[Any]]:
@@ -104,21 +103,20 @@ def due(
     :param quick: pairs of an owner and a receiver that has answered; all others are slow
     :param full: owners without a free place
     :param full_of_slow: owners without a place for a slow receiver
-    :param own: crews that have their own users
     """
     given = {"now": now, "process": process_id, "quick": list(quick), "full": list(full), "slow": list(full_of_slow)}
     given |= {"at_work": list(at_work), "per_owner": per_owner}
-    return list(connection.execute(_due(frozenset(own), with_flows), given))
+    return list(connection.execute(_due(with_flows), given))
 
 
 @lru_cache
-def _due(own: frozenset[str], with_flows: bool) -> Select[Any]:
+def _due(with_flows: bool) -> Select[Any]:
     """Build the statement once: building it costs several times as much as running it."""
 
     def any_of(name: str) -> Any:
         return bindparam(name, expanding=True)
 
-    owner, named = _owner(own), webhook_queues.c.receiver
+    owner, named = _owner(), webhook_queues.c.receiver
     columns = [webhook_queues.c.id, named, webhook_queues.c.due_at, owner.label("owner")]
     known = true() if with_flows else ~exists().where(outbox.c.queue_id == webhook_queues.c.id, outbox.c.kind == FLOW)
     others = and_(webhook_queues.c.id.not_in(any_of("at_work")), owner.not_in(any_of("full")))
@@ -140,9 +138,9 @@ def _with_execution() -> Any:
     return webhook_queues.outerjoin(executions, executions.c.id == webhook_queues.c.execution_id)
 
 
-def _owner(own: Collection[str]) -> ColumnElement[str]:
+def _owner() -> ColumnElement[str]:
     """Return the token holder's name; queues whose execution is gone share one owner."""
-    crew = case((executions.c.crew.in_(own), executions.c.crew), else_="")
+    crew = case((executions.c.crew_token.is_(True), executions.c.crew), else_="")
     return case((executions.c.id.is_(None), ""), else_=crew + " " + func.coalesce(executions.c.owner, ""))
 
 
@@ -156,17 +154,17 @@ def _earlier_elsewhere() -> ColumnElement[bool]:
     return exists(select(other.c.id).where(same, to, earlier).correlate(webhook_queues))
 
 
-def claim(connection: Connection, process_id: str, queue_ids: list[str], *, own: Collection[str]) -> list[Row[Any]]:
+def claim(connection: Connection, process_id: str, queue_ids: list[str]) -> list[Row[Any]]:
     """Claim the queues that no other process has claimed in the meantime; return each with its crew and owner."""
     wanted = webhook_queues.c.id.in_(queue_ids)
     connection.execute(update(webhook_queues).where(wanted, _free(process_id)).values(claimed_by=process_id))
-    return list(connection.execute(_claimed(frozenset(own)), {"ids": queue_ids, "process": process_id}))
+    return list(connection.execute(_claimed(), {"ids": queue_ids, "process": process_id}))
 
 
 @lru_cache
-def _claimed(own: frozenset[str]) -> Select[Any]:
+def _claimed() -> Select[Any]:
     of_queue = [webhook_queues.c[name] for name in ("id", "execution_id", "receiver", "claimed_by")]
-    query = select(*of_queue, executions.c.crew, _owner(own).label("owner")).select_from(_with_execution())
+    query = select(*of_queue, executions.c.crew, _owner().label("owner")).select_from(_with_execution())
     mine = webhook_queues.c.claimed_by == bindparam("process")
     return query.where(webhook_queues.c.id.in_(bindparam("ids", expanding=True)), mine)
 
