@@ -216,6 +216,31 @@ def test_limits_are_kept(serve: Serve, database: str) -> None:
     assert kickoff(client, many).status_code in (404, 413)
 
 
+OF_FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\na\r\n'
+
+
+@pytest.mark.row("S74")
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"\r\n", b"\r\n" * 50),
+        (OF_FILE + b"--x--\r\n", b"y" * 100),
+    ],
+    ids=["before its first part", "after its last part"],
+)
+def test_a_form_that_never_ends_is_refused(serve: Serve, database: str, begin: bytes, more: bytes) -> None:
+    client = serve(READS, db=database, max_body=4000)
+
+    def body() -> Iterator[bytes]:
+        yield begin
+        for _ in range(1000):
+            yield more
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    answer = client.session.post(f"{client.url}/files", data=body(), headers=headers, timeout=PATIENCE)
+    assert (answer.status_code, stored(database)) == (413, (0, 0)), answer.text
+
+
 @pytest.mark.row("S73")
 def test_the_service_stores_no_more_than_its_limit(serve: Serve, database: str) -> None:
     client = serve(READS, file_limits=FileLimits(of_all=3000), db=database)

@@ -161,9 +161,10 @@ class Uploads:
     async def _take_parts(self, request: Request, owner: str, form: Form, check: Callable[[Part, Form], None]) -> None:
         declared = request.headers.get("content-length")
         most = int(declared) if declared else None
-        parser, texts = _Parser(request.headers["content-type"]), 0
+        parser, others = _Parser(request.headers["content-type"]), 0  # bytes, besides those of files
         part, buffer = None, bytearray()
         async for chunk in self._chunks(request):
+            others += len(chunk)
             for kind, data in parser.events(chunk):
                 if kind == "part":
                     part = _part(data)
@@ -175,11 +176,9 @@ class Uploads:
                         form.begun.append(part.upload.id)
                 elif kind == "data" and part:
                     if part.upload is None:
-                        texts += len(data)
-                        if texts > self._most_text:
-                            raise HTTPException(413, f"The fields are larger than {self._most_text} bytes.")
                         part.text += data
                         continue
+                    others -= len(data)
                     await self._add(part.upload, buffer, data)
                 elif kind == "end" and part:
                     if part.upload is None:
@@ -188,6 +187,8 @@ class Uploads:
                     form.files[part.name] = await self._completed(part.upload, buffer)
                     if sum(each.size for each in form.files.values()) > self.limits.of_execution:
                         raise HTTPException(413, too_much(self.limits))
+            if others > self._most_text:
+                raise HTTPException(413, f"Besides files, a form may have at most {self._most_text} bytes.")
         if not parser.is_over:
             raise BadForm("The form ends in the middle.")
 
