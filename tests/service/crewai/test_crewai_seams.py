@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from crew_client import Client, Command, eventually
 from engine_stub import CREWS
+from packaging.version import Version
 
 from crew_service.crewai import child_process
 from crew_service.crewai.internals import NEWEST, NO_JOURNAL, Seam, _exists, flow_methods
@@ -28,6 +30,9 @@ NAMES = {path: seam for seam in Seam.all for path in seam.names}
 MORE = (
     *("internal_instructor", "base_agent_tools", "ConsoleProvider", "_initial_state_t"),
     *("async_feedback", "flow_config", "is_crew_class", "input_provider", "telemetry_session", "register_hook"),
+)
+OF_NEWEST = pytest.mark.skipif(
+    Version(version("crewai")) < Version(NEWEST), reason="a release to come is the newest one, changed"
 )
 TARGETS = {"crew": "plain:crew", "flow": "plain:PlainFlow"}
 # What CrewAI's documentation imports by this path: each name, and the page below docs.crewai.com/en.
@@ -191,6 +196,7 @@ with traces.below({"traceparent": f"00-{1:032x}-{1:016x}-01"}, "some id") as spa
 
 @pytest.mark.row("S81")
 @pytest.mark.long
+@OF_NEWEST
 def test_s81_a_crew_runs_although_its_spans_cannot_be_exported() -> None:
     ran = subprocess.run([sys.executable, "-c", UNTRACED], capture_output=True, text=True)
     assert ran.stdout == "spans: None\n", ran.stderr
@@ -308,6 +314,7 @@ def changed(environment: dict[str, str], changes: list[tuple[str, str, str]]) ->
 
 @pytest.mark.row("S100")
 @pytest.mark.long
+@OF_NEWEST
 def test_s100_a_release_may_require_more_of_tools_persistences_and_providers(command: Start, tmp_path: Path) -> None:
     environment = renamed("a_name_that_nothing_has", tmp_path / "changed")
     places = [file for file in (tmp_path / "changed/crewai").rglob("*.py") if re.search(OWN, file.read_text())]
@@ -430,6 +437,7 @@ def names_in(text: str) -> set[str]:
 
 @pytest.mark.row("S81")
 @pytest.mark.long
+@OF_NEWEST
 def test_s81_internal_functions_may_take_more_than_before(command: Start, tmp_path: Path) -> None:
     environment = renamed("a_name_that_nothing_has", tmp_path / "changed")
     changed(environment, CHANGED)
