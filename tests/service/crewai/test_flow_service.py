@@ -9,10 +9,12 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ import requests
 import standardwebhooks
 from crew_client import Client, Command, Receiver, eventually
 from engine_stub import CREWS
+from sqlalchemy import create_engine, text
 
 from scripts.stack.waiting import PATIENCE
 
@@ -308,3 +311,51 @@ def test_f4_the_address_of_a_question_leads_to_its_crew_where_several_are_served
     assert question["callback_url"].startswith(f"{client.url}/human_feedback_requests/{question['id']}/respond?")
     answer = requests.post(question["callback_url"], json={"feedback": "drop"}, timeout=PATIENCE)
     assert (answer.status_code, answer.json()["status"]) == (200, "accepted")
+
+
+@pytest.mark.slow
+@pytest.mark.row("S55")
+def test_s55_another_service_goes_on_with_the_newest_state_of_a_killed_one(
+    command: Start, postgresql: str, tmp_path: Path
+) -> None:
+    log, killed = tmp_path / "rounds", (4, 8)
+
+    def start(name: str) -> Command:
+        given = {"CREW_SERVICE_TOKEN": TOKEN, "CREW_SERVICE_DB": postgresql, "SERVICE": name}
+        return command("--crew", f"{CREWS / 'kept.py'}:ChainFlow", environment=given)
+
+    def calls() -> list[str]:
+        return [json.loads(line)["call"] for line in log.read_text().splitlines()] if log.exists() else []
+
+    def running(number: int) -> str | None:
+        began = f"{number} began in "
+        return next((call.removeprefix(began) for call in calls() if call.startswith(began)), None)
+
+    for number in killed:
+        Path(f"{log}-{number}").touch()
+    services = {name: start(name) for name in ("first", "second")}
+    kickoff = services["first"].client(TOKEN).post("/kickoff", {"inputs": {"log": str(log)}})
+    kickoff_id = kickoff.json()["kickoff_id"]
+    engine = create_engine(postgresql)
+    for number in killed:
+        victim = eventually(lambda: running(number), f"round {number}")  # noqa: B023
+        with engine.connect() as connection:
+            sizes = connection.execute(text("SELECT length(state) FROM flow_states")).scalars().all()
+            assert [1 << 20 < size < 2 << 20 for size in sizes] == [True]
+            results = connection.execute(text("SELECT sum(length(task::text)) FROM results")).scalar()
+            assert results < 100_000
+        services.pop(victim).kill()
+        Path(f"{log}-{number}").unlink()
+        services[f"after {number}"] = start(f"after {number}")
+    [client, *_] = [service.client(TOKEN) for service in services.values()]
+    page = ""
+    for _ in range(10):
+        page = Random(page).randbytes(1 << 20).hex()
+    assert client.until(kickoff_id, "completed")["result"]["output"] == page[:20]
+    rounds = Counter(call.partition(" in ")[0] for call in calls())
+    assert rounds == {f"{number} ended": 1 for number in range(1, 11)} | {
+        f"{number} began": 2 if number in killed else 1 for number in range(1, 11)
+    }
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM flow_states")).scalar() == 0
+    engine.dispose()

@@ -84,8 +84,12 @@ def _locked(path: Path) -> Iterator[Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        yield file
+        try:
+            file.seek(0)
+            yield file
+            file.flush()
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process that the embedder left behind has the file open, too
 
 
 def _read(file: Any) -> dict[str, Any]:

@@ -6,9 +6,11 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -333,6 +335,34 @@ class LargeFlow(Flow[Loose], Marked):
         if self.state.way == "kill":
             self.die_once()
         return str(len(self.state.thing))
+
+
+class ChainFlow(Flow[Loose], Marked):
+    """Has ten rounds, each of which replaces the 2 MB of its state by what only they lead to.
+
+    A round waits while there is a file with its number.
+    """
+
+    @start()
+    def begin(self) -> None:
+        self.state.thing = {"round": 0, "page": ""}
+
+    @listen(or_(begin, "again"))
+    def work(self) -> None:
+        number, page = self.state.thing["round"] + 1, self.state.thing["page"]
+        self.state.thing = {"round": number, "page": Random(page).randbytes(1 << 20).hex()}
+        self.mark(f"{number} began in {os.environ['SERVICE']}")
+        while Path(f"{self.state.log}-{number}").exists():
+            time.sleep(0.02)
+        self.mark(f"{number} ended")
+
+    @router(work)
+    def count(self) -> str:
+        return "again" if self.state.thing["round"] < 10 else "enough"
+
+    @listen("enough")
+    def end(self) -> str:
+        return str(self.state.thing["page"][:20])
 
 
 class ManyLargeResults(Flow[Loose], Marked):
