@@ -244,7 +244,7 @@ ROWS = {
     "S101": ("a CrewAI release in which a function returns something else", "one feature is off"),
     "S102": ("a CrewAI release that lists the methods of Flows nowhere", "a Flow that asks a person is refused"),
     "S53": ("the published unit, Compose file and manifest, as they are written", "run a crew of CrewAI"),
-    "S58": ("three executions at once of a crew with knowledge", "all complete; it is embedded once"),
+    "S58": ("three executions at once of a crew with knowledge", "embedded once; if it fails, each says why"),
     "S59": ("a graceful stop while a receiver answers slowly", "the webhook arrives once"),
     "S60": ("a model that replaces its token counters", "counted as far as possible; the crew goes on"),
     "S61": ("continued twice, changed, or by another user", "one kickoff continues it; the others get 404, 409 or 422"),

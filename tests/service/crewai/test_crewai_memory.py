@@ -291,6 +291,51 @@ def test_s54_a_kill_while_memory_asks_its_model_leaves_the_approved_text_remembe
     assert "Result: a draft" not in remembered(storage)
 
 
+REPORTS = """
+from pathlib import Path
+from crewai import Agent, BaseLLM, Crew, Task
+from crewai.memory.unified_memory import Memory
+
+class Model(BaseLLM):
+    def call(self, messages, *args, from_agent=None, from_task=None, **kwargs):
+        if from_agent is None:
+            return "no memories in JSON"
+        if from_task.name == "report" and not Path(__file__).with_name("has ink").exists():
+            raise ValueError("no ink")
+        return f"Thought: I know\\nFinal Answer: the {from_task.name} of ann"
+
+def crew():
+    model = Model(model="m")
+    agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
+    texts = {"expected_output": "text", "agent": agent}
+    draft = Task(name="draft_task", description="Draft", human_input=True, **texts)
+    memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=model)
+    return Crew(agents=[agent], tasks=[draft, Task(name="report", description="Report", **texts)], memory=memory)
+"""
+
+
+def test_s50_what_the_organization_answers_or_continues_is_remembered_by_the_user_who_started_it(
+    tmp_path: Path, storage: Path
+) -> None:
+    (tmp_path / "reports.py").write_text(REPORTS)
+    crew = load(f"{tmp_path / 'reports.py'}:crew")
+    own = storage / "owners" / hashlib.sha256(b"ann").hexdigest()
+    with running_service(crew=crew, db=new_sqlite(tmp_path / "service.db"), user_tokens=[*TOKENS.items()]) as service:
+        organization, ann = Client(service.url, service.token), Client(service.url, TOKENS["ann"])
+        first = ann.post("/kickoff", {"inputs": {}}).json()["kickoff_id"]
+        organization.until(first, "pending")
+        assert organization.resume(first).ok
+        assert "no ink" in organization.until(first, "error")["error"]
+        assert "the draft_task of ann" in remembered(own)
+        (tmp_path / "has ink").touch()
+        second = organization.post("/kickoff", {"inputs": {}, "continueFrom": first}).json()["kickoff_id"]
+        organization.until(second, "completed")
+        assert ann.status(second)["status"] == "completed", "it is hers"
+    known = remembered(own)
+    assert (known.count("the draft_task of ann"), known.count("the report of ann")) == (1, 1)
+    assert remembered(storage) == ""
+
+
 def remembered(storage: Path) -> str:
     """Return all that is stored as memory."""
     if not (storage / "memory").exists():
