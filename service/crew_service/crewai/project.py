@@ -25,6 +25,8 @@ DECLARATIONS: dict[str | None, tuple[str, ...]] = {
 }
 DECLARATIONS[None] = DECLARATIONS["crew"] + DECLARATIONS["flow"]
 OF_AGENT = ("role", "from_repository")  # one of them is in every agent's file
+OWN = "airflow-crew-service"  # the table of this service in pyproject.toml
+SETTINGS = ("tools", "flow_tools", "ask_person")
 MODULES = {"crew": "crew.py", "flow": "main.py", "agent": "agent.py"}  # where the templates put the class
 
 
@@ -155,9 +157,14 @@ def _nearest(target: str, name: str) -> Path | None:
 
 
 def _declared(target: str) -> dict[str, Any]:
+    """Read the service's own table; a name that is not known may be a misspelled rule, which would not apply."""
     nearest = _nearest(target, "pyproject.toml")
-    settings = _settings(nearest) if nearest else {}
-    declared: dict[str, Any] = settings.get("tool", {}).get("airflow-crew-service", {})
+    tables = _settings(nearest).get("tool", {}) if nearest else {}
+    if other := next((name for name in tables if name != OWN and name.lower().replace("_", "-") == OWN), None):
+        raise UnsupportedCrew(f"[tool.{other}] in pyproject.toml must be named [tool.{OWN}].")
+    declared: dict[str, Any] = tables.get(OWN, {})
+    if (unknown := next((name for name in declared if name not in SETTINGS), None)) is not None:
+        raise UnsupportedCrew(f"[tool.{OWN}] has no setting {unknown!r}; it may have {', '.join(SETTINGS)}.")
     return declared
 
 

@@ -329,6 +329,7 @@ def test_a_crew_that_cannot_ask_does_not_start(
 
 
 FLOW = ["--crew", "asking.py:Method"]
+SHOP = ["--crew", "asking.py:crew"]
 BOTH = ["--crew", "shop=asking.py:crew", "--crew", "flow=asking.py:Method"]
 DECLARED = 'flow_tools = ["pay"]'
 
@@ -348,6 +349,9 @@ DECLARED = 'flow_tools = ["pay"]'
         ([*BOTH, "--flow-tool", "shop/pay"], "", "--flow-tool shop/pay: it names a tool of a Flow, but no Flow"),
         (["--flow-tool", "pay"], "", "--flow-tool pay: it names a tool of a Flow, but no Flow"),
         (FLOW, 'flow_tools = "pay"', "flow_tools must be a list of names"),
+        (FLOW, 'tool = {pay = "approve"}', "[tool.airflow-crew-service] has no setting 'tool'"),
+        (SHOP, 'rules = {pay = "approve"}', "[tool.airflow-crew-service] has no setting 'rules'"),
+        (FLOW, '[tool.airflow_crew_service.tools]\npay = "approve"', "must be named [tool.airflow-crew-service]"),
     ],
 )
 def test_s56_a_rule_that_a_flow_cannot_keep_ends_the_start(
