@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -147,11 +148,24 @@ def test_s53_a_home_that_cannot_be_written_is_named(project: Path, tmp_path: Pat
     assert "newer is needed" not in said
 
 
-def unit() -> dict[str, list[str]]:
+def unit() -> dict[str, str]:
     parser = configparser.RawConfigParser(strict=False, delimiters="=")
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(ROOT / "docs" / "crew-service.service")
     return dict(parser["Service"])
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")
+def test_s53_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    copy = tmp_path / "crew-service.service"
+    copy.write_text((ROOT / "docs" / "crew-service.service").read_text().replace(unit()["ExecStart"], "/bin/true"))
+    checked = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
+    assert (checked.returncode, copy.name in checked.stderr) == (0, False), checked.stderr
+
+
+def test_s53_a_crew_that_uses_up_the_memory_does_not_end_the_unit() -> None:
+    """By default, systemd stops all processes of a unit if the kernel kills one of them."""
+    assert unit()["OOMPolicy"] == "continue"
 
 
 def test_s53_the_unit_runs_a_crew(project: Path, tmp_path: Path) -> None:
