@@ -238,6 +238,37 @@ def test_s54_what_a_coworker_wrote_for_a_draft_is_not_remembered(tmp_path: Path,
     assert "a draft by the clerk" not in remembered(storage)
 
 
+FORGETS = """
+from crewai import Agent, BaseLLM, Crew, Task
+from crewai.memory.unified_memory import Memory
+
+class Model(BaseLLM):
+    def call(self, messages, *args, from_agent=None, **kwargs):
+        return "no memories in JSON" if from_agent is None else "Thought: I know\\nFinal Answer: a draft"
+
+def embedder(given):
+    raise RuntimeError("the embedder is out of order")
+
+def crew():
+    model = Model(model="m")
+    agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
+    draft = Task(name="draft", description="Draft", expected_output="text", agent=agent, human_input=True)
+    last = Task(name="last", description="Finish", expected_output="text", agent=agent)
+    return Crew(agents=[agent], tasks=[draft, last], memory=Memory(embedder=embedder, llm=model))
+"""
+
+
+@pytest.mark.row("S54")
+def test_s54_an_approved_answer_that_cannot_be_remembered_ends_no_execution(tmp_path: Path, storage: Path) -> None:
+    (tmp_path / "forgets.py").write_text(FORGETS)
+    run = EngineStub(load(f"{tmp_path / 'forgets.py'}:crew"), tmp_path / "log")
+    run.segment()
+    ended = run.approve()
+    assert isinstance(ended, Completed), ended
+    assert run.finished() == ["draft", "last"]
+    assert remembered(storage) == ""
+
+
 KILLED = """
 import os, signal
 from pathlib import Path
