@@ -36,5 +36,7 @@ class StandInCrew:
     def forget_memory(self, before: float, stopping: Cancellation) -> None:
         pass
 
-    def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
+    def edit_problem(
+        self, task_id: str, state: dict[str, Any], text: str, *, owner: str | None, stopping: Cancellation
+    ) -> str | None:
         return None

@@ -183,7 +183,9 @@ class ScriptedCrew:
     def forget_memory(self, before: float, stopping: Cancellation) -> None:
         """Do nothing, because such a crew has no memory."""
 
-    def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
+    def edit_problem(
+        self, task_id: str, state: dict[str, Any], text: str, *, owner: str | None, stopping: Cancellation
+    ) -> str | None:
         return None
 
     def run(self, job: Job, report: Report) -> Outcome:

@@ -166,11 +166,13 @@ class CrewAICrew:
         except (CrewFailed, ProcessPoolClosed, OSError) as error:
             log.warning("the crew's memory cannot be searched for what is too old: %s", _line(str(error)))
 
-    def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
+    def edit_problem(
+        self, task_id: str, state: dict[str, Any], text: str, *, owner: str | None, stopping: Cancellation
+    ) -> str | None:
         """Check an edited answer in a separate process, because models and guardrails are the crew's own code."""
         edit = {"task_id": task_id, "state": state, "text": text}
         try:
-            request = {**self._request, "edit": edit, "rules": self._told_rules}
+            request = {**self._request, "owner": owner, "edit": edit, "rules": self._told_rules}
             said = self._asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping)
         except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
             problem: str | None = f"it cannot be checked now: {error}"

@@ -238,7 +238,7 @@ class Container:
             wake=self.runner.wake,
             cancel=self.runner.cancel,
             unusable=partial(unusable, crew),
-            edit_problem=lambda task_id, state, text: crew.edit_problem(task_id, state, text, process.stopping),
+            edit_problem=partial(crew.edit_problem, stopping=process.stopping),
         )
         self.usage = UsageReport(self.database, process.budgets, name)
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)

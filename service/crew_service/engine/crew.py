@@ -397,11 +397,14 @@ class Crew(Protocol):
         """Delete what the crew remembered before this time, for all owners."""
         ...
 
-    def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
+    def edit_problem(
+        self, task_id: str, state: dict[str, Any], text: str, *, owner: str | None, stopping: Cancellation
+    ) -> str | None:
         """Return why `text` cannot be the output of a waiting task, as the end of a sentence; None if it can.
 
         This also checks a JSON object with changed arguments for a waiting call.
 
         :param state: the crew's data from `PendingReview` or `PendingQuestion`
+        :param owner: the execution's, whose memory the check has
         """
         ...

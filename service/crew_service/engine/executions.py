@@ -73,7 +73,8 @@ class Executions:
     :param wake: called when something is queued
     :param cancel: called when an execution has been stopped
     :param unusable: given finished tasks and the crew's data, returns why the crew cannot go on after them
-    :param edit_problem: given a task, its stored data and an edited answer, returns why the crew cannot accept it
+    :param edit_problem: given a task, its stored data, an edited answer and the execution's owner, returns why the
+        crew cannot accept it
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Executions:
         wake: Callable[[], None] = lambda: None,
         cancel: Callable[[str, str], None] = lambda execution_id, reason: None,
         unusable: continuing.Unusable = lambda finished, state: None,
-        edit_problem: Callable[[str, dict[str, Any], str], str | None] = lambda task_id, state, text: None,
+        edit_problem: Callable[..., str | None] = lambda task_id, state, text, *, owner: None,
     ) -> None:
         self._database = database
         self._crew = crew
@@ -421,7 +422,7 @@ class Executions:
             return
         if edit is None or question.key != decision.task_id:
             return
-        if problem := self._edit_problem(question.task_id, question.state, edit.text):
+        if problem := self._edit_problem(question.task_id, question.state, edit.text, owner=row.owner):
             raise BadAnswer(f"edited_output is not accepted because {problem.rstrip('.')}; nothing was changed.")
 
     def _head(self, some_id: str) -> Row[Any] | None:

@@ -93,12 +93,12 @@ def test_the_check_of_an_edit_runs_no_tool_that_has_a_rule(tmp_path: Path) -> No
     assert isinstance(waiting, PendingReview)
     for rule in (ONCE, APPROVE):
         checked = asked(ToolRule("pay", rule)).crew
-        problem = checked.edit_problem("draft", waiting.state, "edited", Cancellation())
+        problem = checked.edit_problem("draft", waiting.state, "edited", owner=None, stopping=Cancellation())
         assert problem
         assert problem.startswith("the guardrail of its task calls the tool pay, which may run only within")
         assert problem.endswith("Approve the draft unchanged, or request a revision")
     assert crew.calls(of="paid") == ["draft v1"], "within the execution"
-    assert asked().crew.edit_problem("draft", waiting.state, "edited", Cancellation()) is None
+    assert asked().crew.edit_problem("draft", waiting.state, "edited", owner=None, stopping=Cancellation()) is None
 
 
 def until_asked(client: Client, execution: str, task: str) -> str:

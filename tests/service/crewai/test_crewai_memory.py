@@ -22,6 +22,7 @@ from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.internals import stored_memory
 from crew_service.crewai.world import Place, world_of
 from crew_service.engine.crew import Cancellation, Completed, Crew, CrewKilled
+from crew_service.engine.drafts import draft_sha256
 from crew_service.local import running_service
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from scripts.stack.waiting import PATIENCE
@@ -364,6 +365,42 @@ def test_s50_what_the_organization_answers_or_continues_is_remembered_by_the_use
         assert ann.status(second)["status"] == "completed", "it is hers"
     known = remembered(own)
     assert (known.count("the draft_task of ann"), known.count("the report of ann")) == (1, 1)
+    assert remembered(storage) == ""
+
+
+CHECKED = """
+from crewai import Agent, BaseLLM, Crew, Task
+from crewai.memory.unified_memory import Memory
+
+class Model(BaseLLM):
+    def call(self, messages, *args, from_agent=None, **kwargs):
+        return "no memories in JSON" if from_agent is None else "Thought: I know\\nFinal Answer: a draft"
+
+def crew():
+    model = Model(model="m")
+    memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=model)
+    agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
+
+    def check(output):
+        memory.remember(f"Checked: {output.raw}")
+        return True, output.raw
+
+    texts = {"description": "Draft", "expected_output": "text", "guardrail": check}
+    return Crew(agents=[agent], tasks=[Task(name="draft_task", agent=agent, human_input=True, **texts)])
+"""
+
+
+def test_s50_the_check_of_an_edited_answer_has_the_memory_of_its_execution(tmp_path: Path, storage: Path) -> None:
+    (tmp_path / "checked.py").write_text(CHECKED)
+    crew = load(f"{tmp_path / 'checked.py'}:crew")
+    with running_service(crew=crew, db=new_sqlite(tmp_path / "service.db"), user_tokens=[*TOKENS.items()]) as service:
+        ann = Client(service.url, TOKENS["ann"])
+        started = ann.post("/kickoff", {"inputs": {}}).json()["kickoff_id"]
+        draft = ann.until(started, "pending")["task_output"]
+        edited = {"text": "edited by ann", "output_sha256": draft_sha256(draft)}
+        assert ann.resume(started, edited_output=edited).ok
+        ann.until(started, "completed")
+    assert "Checked: edited by ann" in remembered(storage / "owners" / hashlib.sha256(b"ann").hexdigest())
     assert remembered(storage) == ""
 
 
