@@ -21,7 +21,7 @@ import pytest
 import requests
 import standardwebhooks
 from crew_client import Client, Command, Receiver, eventually
-from engine_stub import CREWS
+from engine_stub import CREWS, alive
 from sqlalchemy import create_engine, text
 
 from scripts.stack.waiting import PATIENCE
@@ -327,9 +327,9 @@ def test_s55_another_service_goes_on_with_the_newest_state_of_a_killed_one(
     def calls() -> list[str]:
         return [json.loads(line)["call"] for line in log.read_text().splitlines()] if log.exists() else []
 
-    def running(number: int) -> str | None:
+    def running(number: int) -> list[str] | None:
         began = f"{number} began in "
-        return next((call.removeprefix(began) for call in calls() if call.startswith(began)), None)
+        return next((call.removeprefix(began).split(", ") for call in calls() if call.startswith(began)), None)
 
     for number in killed:
         Path(f"{log}-{number}").touch()
@@ -338,13 +338,14 @@ def test_s55_another_service_goes_on_with_the_newest_state_of_a_killed_one(
     kickoff_id = kickoff.json()["kickoff_id"]
     engine = create_engine(postgresql)
     for number in killed:
-        victim = eventually(lambda: running(number), f"round {number}")  # noqa: B023
+        victim, pid = eventually(lambda: running(number), f"round {number}")  # noqa: B023
         with engine.connect() as connection:
             sizes = connection.execute(text("SELECT length(state) FROM flow_states")).scalars().all()
             assert [1 << 20 < size < 2 << 20 for size in sizes] == [True]
             results = connection.execute(text("SELECT sum(length(task::text)) FROM results")).scalar()
             assert results < 100_000
         services.pop(victim).kill()
+        eventually(lambda: not alive(int(pid)), "the end of its process")  # noqa: B023
         Path(f"{log}-{number}").unlink()
         services[f"after {number}"] = start(f"after {number}")
     [client, *_] = [service.client(TOKEN) for service in services.values()]

@@ -351,7 +351,7 @@ class ChainFlow(Flow[Loose], Marked):
     def work(self) -> None:
         number, page = self.state.thing["round"] + 1, self.state.thing["page"]
         self.state.thing = {"round": number, "page": Random(page).randbytes(1 << 20).hex()}
-        self.mark(f"{number} began in {os.environ['SERVICE']}")
+        self.mark(f"{number} began in {os.environ['SERVICE']}, {os.getpid()}")
         while Path(f"{self.state.log}-{number}").exists():
             time.sleep(0.02)
         self.mark(f"{number} ended")
