@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import yaml
-from crew_client import PLAIN, Client, Command, eventually
+from crew_client import PLAIN, Client, Command, ended, eventually
+from fork_template import ForkedCommand
 from sqlalchemy import create_engine, select, text, update
 
 from crew_service.cli import main
@@ -47,17 +47,21 @@ class Jobs:
     folder: Path
     database: str
     client: Client
+    started: list[ForkedCommand] = field(default_factory=list)
 
-    def start(self, *options: str, crew: str = "crew.json") -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "crew_service", "work", "--db", self.database, "--crew", crew, *options]
-        return subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, text=True)
+    def start(self, *options: str) -> ForkedCommand:
+        with (self.folder / f"log-of-job-{len(self.started)}").open("w") as log:
+            self.started.append(ForkedCommand(self._words(*options), self.folder, log.fileno(), os.environ))
+        return self.started[-1]
 
-    def run(self, *options: str, crew: str = "crew.json") -> str:
+    def run(self, *options: str) -> str:
         """Run a job to its end; return what it logged."""
-        job = self.start(*options, crew=crew)
-        _, log = job.communicate(timeout=PATIENCE)
-        assert job.returncode == 0, log
-        return log
+        job = ended(self.folder, self._words(*options), dict(os.environ))
+        assert job.returncode == 0, job.stderr
+        return job.stderr
+
+    def _words(self, *options: str) -> list[str]:
+        return ["work", "--db", self.database, "--crew", "crew.json", *options]
 
     def queue(self) -> list[dict[str, Any]]:
         return self._printed("queue")
@@ -77,11 +81,15 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, command: Callable[..., Command], postgresql: str) -> Jobs:
+def jobs(tmp_path: Path, command: Callable[..., Command], postgresql: str) -> Iterator[Jobs]:
     (tmp_path / "crew.json").write_text(json.dumps(PLAIN))
     (tmp_path / "gated.json").write_text(json.dumps(GATED))
     front = command("--db", postgresql, "--crew", "crew.json", "--token", TOKEN, "--no-work")
-    return Jobs(tmp_path, postgresql, front.client(TOKEN))
+    jobs = Jobs(tmp_path, postgresql, front.client(TOKEN))
+    yield jobs
+    for each in jobs.started:
+        each.kill()
+        each.stdout.close()
 
 
 @pytest.mark.slow
@@ -176,7 +184,7 @@ def test_a_scaler_that_starts_jobs_and_kills_one_in_five_completes_each_executio
     """The scaler starts a job for each queued execution, at most four at a time, as KEDA's `ScaledJob` does."""
     (jobs.folder / "crew.json").write_text(json.dumps(GATED))
     other = command("--db", jobs.database, "--crew", "crew.json", "--token", TOKEN, "--no-work").client(TOKEN)
-    clients, random, running = (jobs.client, other), Random(7), dict[subprocess.Popen[str], bool]()
+    clients, random, running = (jobs.client, other), Random(7), dict[ForkedCommand, bool]()
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(lambda number: clients[number % 2].kickoff(str(number)), range(executions)))
     answered: set[str] = set()
