@@ -34,7 +34,8 @@ SERVICE = "crew_service"
 CREWS = "crew_service.crewai.fork_server"
 IMPORTED = {
     SERVICE: ["crew_service.cli", "crew_service.crewai.crew", "alembic.command"],
-    CREWS: ["crew_service.crewai.child_process", "lance_namespace"],
+    # A crew on a model of OpenAI's API would import the last of these in each of its processes: a third of a second.
+    CREWS: ["crew_service.crewai.child_process", "lance_namespace", "openai.resources"],
 }
 SHARED = "CREW_TESTS_TEMPLATES"  # the folder of the sockets
 LARGEST = 128 * 1024  # bytes of a request; most of it is the environment
