@@ -25,12 +25,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 SERVICE = "crew_service"
+COMMAND = "airflow-crew-service"
 CREWS = "crew_service.crewai.fork_server"
 IMPORTED = {
     SERVICE: ["crew_service.cli", "crew_service.crewai.crew", "alembic.command"],
@@ -186,6 +187,23 @@ class Template:
 
 
 @contextlib.contextmanager
+def forked_services() -> Iterator[None]:
+    """Fork the services that stacks start, except those of other code than this process's."""
+    from scripts.stack import processes
+
+    def started(command: Sequence[str], **options: Any) -> Forked | subprocess.Popen[bytes]:
+        script, *words = command
+        env = options.get("env", {})
+        if Path(script).name != COMMAND or env.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):
+            return subprocess.Popen(command, **options)
+        request = {"words": words, "cwd": str(options["cwd"]), "env": dict(env), "crews": _templates()}
+        return Forked(_templates(), SERVICE, [options["stdout"].fileno()] * 2, **request, leads_session=True)
+
+    with _starting(processes, started):
+        yield
+
+
+@contextlib.contextmanager
 def forked_crews(templates: str | None = None) -> Iterator[None]:
     """Fork the crews' process of this process as well."""
     from crew_service.crewai import process_pool
@@ -196,12 +214,19 @@ def forked_crews(templates: str | None = None) -> Iterator[None]:
             templates or _templates(), CREWS, files, cwd=os.getcwd(), env=dict(options["env"]), words=command[4:]
         )
 
-    before = process_pool.subprocess
-    process_pool.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": started})  # type: ignore[assignment]
+    with _starting(process_pool, started):
+        yield
+
+
+@contextlib.contextmanager
+def _starting(module: Any, started: Callable[..., Any]) -> Iterator[None]:
+    """Let a module start its processes with `started`."""
+    before = module.subprocess
+    module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": started})
     try:
         yield
     finally:
-        process_pool.subprocess = before
+        module.subprocess = before
 
 
 class Executed(BaseException):
@@ -257,7 +282,9 @@ def main() -> int:
     if module == SERVICE:
         sys.argv = [SERVICE, *request["words"]]
         sys.orig_argv = [sys.executable, "-m", *sys.argv]
-        if limit := request["limit"]:
+        if request.get("leads_session"):
+            os.setsid()
+        if limit := request.get("limit"):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         return _serve(request)
     os.setsid()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from faults.statsd import StatsdServer
+from fork_template import forked_services
 
 from scripts.find_postgres import WANTED, server_url
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, free_port
@@ -66,6 +67,12 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     if nextitem is None or HERE not in nextitem.path.parents:
         for group in GROUPS:
             group.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_services() -> Iterator[None]:
+    with forked_services():
+        yield
 
 
 @pytest.fixture(scope="session")
