@@ -47,7 +47,7 @@ def restarting(command: Start, temporary: Path) -> Callable[[str], Callable[[], 
             for each in running:
                 each.kill()
             given = {"CREW_SERVICE_TOKEN": TOKEN, "TMPDIR": str(temporary)}
-            running[:] = [command("--crew", f"{CREWS / 'reading.py'}:{target}", environment=given, fresh=True)]
+            running[:] = [command("--crew", f"{CREWS / 'reading.py'}:{target}", environment=given)]
             return running[0].client(TOKEN)
 
         return begin

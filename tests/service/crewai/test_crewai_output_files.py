@@ -33,7 +33,7 @@ def serve(command: Start, tmp_path: Path) -> Callable[..., Client]:
         (tmp_path / "out").mkdir(exist_ok=True)
         given = {"CREW_SERVICE_TOKEN": TOKEN, "MARKERS": str(tmp_path), "CREWAI_STORAGE_DIR": str(tmp_path / "kept")}
         crew = f"{CREWS / 'writing.py'}:{target}"
-        running[:] = [command("--crew", crew, *(options or ("--max-file-size", "200")), environment=given, fresh=True)]
+        running[:] = [command("--crew", crew, *(options or ("--max-file-size", "200")), environment=given)]
         return running[0].client(TOKEN)
 
     return begin
