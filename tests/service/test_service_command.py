@@ -121,13 +121,7 @@ def test_a_bad_target_ends_the_start_with_one_sentence_that_names_it(
 def test_an_option_that_cannot_be_used_ends_the_start_in_one_sentence(
     options: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "crew_service", "serve", "--port", "0", *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    ran = Command.refused(tmp_path, *options)
     assert ran.returncode == 2
     assert sentence in ran.stderr.splitlines()[-1]
     assert "Traceback" not in ran.stderr
