@@ -29,7 +29,7 @@ from airflow_crew_provider.api.status import (
     state_of,
     text_or_none,
 )
-from airflow_crew_provider.api.values import is_kept, is_sha256
+from airflow_crew_provider.api.values import is_kept, is_sha256, plain_object
 from airflow_crew_provider.models import (
     Execution,
     ExecutionState,
@@ -159,6 +159,22 @@ class Call(Generic[T]):
 def inputs() -> Call[ExpectedInputs]:
     """``GET /inputs`` (specification, section 4.1)."""
     return Call("GET", "/inputs", _read_inputs)
+
+
+def checked(request: Kickoff) -> Kickoff:
+    """Return a request as it can be sent: the rules of its fields, for operators and the hook.
+
+    :raises CrewInvalidInput: it cannot be sent
+    """
+    inputs = plain_object(request.inputs, "inputs")
+    if "id" in inputs:  # it makes live deployments overwrite records
+        raise exceptions.CrewInvalidInput(
+            "inputs.id is reserved by the service and overwrites records; nothing was sent"
+        )
+    if request.restore_from is not None:
+        path_segment(request.restore_from)
+    meta = None if request.meta is None else plain_object(request.meta, "meta")
+    return replace(request, inputs=inputs, meta=meta)
 
 
 def kickoff(request: Kickoff) -> Call[Started]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from airflow_crew_provider.api import endpoints
-from airflow_crew_provider.api.values import plain_object
 from airflow_crew_provider.client.lookups import CachedConnection
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import (
@@ -39,8 +37,7 @@ class ConnectedCrew(CachedConnection):
         :raises CrewConnectionError: nothing was sent
         :raises CrewOutcomeUnknown: the service may still have started it
         """
-        meta = None if request.meta is None else plain_object(request.meta, "meta")
-        sent = replace(request, inputs=checked_inputs(request.inputs), meta=meta)
+        sent = endpoints.checked(request)
         return self.client.send(endpoints.kickoff(sent), timeout=timeout, secrets=_credentials(sent.webhooks))
 
     def send_resume(self, request: Resume) -> Resumed:
@@ -85,14 +82,6 @@ class ConnectedCrew(CachedConnection):
         if held.login:
             return HumanInputWebhook(webhook.url, username=held.login, password=held.password)
         return HumanInputWebhook(webhook.url, token=held.password)
-
-
-def checked_inputs(inputs: Any) -> Json:
-    """Return the inputs as plain JSON; refuse `id`, which makes live deployments overwrite records."""
-    plain = plain_object(inputs, "inputs")
-    if "id" in plain:
-        raise CrewInvalidInput("inputs.id is reserved by the service and overwrites records; nothing was sent")
-    return plain
 
 
 def _credentials(webhooks: Webhooks | str | None) -> tuple[str, ...]:

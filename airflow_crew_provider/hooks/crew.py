@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_crew_provider.api import endpoints
@@ -76,18 +77,18 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         :raises CrewConnectionError: the request could not be sent
         :raises CrewOutcomeUnknown: the service may have started the execution
         """
-        sent = KickoffFiles(checked_files(files, inputs), None)
-        sent.upload(self)
-        return self.send_kickoff(
+        asked = endpoints.checked(
             Kickoff(
                 inputs=inputs,
-                files=sent.addresses,
                 webhooks=self.with_credentials(webhooks),
                 meta=meta,
                 restore_from=restore_from,
                 idempotency_key=idempotency_key,
             )
-        ).kickoff_id
+        )
+        sent = KickoffFiles(checked_files(files, asked.inputs), None)
+        sent.upload(self)
+        return self.send_kickoff(replace(asked, files=sent.addresses)).kickoff_id
 
     def upload(self, name: str, source: str) -> str:
         """Upload a file and return its address, for a kickoff's ``files`` (observed dialect, Files in).

@@ -9,12 +9,13 @@ same words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from airflow_crew_provider import exceptions
-from airflow_crew_provider.api.endpoints import path_segment
-from airflow_crew_provider.api.values import plain_object, value_of
-from airflow_crew_provider.client.crew import ConnectedCrew, checked_inputs
+from airflow_crew_provider.api.endpoints import checked
+from airflow_crew_provider.api.values import value_of
+from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.client.deployment import CREW
 from airflow_crew_provider.compat.task_instance import RelatedTask
 from airflow_crew_provider.compat.web import airflow_url
@@ -35,7 +36,8 @@ ALWAYS_NAMED = ("inputs", "webhooks", "meta")
 class StartingTask(WaitingTask):
     """The base class of operators that start an execution: the parameters of the kickoff and of its wait.
 
-    Their signatures list and describe them.
+    Their signatures list and describe them, too, because Airflow reads each constructor's for ``partial`` and
+    ``default_args``.
     """
 
     template_fields: Sequence[str] = (
@@ -88,19 +90,18 @@ class StartingTask(WaitingTask):
 
 
 def request_of(task: StartingTask) -> Kickoff:
-    """Build the request from an operator's arguments; add new request fields here.
+    """Build the request from an operator's arguments; add new request fields here, and their rules to `checked`.
 
     :raises CrewInvalidInput: the request cannot be sent
     """
-    meta = {} if task.meta is None else plain_object(value_of(task.meta), "meta")
-    if "airflow" in meta:
+    meta = {} if task.meta is None else value_of(task.meta)
+    webhooks = checked_webhooks(task.webhooks)
+    request = checked(
+        Kickoff(inputs=value_of(task.inputs), webhooks=webhooks, meta=meta, restore_from=task.restore_from)
+    )
+    if "airflow" in (request.meta or {}):
         raise exceptions.CrewInvalidInput("meta.airflow is filled in by this operator. Nothing was sent")
-    restore_from = task.restore_from
-    if restore_from is not None:
-        path_segment(restore_from)
-    inputs, webhooks = checked_inputs(value_of(task.inputs)), checked_webhooks(task.webhooks)
-    files = checked_files(task.files, inputs)
-    return Kickoff(inputs=inputs, files=files, webhooks=webhooks, meta=meta, restore_from=restore_from)
+    return replace(request, files=checked_files(task.files, request.inputs))
 
 
 def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:

@@ -28,7 +28,7 @@ from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.answer import problem_with
 from airflow_crew_provider.review.people import Escalation, response_time, reviewers
-from airflow_crew_provider.review.question import Question, QuestionTask, people_of
+from airflow_crew_provider.review.question import Asking, QuestionTask, people_of
 from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, facts_of
 from airflow_crew_provider.task.drive import Steps, drive
 from airflow_crew_provider.task.store import record_of
@@ -116,7 +116,7 @@ class CrewUsageApprovalOperator(QuestionTask):
         if record.get("execution_id"):
             push_execution_of(context, self.crew_conn_id, record, self.log)
         stored, shown = record_of(context), facts_of(record)
-        question = Question(stored, context, self, rules, begins=True)
+        question = Asking(stored, context, self, rules, begins=True)
         # A question that is open is decided by its answer, even if the DAG's limits have been edited since.
         if question.record.is_open_for(DraftId.of(shown)) or self._needs_a_person(record):
             drive(question.go_on(shown), stored)
@@ -131,9 +131,9 @@ class CrewUsageApprovalOperator(QuestionTask):
         """Return the record if it was approved; otherwise skip or fail."""
         assert shown is not None
         stored = record_of(context)
-        return drive(self._decided(Question(stored, context, self, self.rules()), event, until, shown), stored)
+        return drive(self._decided(Asking(stored, context, self, self.rules()), event, until, shown), stored)
 
-    def _decided(self, question: Question[UsageRules], event: Json, until: str | None, shown: Json) -> Steps[Json]:
+    def _decided(self, question: Asking[UsageRules], event: Json, until: str | None, shown: Json) -> Steps[Json]:
         question.hold_to(shown)
 
         def at_deadline() -> Json:

@@ -5,6 +5,6 @@ outcome. Its class knows what is shown, the choices and what they mean, who is n
 be edited, and what the deadline may choose. Pure functions.
 """
 
-from airflow_crew_provider.questions.kinds import Draft, Terms, answered_in, question_in, question_of
+from airflow_crew_provider.questions.kinds import Draft, Question, Terms, answered_in, question_in, question_of
 
-__all__ = ["Draft", "Terms", "answered_in", "question_in", "question_of"]
+__all__ = ["Draft", "Question", "Terms", "answered_in", "question_in", "question_of"]

@@ -23,7 +23,7 @@ from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS, fenced, in_
 from airflow_crew_provider.stored_names import EDIT_FIELD
 
 ASKED_FIELDS = ("question", "outcomes", "flow_id", "ask")
-QUESTION = "**The question:**"  # how a form introduces a Flow's question
+THE_QUESTION = "**The question:**"  # how a form introduces a Flow's question
 IN_THE_MIDDLE = "**In the middle of the task**"  # how a form introduces an agent's mid-task question
 NOBODY_APPROVED = "Denied, because nobody approved the call in time."
 STAYS_PAUSED = "this task fails and the execution stays paused."
@@ -57,30 +57,30 @@ def asked_in(pending: Json) -> Json:
     return {name: pending[name] for name in ASKED_FIELDS if pending.get(name) is not None}
 
 
-def question_in(record: Json) -> Draft:
+def question_in(record: Json) -> Question:
     """Return the question in a pending record, in the part of it that is shown, or in a review."""
     ask = asks.read(record.get("ask"))
     if ask is not None:
-        kind = KINDS_IN_THE_MIDDLE[ask["kind"]]
+        kind = KINDS_IN_THE_MIDDLE.get(ask["kind"], Unreadable)
         return (MethodQuestion if kind is AgentQuestion and asks.is_of_flow(ask) else kind)(record, ask)
     is_of_flow = record.get("question") is not None or bool(record.get("outcomes"))
     return FlowQuestion(record) if is_of_flow else Draft(record)
 
 
-def question_of(seen: Execution) -> Draft:
+def question_of(seen: Execution) -> Question:
     """Return the question of an execution that is waiting for a person."""
     return question_in({"ask": seen.ask, "question": seen.question, "outcomes": seen.outcomes})
 
 
-def answered_in(review: Json) -> Draft:
+def answered_in(review: Json) -> Question:
     """Return the question that a review answered; of a Flow's, a review has only the outcome."""
     question = question_in(review)
     return FlowQuestion(review) if question.is_plain and "outcome" in review else question
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A crew's draft: it is approved, or sent back with a text.
+class Question:
+    """What all kinds have; where a kind says nothing else, it is answered like a draft.
 
     ``name`` is stored in metrics; ``subject``, ``asker`` and ``field`` are words in sentences and on the form.
     """
@@ -330,7 +330,11 @@ class Draft:
         return f"The draft was edited (now {len(edited)} characters); the text {where}"
 
 
-class FlowQuestion(Draft):
+class Draft(Question):
+    """A crew's draft: it is approved, or sent back with a text."""
+
+
+class FlowQuestion(Question):
     """A Flow's question, with the outcomes on which it routes; without outcomes, any text is an answer."""
 
     asker: ClassVar[str] = "Flow"
@@ -348,7 +352,7 @@ class FlowQuestion(Draft):
 
     def notes(self) -> Iterator[str]:
         if question := self.shown.get("question"):
-            yield f"{QUESTION}\n\n{quoted(str(question))}"
+            yield f"{THE_QUESTION}\n\n{quoted(str(question))}"
 
     @property
     def outcomes(self) -> list[str]:
@@ -415,7 +419,7 @@ class FlowQuestion(Draft):
 
 
 @dataclass(frozen=True)
-class InTheMiddle(Draft):
+class InTheMiddle(Question):
     """A question in the middle of a task, which ``ask`` describes; only ``words`` answer it."""
 
     ask: Json
@@ -444,7 +448,7 @@ class InTheMiddle(Draft):
     def notes(self) -> Iterator[str]:
         question = str(self.shown.get("question") or "")
         if question not in text_of(self.shown.get("output")):
-            yield f"{QUESTION}\n\n{quoted(question)}"
+            yield f"{THE_QUESTION}\n\n{quoted(question)}"
         if note := self.about_earlier_calls:
             yield f"{note}."
 

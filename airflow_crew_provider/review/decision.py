@@ -33,7 +33,7 @@ from airflow_crew_provider.review import airflow_form, answer, people
 from airflow_crew_provider.review.answer import EARLIER, VIOLATIONS
 from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.review.people import Escalation, told
-from airflow_crew_provider.review.question import AskingTask, Question, people_of
+from airflow_crew_provider.review.question import Asking, AskingTask, people_of
 from airflow_crew_provider.stored_names import (
     FEEDBACK_FIELD,
     REJECTED_BEFORE,
@@ -258,7 +258,7 @@ class ReviewRules(ReviewPolicy):
 
 def begin_review(stored: Stored, task: AskingTask, context: Any, rules: ReviewRules, pending: Json) -> Steps[Json]:
     """Return the review if no person is needed; otherwise, ask one."""
-    question, shown = Question(stored, context, task, rules, begins=True), rules.shown(pending)
+    question, shown = Asking(stored, context, task, rules, begins=True), rules.shown(pending)
     review = Decision(question, shown).decide_without_person()
     return review if review is not None else (yield from question.go_on(shown))
 
@@ -278,7 +278,7 @@ def end_review(
 
     :param step: whether the task resumes at an escalation step
     """
-    question = Question(stored, context, task, rules)
+    question = Asking(stored, context, task, rules)
     # Release 0.1 did not store what was shown.
     shown = shown or answer.shown_draft(question.rules.record())
     question.hold_to(shown)
@@ -294,7 +294,7 @@ class Decision:
     :param until: when the question expires, in ISO 8601
     """
 
-    def __init__(self, question: Question[ReviewRules], shown: Json, until: str | None = None) -> None:
+    def __init__(self, question: Asking[ReviewRules], shown: Json, until: str | None = None) -> None:
         self._question, self._shown, self._until = question, shown, until
         self._task, self._context = question.task, question.context
         self._rules, self._record = question.rules, question.record

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 
 from airflow_crew_provider.models import Json, output_sha256
-from airflow_crew_provider.questions import Draft, Terms, answered_in, question_in
+from airflow_crew_provider.questions import Question, Terms, answered_in, question_in
 from airflow_crew_provider.questions.drafts import (
     SHOWN_CHARACTERS,
     code,
@@ -44,7 +44,7 @@ class ReviewForm:
     later: Sequence[str] = ()
 
     @cached_property
-    def kind(self) -> Draft:
+    def question(self) -> Question:
         """The question, as one of its kind."""
         return question_in(self.pending)
 
@@ -61,7 +61,7 @@ class ReviewForm:
     @property
     def subject(self) -> str:
         """The headline."""
-        headline = self.kind.headline + (f" ({self._round})" if self._round else "")
+        headline = self.question.headline + (f" ({self._round})" if self._round else "")
         return parted(" ".join(headline.split())[:200])
 
     @property
@@ -70,12 +70,12 @@ class ReviewForm:
         place = f"**{self._round.capitalize()}.** " if self._round else ""
         parts = [
             self.notice,
-            self.kind.content,
+            self.question.content,
             "---",
             self._cut(),
             self._mismatch(),
-            place + self.kind.opening,
-            *self.kind.notes(),
+            place + self.question.opening,
+            *self.question.notes(),
             self._files(),
             self._before(),
             self._changes(),
@@ -99,11 +99,11 @@ class ReviewForm:
         return f"round {self.round_number - 1}" if self.round_number else "the previous round"
 
     def _cut(self) -> str:
-        if self.kind.size <= SHOWN_CHARACTERS:
+        if self.question.size <= SHOWN_CHARACTERS:
             return ""
         return (
-            f"**Only the first {SHOWN_CHARACTERS:,} of {self.kind.size:,} characters are shown.** The whole draft is "
-            f"under `output` in {self.whole}. Your answer applies to the whole draft."
+            f"**Only the first {SHOWN_CHARACTERS:,} of {self.question.size:,} characters are shown.** The whole draft "
+            f"is under `output` in {self.whole}. Your answer applies to the whole draft."
         )
 
     def _mismatch(self) -> str:
@@ -123,29 +123,34 @@ class ReviewForm:
             return ""
         who = (previous.get("reviewer") or {}).get("name") or decided_by(previous)
         when = self._round_before, f", by {code(who, 200)}" if who else ", at the deadline"
-        if previous.get("edited_output") and self.kind.has_task_of(previous):
-            return self.kind.lost_edit(previous["edited_output"], *when)
+        if previous.get("edited_output") and self.question.has_task_of(previous):
+            return self.question.lost_edit(previous["edited_output"], *when)
         return answered_in(previous).answer_told(previous, *when)
 
     def _changes(self) -> str:
         """Return the draft's changes since the previous round, if both may be versions of one draft."""
         previous = self.previous
-        if not previous or previous.get("output") is None or previous.get("ask") or not self.kind.may_revise(previous):
+        if (
+            not previous
+            or previous.get("output") is None
+            or previous.get("ask")
+            or not self.question.may_revise(previous)
+        ):
             return ""
         names = self._round_before, self._round or "now"
         changed = difference(previous["output"], self.pending.get("output"), names)
         return f"**Changes since {names[0]}:**\n\n{changed}"
 
     def _what_happens(self) -> str:
-        lines = self.kind.effects(self.terms, is_last=self.is_last)
-        if self.kind.edits(self.terms):
-            lines.append(self.kind.effect_of_edit(self.terms, is_last=self.is_last))
-        if self.until and self.until != self.kind.expires:
-            effect = self.kind.effect_of_deadline(self.terms, is_last=self.is_last)
+        lines = self.question.effects(self.terms, is_last=self.is_last)
+        if self.question.edits(self.terms):
+            lines.append(self.question.effect_of_edit(self.terms, is_last=self.is_last))
+        if self.until and self.until != self.question.expires:
+            effect = self.question.effect_of_deadline(self.terms, is_last=self.is_last)
             lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {effect}")
-        lines += [self.kind.several_needed(self.terms), *(f"* {each}" for each in self.later)]
+        lines += [self.question.several_needed(self.terms), *(f"* {each}" for each in self.later)]
         execution_id, mark = code(self.pending.get("execution_id"), 200), code(self.mark)
-        lines.append(f"\nExecution {execution_id}, {self.kind.subject} {mark}.")
+        lines.append(f"\nExecution {execution_id}, {self.question.subject} {mark}.")
         return "\n".join(line for line in lines if line)
 
 

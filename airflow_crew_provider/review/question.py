@@ -1,7 +1,7 @@
 """Asks a person a question and waits; retries and clears do not lose the answer. Needs Airflow 3.1 or newer.
 
 A worker runs the task several times: the task asks and frees its slot, and resumes with an answer, at an escalation
-step, at the deadline, or after a lost try. Each time, it creates one `Question` from the stored record. It asks only if
+step, at the deadline, or after a lost try. Each time, it creates one `Asking` from the stored record. It asks only if
 no form shows this draft, or if nobody can answer that form any more; otherwise it first looks for an answer.
 """
 
@@ -107,7 +107,7 @@ class Notify:
                 log.warning("A notifier failed; the question stays open", exc_info=True)
 
 
-class Question(Generic[AnyRules]):
+class Asking(Generic[AnyRules]):
     """A task's question, created each time a worker runs the task. What asks or waits is steps.
 
     :param stored: the record of the task instance, which the loop that takes the steps stores
@@ -386,7 +386,7 @@ def resume_question(
             return resume()
     except (airflow_form.TaskDeferralError, airflow_form.TaskDeferralTimeout) as error:
         failure = error
-    question = Question(stored, context, task, rules())
+    question = Asking(stored, context, task, rules())
     if isinstance(failure, airflow_form.TaskDeferralError) and not question.record.in_doubt:
         if question.record.kept.shown:
             raise failure  # the lookup itself failed; the next try repeats it

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_crew_provider.api.status import json_object_in
 from airflow_crew_provider.compat import version
-from airflow_crew_provider.questions import Draft, Terms, kinds
+from airflow_crew_provider.questions import Draft, Question, Terms, kinds
 from airflow_crew_provider.questions.drafts import draft_in, is_edit, with_text_of_edit
 from airflow_crew_provider.review.answer import notice, problem_with
 from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
@@ -88,11 +88,11 @@ def why_refused(answer: dict[str, Any], text: str, options: list[str], params: d
     return question.edit_problem({"outcome": answer["chosen_options"][0]}, given)
 
 
-def _question_on(text: str, options: list[str], draft: Any) -> Draft:
+def _question_on(text: str, options: list[str], draft: Any) -> Question:
     """Return the question, recognized at the beginning of a line, where a quoted draft cannot contain the marker."""
     if _IN_THE_MIDDLE.search(text):
         known = (each for each in kinds.KINDS_IN_THE_MIDDLE.values() if set(options) <= set(each.words))
         arguments = json_object_in(draft) if isinstance(draft, str) else None
         return next(known, kinds.Unreadable)({"output": draft}, {"arguments": arguments})
-    is_of_flow = f"\n{kinds.QUESTION}" in f"\n{text}"
+    is_of_flow = f"\n{kinds.THE_QUESTION}" in f"\n{text}"
     return kinds.FlowQuestion({"outcomes": options}) if is_of_flow else Draft({"output": draft})

@@ -1,9 +1,10 @@
 """The record of a task instance: the POSTs that it sent, the question that it asked, and how far its run has come.
 
-Each part is typed, and its fields describe its state. `MOVES` is the law: it lists every change of a state, and
-`Part.moved` refuses any other. `task.store` says where the record is kept, and when it is written: all moves of all
-parts since the last write in one, before anything else is done. So there is no state between the end of a question and
-its decision, between an answer's response and the id to poll, or between the last question and the next one.
+Each part is typed, and its fields describe its state. `MOVES` is the law: it lists every change, from which states it
+is made and to which it leads, and `Part.moved` refuses any other. `task.store` says where the record is kept, and when
+it is written: all moves of all parts since the last write in one, before anything else is done. So there is no state
+between the end of a question and its decision, between an answer's response and the id to poll, or between the last
+question and the next one.
 
 A POST, the newest of its kind::
 
@@ -18,8 +19,7 @@ A POST, the newest of its kind::
 The answer that a POST sends, in the same record::
 
     sending ──take──> sent
-       │ └────lose──> lost: no response came, and the answer may still arrive until `SentAnswer.arrives_until`
-       └──its draft was revised──> left to the next round, which has the new draft; nothing was sent
+       └────lose──> lost: no response came, and the answer may still arrive until `SentAnswer.arrives_until`
 
 A question::
 
@@ -31,7 +31,8 @@ A question::
   uncertain whether Airflow ever had the question, a try looks for an answer with ``look``.
 * An approval or a rejection is stored before its answer is removed to ask again, and does not change the state. After
   the question has ended, it comes from an answer that Airflow delivers again.
-* ``send_back`` is a schema's answer; nobody is asked.
+* ``send_back`` is a schema's answer; nobody is asked. ``forget`` makes room for the next question of the same task.
+  Both lead from any state to nothing, and ``close`` from any to over, since a record may have been lost.
 
 The run of a task that starts, waits, asks and answers::
 
@@ -76,7 +77,7 @@ class AnswerState(StrEnum):
     SENDING = "sending"
     SENT = "sent"
     LOST = "lost"
-    LEFT = "left"
+    LEFT = "left"  # to the next round, which has the new draft; only in the XCom of a resume, which sent nothing
 
 
 class QuestionState(StrEnum):

@@ -12,7 +12,7 @@ from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.api.status import execution
 from airflow_crew_provider.models import ExecutionState
-from airflow_crew_provider.questions import Terms, question_in
+from airflow_crew_provider.questions import Terms, kinds, question_in
 from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS
 from airflow_crew_provider.questions.kinds import FlowQuestion, ToolCall, Unreadable, asked_in
 
@@ -259,6 +259,12 @@ def test_what_a_person_wrote_is_sent_unchanged(word: str, approves: bool | None,
     answer = ReviewAnswer.of({**QUESTION, "outcome": word, "is_approve": approves, "human_feedback": text})
     assert (answer.outcome, answer.is_approve, answer.human_feedback) == (word, approves, text)
     assert "in_the_middle" not in answer.request
+
+
+def test_each_kind_has_its_words_its_class_and_an_effect_for_each_word() -> None:
+    words = {name: kind.words for name, kind in kinds.KINDS_IN_THE_MIDDLE.items()}
+    assert words == {**asks.WORDS, asks.UNREADABLE: {}}
+    assert kinds.EFFECTS.keys() == {word for each in asks.WORDS.values() for word in each}
 
 
 def test_only_two_words_run_a_tool() -> None:

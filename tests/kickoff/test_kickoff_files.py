@@ -314,6 +314,25 @@ def test_the_hook_uploads_and_starts(server: FaultServer, report: Path) -> None:
         hook.upload("report", "nowhere.pdf")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"meta": ["no object"]},
+        {"inputs": {"topic": object()}},
+        {"inputs": {"id": "1"}},
+        {"restore_from": ".."},
+        {"webhooks": {"human_input": {}}},
+    ],
+    ids=lambda wrong: "-".join(wrong),
+)
+def test_the_hook_uploads_nothing_for_a_request_that_cannot_be_sent(
+    server: FaultServer, report: Path, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(CrewInvalidInput, match=r"(?i)nothing was sent"):
+        CrewHook().kickoff(**{"inputs": {"topic": "AI"}, "files": {"report": str(report)}, **wrong})
+    assert not server.requests
+
+
 def test_a_large_file_is_never_in_memory(server: FaultServer, tmp_path: Path) -> None:
     from airflow_crew_provider.client.blocking import LARGEST_PIECE, _Form
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +18,7 @@ NAMED = {"inputs": {}, "webhooks": None, "meta": {"airflow": IDENTITY}, "connect
 
 
 def task(**given: Any) -> Any:
-    return SimpleNamespace(
-        **{"inputs": {}, "files": None, "webhooks": None, "meta": None, "restore_from": None, **given}
-    )
+    return SimpleNamespace(**{**dict.fromkeys(each.name for each in fields(Kickoff)), "inputs": {}, **given})
 
 
 def refused(**given: Any) -> str:

@@ -30,6 +30,8 @@ from crew_service.crewai.temporary_folders import LeftFolders, TemporaryFolder
 
 LEFT = 15.0  # seconds for a dismissed process to exit; normally, it takes at most five
 LONGEST = 1_000  # characters of an error
+# What each crew's process would import again: most of the loading time of a Flow's memory and of OpenAI's client.
+LATE_IMPORTS = ("lance_namespace", "openai.resources")  # they start no threads
 LOOK = 5.0  # seconds between checks of the processes
 
 
@@ -179,8 +181,9 @@ def main() -> None:
 
         Seam.told()  # imports what the names are in
 
-    with contextlib.suppress(ImportError):
-        importlib.import_module("lance_namespace")  # most of the loading time of a Flow's memory; starts no thread
+    for name in LATE_IMPORTS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     for name in given:  # each crew's process reads the file as it is then
         os.environ.pop(name, None)
     process_tree.adopt_orphans()
