@@ -106,6 +106,8 @@ ENDLESS = [
     {"$defs": {"A": TWICE}, "$ref": "#/$defs/A"},
     {"type": "array", "minItems": 10**9},
     {"type": "string", "minLength": 10**12},
+    {"type": "array", "minItems": 10**9, "items": True},
+    {"type": "array", "minItems": 4_000, "items": {"const": ["x"] * 100}},
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -85,6 +86,8 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "long number": ("chat/completions", b'{"messages": ' + b"9" * 5000 + b"}"),
     "negative dimensions": ("embeddings", {"input": "a", "dimensions": -1}),
     "huge dimensions": ("embeddings", {"input": "a", "dimensions": 10**9}),
+    "many embeddings": ("embeddings", {"input": ["a"] * 5_000}),
+    "no number": ("chat/completions", {"messages": ASKED, "response_format": _form({"const": math.inf})}),
 }
 
 

@@ -16,6 +16,7 @@ from crew_service.offline.example import Json, example_of
 ANSWER = "An answer from the offline model."
 DIMENSIONS = 1536
 MOST_DIMENSIONS = 16_384
+MOST_NUMBERS = 2_048 * 3_072  # in the embeddings of one request: as many as OpenAI's largest model returns
 # What CrewAI's prompts demand of a text: where these words occur, the text is written so, or CrewAI asks again.
 DEMANDED = {
     "Final Answer:": "Thought: I now can give a great answer\nFinal Answer: {text}",
@@ -117,9 +118,9 @@ def reply(request: Request, answers: dict[str, Answer]) -> str | Call:
         return following[0]
     if request.required is not None:
         schema = request.tools.get(request.required, {})
-        return Call(request.required, json.dumps(_shaped(chosen.text, schema)))
+        return Call(request.required, _shaped(chosen.text, schema))
     if request.schema is not None:
-        return json.dumps(_shaped(chosen.text, request.schema))
+        return _shaped(chosen.text, request.schema)
     text = chosen.text
     for demand, form in DEMANDED.items():
         if any(demand in each.text for each in request.messages if each.role != "assistant"):
@@ -140,13 +141,13 @@ def _question(messages: list[Message]) -> tuple[str, int]:
     return (messages[last].text if messages else ""), calls
 
 
-def _shaped(text: str, schema: Json) -> Any:
-    """Return the text as an object if it is one, else an example with the text in it."""
+def _shaped(text: str, schema: Json) -> str:
+    """Return the text as JSON: the object that it is, else an example with the text in it."""
     try:
         given = json.loads(text)
     except ValueError:
         given = None
-    return given if isinstance(given, dict) else example_of(schema, text)
+    return json.dumps(given if isinstance(given, dict) else example_of(schema, text), allow_nan=False)
 
 
 def embedding(text: str, dimensions: int = DIMENSIONS) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 Json = dict[str, Any]
@@ -37,14 +38,13 @@ class _Example:
         self._written = 0
 
     def value(self, schema: Any, depth: int) -> Any:
+        self._count()
         if not isinstance(schema, dict) or depth < -DEEPEST:
             return None
         schema = self._resolved(schema)
-        for given in ("const", "default"):
-            if given in schema:
-                return schema[given]
-        if schema.get("enum"):
-            return schema["enum"][0]
+        if given := [schema[name] for name in ("const", "default") if name in schema] or schema.get("enum"):
+            self._count(len(json.dumps(given[0])) // 100)
+            return given[0]
         if options := schema.get("anyOf") or schema.get("oneOf"):
             return self.value(_simplest(options), depth - 1)
         kind = schema.get("type", "object" if "properties" in schema else "string")
@@ -67,7 +67,6 @@ class _Example:
 
     def _resolved(self, schema: Json) -> Json:
         """Return the schema with its reference and its ``allOf`` merged in."""
-        self._count()
         while "$ref" in schema:
             self._count()
             found: Any = self._root
@@ -75,6 +74,7 @@ class _Example:
                 found = found.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
             schema = {**found, **{name: value for name, value in schema.items() if name != "$ref"}}
         for part in schema.get("allOf", ()):
+            self._count()
             merged = self._resolved(part)
             properties = {**merged.get("properties", {}), **schema.get("properties", {})}
             required = [*merged.get("required", []), *schema.get("required", [])]

@@ -16,7 +16,17 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from crew_service.offline.answers import DIMENSIONS, MOST_DIMENSIONS, Answer, Call, Message, Request, embedding, reply
+from crew_service.offline.answers import (
+    DIMENSIONS,
+    MOST_DIMENSIONS,
+    MOST_NUMBERS,
+    Answer,
+    Call,
+    Message,
+    Request,
+    embedding,
+    reply,
+)
 from crew_service.offline.example import Json
 
 MODEL = "offline"
@@ -278,6 +288,8 @@ def _embeddings(body: Json) -> Json:
         raise ValueError(f"dimensions must be between 1 and {MOST_DIMENSIONS:,}")
     is_one = isinstance(given, str) or all(isinstance(each, int) for each in given)
     texts = [_text(each) for each in ([given] if is_one else given)]
+    if len(texts) * dimensions > MOST_NUMBERS:
+        raise ValueError(f"the embeddings would have more than {MOST_NUMBERS:,} numbers; send fewer texts at once")
     vectors = [embedding(text, dimensions) for text in texts]
     encoded = body.get("encoding_format") == "base64"
     data = [
