@@ -18,7 +18,7 @@ from crew_service.engine.crew import Crew, CrewFailed, TaskOutput
 from crew_service.engine.decisions import Refused, UnknownExecution
 from crew_service.engine.files import hashes
 from crew_service.engine.questions import Question, question_in
-from crew_service.storage import chains, files, integrity, queries
+from crew_service.storage import chains, files, flow_states, integrity, queries
 from crew_service.storage.states import State
 
 Finished = list[tuple[TaskOutput, str | None]]  # tasks, with their digests
@@ -143,6 +143,7 @@ def take_over(connection: Connection, row: Row[Any], *, into: str, unusable: Unu
     steps += chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered, after=steps)
     output_files.settle(connection, row.id)  # while its own rounds say what was approved
     files.hand_on(connection, row.id, into=into)
+    flow_states.hand_on(connection, row.id, into=into)
     chains.close(connection, row.id, continued_by=into)
     return {
         "continued_from": row.id,

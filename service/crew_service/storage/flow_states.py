@@ -1,8 +1,8 @@
 """The newest state of each Flow that has not completed, as its crew's process encoded it.
 
-Each function runs in the caller's transaction. Triggers copy a state to an execution that continues a failed one, and
-delete it when its execution completes, is stopped or is deleted. On PostgreSQL, a trigger also keeps a release that
-does not know this table from claiming an execution that has a state.
+Each function runs in the caller's transaction. Triggers delete a state when its execution completes, is stopped or is
+deleted, and copy that of a failed one if an earlier release continues it. On PostgreSQL, a trigger also keeps a release
+that does not know this table from claiming an execution that has a state.
 """
 
 from __future__ import annotations
@@ -28,3 +28,9 @@ def put(connection: Connection, execution_id: str, state: str) -> None:
     values = {"id": execution_id, "state": state.encode("ascii")}
     if not connection.execute(PUT, values).rowcount:
         connection.execute(ADD, {"execution_id": execution_id, "state": values["state"]})
+
+
+def hand_on(connection: Connection, execution_id: str, *, into: str) -> None:
+    """Give a failed execution's state to the one that continues it; no other can."""
+    mine = flow_states.c.execution_id == execution_id
+    connection.execute(update(flow_states).where(mine).values(execution_id=into))

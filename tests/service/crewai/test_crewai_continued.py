@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,7 @@ def test_what_people_said_to_a_draft_stays_when_its_task_begins_anew(
     assert case.ended()["status"] == "completed"
 
 
+@pytest.mark.row("S61", "S55")
 @pytest.mark.parametrize(
     ("fails", "third"),
     [("exit", 3), *(pytest.param(*each, marks=pytest.mark.long) for each in (("method", 3), ("refuse", 6)))],
@@ -175,11 +178,20 @@ def test_a_flow_goes_on_from_its_last_finished_method(
 ) -> None:
     case = Case(service.client(TOKEN, "steps"), server, tmp_path, f"flow-{fails}", fails)
     assert case.ended()["status"] == "error"
+    assert case.id in with_a_state(service)
+    failed = case.id
     case.go_on()
+    assert failed not in with_a_state(service), "it is handed on, not copied"
     ended = case.ended()
     assert ended["status"] == "completed", ended
     assert ended["result"]["output"] == f"{case.id} first second third fourth done", "the state is its own"
     assert case.models == ONCE_EACH | {"third": third}
+
+
+def with_a_state(service: Command) -> set[str]:
+    """Return the ids of the executions that have a Flow's state in the database."""
+    with closing(sqlite3.connect(service.log.parent / "crew-service.db")) as connection:
+        return {some_id for (some_id,) in connection.execute("SELECT execution_id FROM flow_states")}
 
 
 def test_a_flow_that_cannot_go_on_after_a_finished_method_is_not_continued(service: Command) -> None:
