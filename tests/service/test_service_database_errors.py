@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from crew_client import Client, Command, eventually
 from faults.pooler import TransactionPooler
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError, TimeoutError
 
 from crew_service.engine import retrying
-from crew_service.storage.availability import DatabaseUnavailable, is_of_value
+from crew_service.storage import queries
+from crew_service.storage.availability import DatabaseUnavailable, cause_of, is_of_value
 from crew_service.storage.database import Database
 from scripts.stack.database import ThrowAwayDatabase
 
@@ -127,6 +130,46 @@ class Patience:
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
+
+
+@pytest.mark.parametrize("code", ["25006", "40001", "42501", "53100", "53200", "55P03", "57P03", "58030"])
+def test_a_database_that_refuses_one_table_for_minutes_ends_no_execution(postgresql: str, code: str) -> None:
+    """Others go on meanwhile: a full disk takes small values, and a lock or a privilege may be of one table."""
+    patience, tries = Patience(), 0
+    with contextlib.closing(Database(postgresql)) as database:
+        with database.writing() as connection:
+            refuse = f"BEGIN RAISE EXCEPTION 'nicht jetzt' USING ERRCODE = '{code}'; END"
+            connection.execute(text(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refuse} $$"))
+            connection.execute(text("CREATE TRIGGER refuse BEFORE INSERT ON results EXECUTE FUNCTION refuse()"))
+
+        def write() -> str:
+            nonlocal tries
+            tries += 1
+            if patience.now > 300:
+                with database.writing() as connection:
+                    connection.execute(text("DROP FUNCTION refuse CASCADE"))
+            with database.writing() as connection:
+                queries.add_result(connection, "x", 0, {"task_id": "write"})
+            return "written"
+
+        said = retrying.until_available(write, patience, lambda: patience.now, lambda: patience.now)  # type: ignore[arg-type]
+        assert said == ("written", tries)
+        with database.reading() as connection:
+            assert len(queries.tasks_of(connection, "x")) == 1
+
+
+OF_SQLITE = ["database or disk is full", "database is locked", "disk I/O error", "attempt to write a readonly database"]
+
+
+@pytest.mark.parametrize("told", OF_SQLITE)
+def test_what_a_sqlite_file_refuses_waits_however_long_it_takes(told: str) -> None:
+    error = OperationalError("INSERT", {}, sqlite3.OperationalError(told))
+    assert (is_of_value(error), cause_of(error)) == (False, "")
+
+
+def test_a_connection_that_cannot_be_opened_is_no_writes_fault() -> None:
+    assert cause_of(OperationalError(None, None, sqlite3.OperationalError("too many connections"))) == ""
+    assert cause_of(TimeoutError("QueuePool limit of size 5 overflow 2 reached")) == ""
 
 
 @pytest.mark.row("S52", "S27")

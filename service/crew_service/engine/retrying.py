@@ -11,7 +11,7 @@ from crew_service.engine.crew import Cancellation, Cancelled
 from crew_service.storage.availability import DatabaseUnavailable
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0  # seconds
-REFUSED_AFTER = 60.0  # seconds of the same error, while other executions' writes succeed
+REFUSED_AFTER = 60.0  # seconds of the same error that a write may cause, while other executions' writes succeed
 
 Written = TypeVar("Written")
 

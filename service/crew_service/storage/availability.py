@@ -19,20 +19,28 @@ VALUE_NAMES = ("SQLITE_TOOBIG", "SQLITE_MISMATCH", "SQLITE_CONSTRAINT_NOTNULL", 
 # SQLite's texts for them: Python 3.10 reports no names, and "malformed JSON" has only a general one.
 VALUE_TEXTS = ("malformed JSON", "too big", "datatype mismatch", "NOT NULL constraint", "CHECK constraint")
 VALUE_ERRORS = ("DataError", "OverflowError", "UnicodeError", "UnicodeEncodeError")  # raised before anything is sent
+# What no value can cause, even if the database refuses it for one write alone: lost connections, access, conflicts,
+# resources, locks, shutdowns, the disk.
+DATABASE_CLASSES = ("08", "25006", "28", "40", "42501", "53", "55", "57P", "58")
+FULL = "The database cannot be written to: the disk is full."
+READ_ONLY = "The database cannot be written to: it is read-only."
 LOCKED = "The database is locked by another process."
+NO_PRIVILEGE = "The database cannot be used: a privilege is missing."
+DISK_ERROR = "The database cannot be used: the disk reports an error."
+OF_CODES = {"25006": READ_ONLY, "42501": NO_PRIVILEGE, "53100": FULL, "55P03": LOCKED, "58030": DISK_ERROR}
 SENTENCES = {
-    "full": "The database cannot be written to: the disk is full.",
-    "no space": "The database cannot be written to: the disk is full.",
-    "readonly": "The database cannot be written to: it is read-only.",
-    "read-only": "The database cannot be written to: it is read-only.",
+    "full": FULL,
+    "no space": FULL,
+    "readonly": READ_ONLY,
+    "read-only": READ_ONLY,
     "locked": LOCKED,
     "lock timeout": LOCKED,
     "moved away": "The database cannot be used: its file was moved.",
     "is incomplete": "The database cannot be used: its file is incomplete.",
     "different version": "The database cannot be used: its file is from a different version.",
     "unable to open": "The database cannot be used: its file cannot be opened.",
-    "permission denied": "The database cannot be used: a privilege is missing.",
-    "i/o error": "The database cannot be used: the disk reports an error.",
+    "permission denied": NO_PRIVILEGE,
+    "i/o error": DISK_ERROR,
 }
 UNREACHABLE = "The database cannot be reached."
 
@@ -40,7 +48,7 @@ UNREACHABLE = "The database cannot be reached."
 class DatabaseUnavailable(Exception):
     """The database is currently unusable. The text is a sentence for callers and reveals no internals.
 
-    :param cause: names the database's own error, to tell the same one from another; empty if it reported none
+    :param cause: tells an error that one write may cause from another; empty if no write can be at fault
     """
 
     def __init__(self, message: str, cause: str = "") -> None:
@@ -62,8 +70,7 @@ def is_of_value(error: Exception) -> bool:
 
 
 def _refuses_value(error: BaseException | None) -> bool:
-    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    if code:
+    if code := _code(error):
         return code.startswith(VALUE_CLASSES) and code not in RACES
     if getattr(error, "sqlite_errorname", None) in VALUE_NAMES:
         return True
@@ -71,13 +78,25 @@ def _refuses_value(error: BaseException | None) -> bool:
 
 
 def cause_of(error: Exception) -> str:
-    """Return what distinguishes a database's errors: its code, or the class and the beginning of its text."""
+    """Return what distinguishes an error that one write may cause: its code, or its class and how its text begins.
+
+    It is empty for what is the database's own trouble, and for what no statement has caused.
+    """
+    origin, code = getattr(error, "orig", None) or error, _code(error)
+    if code:
+        return "" if code.startswith(DATABASE_CLASSES) else code
+    is_known = sentence(error) != UNREACHABLE or not getattr(error, "statement", None)
+    return "" if is_known else f"{type(origin).__name__}: {str(origin)[:80]}"
+
+
+def _code(error: BaseException | None) -> str | None:
     origin = getattr(error, "orig", None) or error
-    code = getattr(origin, "sqlstate", None) or getattr(origin, "pgcode", None)
-    return code or f"{type(origin).__name__}: {str(origin)[:80]}"
+    return getattr(origin, "sqlstate", None) or getattr(origin, "pgcode", None)
 
 
 def sentence(error: Exception) -> str:
+    if known := OF_CODES.get(_code(error) or ""):
+        return known
     reason = str(getattr(error, "orig", None) or error).lower()
     return next((text for word, text in SENTENCES.items() if word in reason), UNREACHABLE)
 
