@@ -15,6 +15,7 @@ import yaml
 from crew_service import cli, image
 from crew_service.engine import outbox, runner
 from crew_service.http.server import ANSWERING
+from crew_service.options import MAX_MEMORY
 from crew_service.settings import Settings
 from scripts.stack import CrewService, ProcessGroup
 from scripts.stack.settings import CLUSTER_FILE, Deployment, cluster
@@ -231,7 +232,8 @@ def test_what_guards_the_service_is_about_its_pods_and_leads_to_its_port() -> No
 
 def test_no_manifest_holds_a_secret() -> None:
     assert set(MANIFEST) == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "Ingress"}
-    assert "env" not in MANIFEST["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    given = MANIFEST["Deployment"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert [each["name"] for each in given] == [MAX_MEMORY]
 
 
 def closed(schema: Any) -> Any:

@@ -21,6 +21,7 @@ import yaml
 from sandbox import INSIDE, ROOT, Sandbox
 
 from crew_service import image
+from crew_service.options import MAX_MEMORY, size
 from scripts.stack.ports import free_port
 from scripts.stack.waiting import PATIENCE, wait_until
 
@@ -127,9 +128,11 @@ def test_s53_a_pod_of_the_manifest_runs_a_crew(project: Path, tmp_path: Path) ->
     user = f"{pod['securityContext']['runAsUser']}:0"
     (variables,) = (line for line in image.DOCKERFILE.splitlines() if line.startswith("ENV "))
     given = dict(pair.split("=", 1) for pair in shlex.split(variables.removeprefix("ENV ")))
+    given |= {each["name"]: each["value"] for each in one["env"]}
     (told,) = (line for line in image.DOCKERFILE.splitlines() if line.startswith("CMD "))
     command = [word.replace("/project", f"{INSIDE}/project") for word in json.loads(told.removeprefix("CMD "))]
     box = container(project, user, {**given, "CREW_SERVICE_TOKEN": TOKEN})
+    assert size(given[MAX_MEMORY]) < size(one["resources"]["limits"]["memory"].replace("Gi", "GiB"))
     with running(box, command, tmp_path) as url:
         runs_a_crew(url)
         for probe in ("readinessProbe", "livenessProbe"):
