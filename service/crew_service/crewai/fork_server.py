@@ -177,9 +177,10 @@ def main() -> None:
     gc.disable()  # imports create no garbage; looking for it takes up a tenth of the startup time
     with _telling(control):
         from crew_service.crewai.child_process import work  # imports CrewAI
-        from crew_service.crewai.internals import Seam
+        from crew_service.crewai.internals import Seam, stored_memory
 
         Seam.told()  # imports what the names are in
+        stored_memory.share_locks()
 
     for name in LATE_IMPORTS:
         with contextlib.suppress(ImportError):

@@ -104,3 +104,17 @@ def test_s58_nobody_waits_for_a_process_that_an_embedder_leaves_behind(
     assert (second["status"], client.status(first)["status"]) == ("completed", "running")
     may_answer.set()
     client.until(first, "completed")
+
+
+@pytest.mark.row("S58", "S50")
+def test_s58_what_one_execution_locks_in_crewais_storage_is_locked_for_others(
+    serve_crew: Callable[[str], Client], tmp_path: Path
+) -> None:
+    """CrewAI keeps its locks with temporary files, for which each process has a folder of its own."""
+    client = serve_crew("holding_a_lock")
+    first = start(client)
+    eventually((tmp_path / "held").exists, "the lock")
+    [second] = ended(client, 1)
+    assert (second["status"], "Failed to acquire lock" in second.get("error", "")) == ("error", True), second
+    (tmp_path / "release").touch()
+    client.until(first, "completed")

@@ -87,6 +87,8 @@ OPTIONAL = {
     "crewai.telemetry.tracing:telemetry_session": "not in every version; without it, there are no spans",
     "crewai.utilities:tool_result_artifacts": "not in every version",
     "crewai.utilities:tool_result_artifacts.token_urlsafe": "not in every version",
+    "crewai_core:lock_store": "not in every version",
+    "crewai_core:lock_store.tempfile": "then CrewAI's locks do not keep out other executions",
     "crewai_core.lock_store:lock": "not in every version",
     "crewai_core.lock_store:lock.__wrapped__": "not in every version",
     "crewai_files:File": "not installed with every version; only executions with files need it",

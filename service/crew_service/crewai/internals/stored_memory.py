@@ -6,10 +6,12 @@ import fcntl
 import hashlib
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from crew_service.crewai.internals import Seam
@@ -51,6 +53,15 @@ def embed_once(folder: Path) -> None:
     wait_for_locks()
     if not KNOWLEDGE.missing:
         KNOWLEDGE.wrap("KnowledgeStorage.save", lambda save: _saved_once(save, folder))
+
+
+def share_locks() -> None:
+    """Keep CrewAI's locks in the present folder for temporary files: this process's children have one each."""
+    with suppress(ImportError):  # an older CrewAI
+        from crewai_core import lock_store
+
+        common = tempfile.gettempdir()
+        lock_store.tempfile = SimpleNamespace(gettempdir=lambda: common)  # type: ignore[assignment,attr-defined]
 
 
 def wait_for_locks() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from chromadb.api.types import EmbeddingFunction
 from crewai import LLM, Agent, Crew, Task
 from crewai.knowledge.source.string_knowledge_source import StringKnowledgeSource
 from crewai.rag.embeddings.providers.custom.embedding_callable import CustomEmbeddingFunction
+from crewai_core.lock_store import lock
 
 MARKERS = Path(os.environ.get("MARKERS", "."))
 
@@ -37,6 +39,21 @@ def crew(embedder: type[Embedder] | None = None) -> Crew:
     common = StringKnowledgeSource(content="Geese do.")
     custom = {"provider": "custom", "config": {"embedding_callable": embedder}} if embedder else None
     return Crew(agents=[agent], tasks=[only], knowledge_sources=[common], embedder=custom)
+
+
+def holding_a_lock() -> Crew:
+    """Its task's callback takes one of CrewAI's locks; the first holds it until there is a marker."""
+
+    def hold(_: object) -> None:
+        with lock("a store", timeout=0.1):
+            is_first = not (MARKERS / "held").exists()
+            (MARKERS / "held").touch()
+            while is_first and not (MARKERS / "release").exists():
+                time.sleep(0.02)
+
+    served = crew()
+    served.tasks[0].callback = hold
+    return served
 
 
 def with_own_embedder() -> Crew:
