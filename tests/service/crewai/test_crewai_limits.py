@@ -166,7 +166,8 @@ def test_a_service_that_ends_or_is_killed_leaves_no_temporary_files(
     crew = ("--crew", f"{CREWS / 'greedy.py'}:crew")
     for end in (Command.stop, Command.kill):
         (tmp_path / "notes").unlink(missing_ok=True)
-        service = command(*crew, environment=given)
+        # On one database, the second service would also go on with the execution of the first.
+        service = command(*crew, "--db", f"{end.__name__}.db", environment=given)
         kickoff(service.client(TOKEN), "files_and_a_wait")
         (_, left) = notes(tmp_path, 2)
         assert Path(left["folder"]).exists()
