@@ -33,6 +33,8 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement, Select
 
+from crew_service.budgets import ORGANIZATION
+from crew_service.storage import owners
 from crew_service.storage.tables import dead_letters, executions, outbox, processes, webhook_queues
 
 FLOW = "flow"  # announces a Flow's question; only a service with the Flow's secret may send it
@@ -139,9 +141,8 @@ def _with_execution() -> Any:
 
 
 def _owner() -> ColumnElement[str]:
-    """Return the token holder's name; queues whose execution is gone share one owner."""
-    crew = case((executions.c.crew_token.is_(True), executions.c.crew), else_="")
-    return case((executions.c.id.is_(None), ""), else_=crew + " " + func.coalesce(executions.c.owner, ""))
+    """Return the token's holder; queues whose execution is gone share one owner."""
+    return case((executions.c.id.is_(None), ""), else_=func.coalesce(owners.label(executions), ORGANIZATION))
 
 
 def _earlier_elsewhere() -> ColumnElement[bool]:
