@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from crew_client import GATED, PLAIN, Client, Serve, eventually
+from databases import put
 from sqlalchemy import insert
 
 from crew_service.local import running_service
 from crew_service.storage import claims
 from crew_service.storage.database import Database
+from crew_service.storage.states import State
 from crew_service.storage.tables import executions
 from scripts.stack.waiting import PATIENCE
 
@@ -190,3 +192,32 @@ def test_the_owner_with_few_queued_executions_does_not_wait_for_the_one_with_man
         assert claimed(2) == {"ann-1", "bob-1"}
         assert claimed(4) == {"mallory-1", "mallory-2", "o2", "ann-2"}
         assert claims.claim_due(connection, "p", "other", now=now, limit=4) == []
+
+
+QUEUE = {
+    "could not begin": {"state": State.RUNNING, "claimed_by": "p", "segment": 1, "due_at": 1.0},
+    "interrupted": {"state": State.RUNNING, "claimed_by": "p", "segment": 1, "writes": 1, "due_at": 2.0},
+    "queued": {"state": State.QUEUED, "due_at": 3.0},
+    # Interrupted before an earlier release ran it, which does not know the column, until a person was asked.
+    "answered": {"state": State.QUEUED, "segment": 2, "due_at": 5.0, "interrupted_at": 4.0},
+}
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_was_interrupted_goes_first_and_what_could_not_begin_waits_its_turn(database: str, leaves: bool) -> None:
+    with closing(Database(database)) as opened:
+        with opened.writing() as connection:
+            for each in ("p", "other"):
+                claims.register(connection, each, host="here", alone=False, now=0.0)
+        for name, values in QUEUE.items():
+            put(opened, name, **values)
+        with opened.writing() as connection:
+            if leaves:
+                claims.unregister(connection, "p", now=9.0)
+            else:
+                claims.requeue_lost(connection, "p", "", [], now=9.0)
+        order = []
+        for _ in range(5):
+            with opened.writing() as connection:
+                order += claims.claim_due(connection, "other", "", now=9.0, limit=1) or []
+        assert order == ["interrupted", "queued", "answered", "could not begin"]

@@ -282,6 +282,28 @@ def test_s38_an_execution_for_which_nothing_is_left_goes_on_afterwards(
     assert not crew.errors
 
 
+class Crowded(StandInCrew):
+    """A crew for whose large executions the disk has no room."""
+
+    isolation = "process"
+
+    def run(self, job: Job, report: Report) -> Completed:
+        if job.inputs["topic"] == "large":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return Completed("done")
+
+
+def test_s38_executions_that_can_never_begin_hold_up_no_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "PAUSE", 0.1)
+    client = serve(crew=Crowded(), workers=2)
+    large = [client.kickoff("large") for _ in range(2)]
+    small = [client.kickoff("small") for _ in range(5)]
+    for each in small:
+        client.until(each, "completed")
+    for each in large:
+        assert client.status(each)["status"] == "running", "they go on as soon as there is room"
+
+
 def test_s38_what_an_inline_crew_raises_itself_is_its_own(serve: Serve) -> None:
     crew = Unlucky(NO_FILE)
     crew.isolation = "inline"

@@ -179,12 +179,15 @@ class Runner:
         """Start an execution. If it cannot start, it is recovered after a pause and does not block the others."""
         try:
             self._begin(execution_id)
+        except DatabaseUnavailable:
+            raise
         except Exception as error:
-            if _concerns_all(error):
-                raise
-            log.exception("the execution cannot be started; trying again", extra={"execution_id": execution_id})
             with self._lock:
                 self._running.pop(execution_id, None)
+            if machine.is_trouble(error):
+                self._rest(error)
+            else:
+                log.exception("the execution cannot be started; trying again", extra={"execution_id": execution_id})
 
     def _begin(self, execution_id: str) -> None:
         segment = self._load(execution_id)
@@ -192,11 +195,7 @@ class Runner:
             return
         with self._lock:
             self._running[execution_id] = segment
-        try:
-            threading.Thread(target=self._run, args=(segment,), name=f"crew-{execution_id[:8]}", daemon=True).start()
-        except RuntimeError:
-            self._leave(segment)  # like everything claimed but not running here, it returns to the queue
-            raise
+        threading.Thread(target=self._run, args=(segment,), name=f"crew-{execution_id[:8]}", daemon=True).start()
 
     def _load(self, execution_id: str) -> Segment | None:
         """Read a claimed execution; end it if it cannot be read."""
@@ -224,8 +223,8 @@ class Runner:
                 self._give_back(segment)
         except Exception as error:
             if machine.is_trouble(error):
+                self._leave(segment)  # like everything claimed but not running here, it returns to the queue
                 self._rest(error)
-                self._give_back(segment)
             else:
                 log.exception("segment lost", extra={"execution_id": segment.execution_id})
                 self._end_lost(segment)
@@ -237,7 +236,7 @@ class Runner:
         now = time.monotonic()
         if now >= self._rests_until:
             log.warning("executions on hold: the machine is out of files, threads or memory (%s)", type(error).__name__)
-        self._rests_until = now + machine.PAUSE
+        self._rests_until, self._recovered_at = now + machine.PAUSE, float("-inf")
 
     def _end_lost(self, segment: Segment) -> None:
         """Fail a segment whose result can never be stored; it would otherwise be rerun forever."""

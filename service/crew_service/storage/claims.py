@@ -34,12 +34,12 @@ def register(connection: Connection, process_id: str, *, host: str, alone: bool,
         connection.execute(delete(processes))
     row = {"id": process_id, "beat": 0, "host": host, "started_at": now, "release": schema.newest()}
     connection.execute(insert(processes).values(row))
-    return _requeue(connection, _orphaned(), now, **_counting_losses())
+    return _requeue(connection, _orphaned(), now, _of_lost_process(now))
 
 
 def unregister(connection: Connection, process_id: str, *, now: float) -> None:
     connection.execute(delete(processes).where(processes.c.id == process_id))
-    _requeue(connection, executions.c.claimed_by == process_id, now)
+    _requeue(connection, executions.c.claimed_by == process_id, now, _given_back(now))
 
 
 def beat(connection: Connection, process_id: str) -> bool:
@@ -57,7 +57,7 @@ def remove_process(connection: Connection, process_id: str, *, beat: int, now: f
     dead = delete(processes).where(processes.c.id == process_id, processes.c.beat == beat)
     if connection.execute(dead).rowcount == 0:
         return None
-    return _requeue(connection, executions.c.claimed_by == process_id, now, **_counting_losses())
+    return _requeue(connection, executions.c.claimed_by == process_id, now, _of_lost_process(now))
 
 
 def claim_due(
@@ -73,7 +73,7 @@ def claim_due(
         # If a service on an earlier release claimed it first, its start time is unknown.
         values["started_at"] = case((executions.c.segment == 0, now), else_=executions.c.started_at)
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
-        values |= {"held_until": None, "interrupted_at": None}
+        values["held_until"] = None
         is_queued = executions.c.state.in_(CLAIM.sources)
         connection.execute(update(executions).where(executions.c.id.in_(claimed), is_queued).values(values))
     return claimed
@@ -123,8 +123,12 @@ def _heads(connection: Connection, crew: str, now: float, holds: Holds) -> list[
 
 
 def _interrupted(crew: str) -> Select[Any]:
+    """Select executions that were interrupted after they were due; behind others, those would also begin over a budget.
+
+    An earlier release does not know the column, so it may contain an interruption before the last answer.
+    """
     query = select(executions.c.id, executions.c.owner).where(executions.c.crew == crew, executions.c.state == QUEUED)
-    return query.where(executions.c.interrupted_at.is_not(None)).order_by(executions.c.due_at)
+    return query.where(executions.c.interrupted_at >= executions.c.due_at).order_by(executions.c.due_at)
 
 
 def _queued(crew: str, now: float, holds: Holds) -> Select[Any]:
@@ -168,7 +172,7 @@ def requeue_lost(connection: Connection, process_id: str, crew: str, running: Co
     """Requeue executions that this process has claimed but is not running; each continues after its finished tasks."""
     mine = or_(executions.c.claimed_by == process_id, executions.c.claimed_by.is_(None))
     lost = and_(mine, executions.c.crew == crew, executions.c.id.not_in(running))
-    return _requeue(connection, lost, now)
+    return _requeue(connection, lost, now, _given_back(now))
 
 
 def _orphaned() -> Any:
@@ -176,7 +180,7 @@ def _orphaned() -> Any:
     return or_(executions.c.claimed_by.is_(None), executions.c.claimed_by.not_in(known))
 
 
-def _counting_losses() -> dict[str, Any]:
+def _of_lost_process(now: float) -> dict[str, Any]:
     """Count the processes lost while running an execution; restart at 1 if it has made progress since the last loss.
 
     Progress is derived from data that every release writes, so that no release needs to reset the count.
@@ -185,11 +189,16 @@ def _counting_losses() -> dict[str, Any]:
     calls = select(func.count()).where(*of_it).scalar_subquery()
     progress = cast(executions.c.completed_tasks, BigInteger) * MOST_CALLS + calls
     losses = case((executions.c.lost_at == progress, executions.c.losses + 1), else_=1)
-    return {"losses": losses, "lost_at": progress}
+    return {"interrupted_at": now, "losses": losses, "lost_at": progress}
 
 
-def _requeue(connection: Connection, which: Any, now: float, **counts: Any) -> int:
-    """Requeue executions before those that never began, which otherwise would also begin, beyond a budget."""
+def _given_back(now: float) -> dict[str, Any]:
+    """Let a segment that could not even begin wait behind others: nothing counts how often that happens."""
+    has_begun = executions.c.writes > 0
+    return {"interrupted_at": case((has_begun, now)), "due_at": case((has_begun, executions.c.due_at), else_=now)}
+
+
+def _requeue(connection: Connection, which: Any, now: float, values: dict[str, Any]) -> int:
     query = update(executions).where(which, executions.c.state.in_(REQUEUE.sources))
-    values = {"state": REQUEUE.target, "claimed_by": None, "updated_at": now, "interrupted_at": now, **counts}
-    return connection.execute(query.values(values)).rowcount
+    queued = {"state": REQUEUE.target, "claimed_by": None, "updated_at": now}
+    return connection.execute(query.values({**queued, **values})).rowcount

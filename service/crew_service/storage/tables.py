@@ -46,7 +46,7 @@ executions = Table(
     Column("lost_at", BigInteger),  # its progress at the last loss
     Column("created_at", Float, nullable=False),
     Column("due_at", Float, nullable=False),  # if queued: do not claim it earlier
-    Column("interrupted_at", Float),  # if queued because it could not go on where it was running: since when
+    Column("interrupted_at", Float),  # when it last could not go on where it was running; goes first if after `due_at`
     Column("updated_at", Float, nullable=False),
     Column("started_at", Float),  # time of the first claim
     Column("ended_at", Float),
