@@ -68,7 +68,7 @@ class Budget:
         if not number or (found["unit"] == TOKENS and not number.is_integer()):
             raise BadBudget(f"--budget {text}: the amount must be greater than 0, and tokens a whole number.")
         budget = cls(who, number, found["unit"], found["window"])
-        if budget.crew == "" or who.endswith("/"):
+        if budget.crew == "" or (budget.owner and budget.owner.name == ""):
             raise BadBudget(f"--budget {text}: after {CREW}, a name is missing: {CREW}NAME or {CREW}NAME/USER.")
         return budget
 
@@ -80,9 +80,9 @@ class Budget:
     @property
     def owner(self) -> Owner | None:
         """The only owner whose executions count, if so."""
-        name = self.who if self.crew is None else self.who.partition("/")[2]
-        if name in (EVERYBODY, ""):
+        if self.who in (EVERYBODY, f"{CREW}{self.crew}"):
             return None
+        name = self.who if self.crew is None else self.who.partition("/")[2]
         return Owner(None if name == ORGANIZATION else name, self.crew is not None)
 
     def concerns(self, crew: str, owner: Owner) -> bool:

@@ -72,6 +72,23 @@ def test_a_budget_is_read(text: str, budget: Budget) -> None:
 
 
 @pytest.mark.parametrize(
+    ("who", "crew", "owner"),
+    [
+        *(("*", None, None), ("organization", None, Owner()), ("alice", None, Owner("alice"))),
+        *((name, None, Owner(name)) for name in ("alice/", "/alice", "team/alice", "/", "//", "*/", "crew/alice")),
+        *(("crew:a", "a", None), ("crew:a/alice", "a", Owner("alice", True))),
+        *((f"crew:a/{name}", "a", Owner(name, True)) for name in ("alice/", "/alice", "team/alice", "/", "*")),
+        *(("crew:a/organization", "a", Owner(None, True)), ("crew:a/crew:b", "a", Owner("crew:b", True))),
+    ],
+)
+def test_a_budget_is_of_one_crew_or_owner_wherever_a_name_has_a_slash(
+    who: str, crew: str | None, owner: Owner | None
+) -> None:
+    budget = Budget.read(f"{who}=1USD/day")
+    assert (budget.crew, budget.owner) == (crew, owner)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         *("", "alice", "=20USD/day", "alice=20/day", "alice=20USD", "alice=20USD/week", "alice=20 USD/day"),
@@ -94,6 +111,7 @@ def test_what_is_no_budget_is_refused_with_the_form_that_is_expected(text: str) 
             "no user token named 'eve' (crew:a/eve, organization)",
         ),
         (["--budget", "crew:report=20tokens/day"], "no crew 'report'"),
+        (["--crew", "a=demo", "--budget", "crew:a/*=20tokens/day"], "no user token named 'crew:a/*'"),
         (["--budget", "*=20tokens/day", "--budget", "*=30tokens/day"], "there is already a budget of * in tokens"),
         (["--prices", "none", "--budget", "*=20USD/day"], "a budget in USD needs --prices"),
         (["--user-token", "*=secret-1"], "must not be named '*'"),
