@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from crew_client import Client, Serve, eventually
 from sqlalchemy import func, select, update
 
-from crew_service.engine.files import PIECE
+from crew_service.engine.files import MOST_FILES, PIECE
 from crew_service.engine.retention import forget_old, forget_unused_files
 from crew_service.settings import FileLimits
 from crew_service.storage.database import Database
@@ -216,6 +217,20 @@ def test_limits_are_kept(serve: Serve, database: str) -> None:
     assert kickoff(client, many).status_code in (404, 413)
 
 
+@pytest.mark.row("S73")
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_neither_names_nor_boundaries_count_as_fields_or_files(serve: Serve, dialect: str) -> None:
+    most = 100
+    client = serve({"inputs": ["topic"], "tasks": [{"id": "a"}]}, max_body=most, file_limits=LIMITS, dialect=dialect)
+    assert upload(client, b"a" * LIMITS.of_file, field_name="a" * most).status_code == 200
+    assert upload(client, b"a" * LIMITS.of_file, field_name="a" * (most + 1)).status_code == 413
+    many = {f"file {number}": ("a", b"a") for number in range(MOST_FILES)}
+    for topic, code in (("a" * (most - len('{"topic": ""}')), 200), ("a" * most, 413)):
+        inputs = json.dumps({"topic": topic})
+        answer = client.session.post(f"{client.url}/kickoff", files=many, data={"inputs": inputs}, timeout=PATIENCE)
+        assert answer.status_code == code, answer.text
+
+
 OF_FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\na\r\n'
 
 
@@ -223,13 +238,13 @@ OF_FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n
 @pytest.mark.parametrize(
     ("begin", "more"),
     [
-        (b"\r\n", b"\r\n" * 50),
-        (OF_FILE + b"--x--\r\n", b"y" * 100),
+        (b"\r\n", b"\r\n" * 5000),
+        (OF_FILE + b"--x--\r\n", b"y" * 10_000),
     ],
     ids=["before its first part", "after its last part"],
 )
 def test_a_form_that_never_ends_is_refused(serve: Serve, database: str, begin: bytes, more: bytes) -> None:
-    client = serve(READS, db=database, max_body=4000)
+    client = serve(READS, db=database)
 
     def body() -> Iterator[bytes]:
         yield begin

@@ -41,6 +41,7 @@ THREADS = 4  # of them that write to the database at the same time
 LEAST_RATE = 16 * 1024  # bytes per second, on average, once the time for a body is over
 MOST_PARTS = 300
 MOST_HEADER = 16 * 1024  # bytes of a part's headers
+MOST_AROUND = MOST_PARTS * MOST_HEADER  # bytes of a form that are no part's content
 FULL = {"Retry-After": "30"}
 
 Event = tuple[Literal["part", "data", "end", "over"], bytes]
@@ -121,7 +122,7 @@ class Uploads:
         """
         if not is_form(request):
             raise BadForm(f"Send the file as {FORM}, in a part named 'file'.")
-        if int(request.headers.get("content-length", 0)) > self.limits.of_file + self._most_text:
+        if int(request.headers.get("content-length", 0)) > self.limits.of_file + self._most_text + MOST_AROUND:
             raise HTTPException(413, self._file_too_large())
         async with self.received(request, owner, _is_of_upload) as form:
             if "file" not in form.files:
@@ -161,10 +162,11 @@ class Uploads:
     async def _take_parts(self, request: Request, owner: str, form: Form, check: Callable[[Part, Form], None]) -> None:
         declared = request.headers.get("content-length")
         most = int(declared) if declared else None
-        parser, others = _Parser(request.headers["content-type"]), 0  # bytes, besides those of files
+        parser = _Parser(request.headers["content-type"])
+        texts = around = 0  # bytes of fields, and of what is no part's content
         part, buffer = None, bytearray()
         async for chunk in self._chunks(request):
-            others += len(chunk)
+            around += len(chunk)
             for kind, data in parser.events(chunk):
                 if kind == "part":
                     part = _part(data)
@@ -175,10 +177,13 @@ class Uploads:
                         part.upload = await self._threads.run(self._files.begin, owner, most)
                         form.begun.append(part.upload.id)
                 elif kind == "data" and part:
+                    around -= len(data)
                     if part.upload is None:
+                        texts += len(data)
+                        if texts > self._most_text:
+                            raise HTTPException(413, f"The fields of a form may have at most {self._most_text} bytes.")
                         part.text += data
                         continue
-                    others -= len(data)
                     await self._add(part.upload, buffer, data)
                 elif kind == "end" and part:
                     if part.upload is None:
@@ -187,8 +192,8 @@ class Uploads:
                     form.files[part.name] = await self._completed(part.upload, buffer)
                     if sum(each.size for each in form.files.values()) > self.limits.of_execution:
                         raise HTTPException(413, too_much(self.limits))
-            if others > self._most_text:
-                raise HTTPException(413, f"Besides files, a form may have at most {self._most_text} bytes.")
+            if around > MOST_AROUND:
+                raise HTTPException(413, f"Besides fields and files, a form may have at most {MOST_AROUND} bytes.")
         if not parser.is_over:
             raise BadForm("The form ends in the middle.")
 
