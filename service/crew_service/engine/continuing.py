@@ -147,8 +147,6 @@ def take_over(connection: Connection, row: Row[Any], *, into: str, unusable: Unu
     chains.close(connection, row.id, continued_by=into)
     return {
         "continued_from": row.id,
-        "owner": row.owner,
-        "crew_token": row.crew_token,
         "restore_from": row.restore_from,
         "gate": answered,
         "completed_tasks": len(finished),

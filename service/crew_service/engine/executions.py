@@ -114,10 +114,9 @@ class Executions:
             if start.restore_from:
                 self._check_state(connection, caller, start.restore_from)
             execution_id = str(uuid4())
-            values: dict[str, Any] = {**owners.columns(caller.owner), "restore_from": start.restore_from}
+            owner, values = caller.owner, {"restore_from": start.restore_from}
             if start.continue_from:
-                values = self._taken_over(connection, caller, start, into=execution_id)
-            owner = Owner(values["owner"], bool(values["crew_token"]))
+                owner, values = self._taken_over(connection, caller, start, into=execution_id)
             self._budgets.check(connection, self._crew or "", owner, now=now)
             ids = {each.id for each in start.files}
             if ids and not files.take(connection, start.files_of, ids, into=execution_id):
@@ -138,6 +137,7 @@ class Executions:
                 trace=tracing.kicked_off(),
                 webhooks=start.webhooks or None,
                 usage=usage.counted(None),
+                **owners.columns(owner),
                 **values,
             )
             answer = {"kickoff_id": execution_id}
@@ -364,7 +364,9 @@ class Executions:
         if not (self.sees(caller, row) if row is not None else caller.user is None):
             raise UnknownExecution("no such state")
 
-    def _taken_over(self, connection: Connection, caller: Principal, start: Start, *, into: str) -> dict[str, Any]:
+    def _taken_over(
+        self, connection: Connection, caller: Principal, start: Start, *, into: str
+    ) -> tuple[Owner, dict[str, Any]]:
         assert start.continue_from
         row = continuing.find(
             connection,
@@ -373,7 +375,7 @@ class Executions:
             hashes(start.files),
             sees=lambda found: self.sees(caller, found),
         )
-        return continuing.take_over(connection, row, into=into, unusable=self._unusable)
+        return owners.owner_of(row), continuing.take_over(connection, row, into=into, unusable=self._unusable)
 
     def sees(self, caller: Principal, row: Row[Any] | None) -> bool:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)
