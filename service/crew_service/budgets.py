@@ -42,7 +42,7 @@ class Owner(NamedTuple):
     :param has_crew_token: whether the token is one of the crew's own, so that only that crew knows the holder
     """
 
-    name: str | None = None  # of the user token; None for the organization
+    user: str | None = None  # name of the token; None for the organization
     has_crew_token: bool = False
 
 
@@ -68,7 +68,7 @@ class Budget:
         if not number or (found["unit"] == TOKENS and not number.is_integer()):
             raise BadBudget(f"--budget {text}: the amount must be greater than 0, and tokens a whole number.")
         budget = cls(who, number, found["unit"], found["window"])
-        if budget.crew == "" or (budget.owner and budget.owner.name == ""):
+        if budget.crew == "" or (budget.owner and budget.owner.user == ""):
             raise BadBudget(f"--budget {text}: after {CREW}, a name is missing: {CREW}NAME or {CREW}NAME/USER.")
         return budget
 
@@ -93,7 +93,7 @@ class Budget:
         owner = self.owner
         if owner is None:
             return "this service" if self.crew is None else f"the crew {self.crew}"
-        name = "the organization" if owner.name is None else owner.name
+        name = "the organization" if owner.user is None else owner.user
         return name if self.crew is None else f"{name} of the crew {self.crew}"
 
     def shown(self, amount: float) -> str:

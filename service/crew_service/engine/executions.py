@@ -114,7 +114,8 @@ class Executions:
             if start.restore_from:
                 self._check_state(connection, caller, start.restore_from)
             execution_id = str(uuid4())
-            owner, values = caller.owner, {"restore_from": start.restore_from}
+            owner: Owner = caller
+            values: dict[str, Any] = {"restore_from": start.restore_from}
             if start.continue_from:
                 owner, values = self._taken_over(connection, caller, start, into=execution_id)
             self._budgets.check(connection, self._crew or "", owner, now=now)

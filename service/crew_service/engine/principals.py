@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from crew_service.budgets import Owner
 
@@ -14,25 +13,14 @@ class BadToken(ValueError):
     """The tokens are not unique, or one cannot be sent in a header."""
 
 
-@dataclass(frozen=True)
-class Principal:
-    """The holder of a token.
+class Principal(Owner):
+    """The holder of a token, who owns what it starts."""
 
-    :param user: None for the organization
-    :param has_crew_token: whether the token is one of a crew's own; the holders of the others are known to all crews
-    """
-
-    user: str | None = None
-    has_crew_token: bool = False
+    __slots__ = ()
 
     @property
     def key(self) -> str:
         return "organization" if self.user is None else f"user:{self.user}"
-
-    @property
-    def owner(self) -> Owner:
-        """The owner of what it starts."""
-        return Owner(self.user, self.has_crew_token)
 
     def may_see(self, owner: str | None) -> bool:
         return self.user is None or self.user == owner

@@ -46,13 +46,13 @@ class Reader:
     @property
     def wheres(self) -> list[ColumnElement[bool]]:
         of_crew = [sums.c.crew == self.crew] if self.caller.has_crew_token else []
-        return of_crew if self.caller.user is None else [*of_crew, is_of(sums, self.caller.owner)]
+        return of_crew if self.caller.user is None else [*of_crew, is_of(sums, self.caller)]
 
     def may_see_figures(self, standing: Standing) -> bool:
         """Return whether a budget is the reader's own."""
         budget, caller = standing.budget, self.caller
         is_of_crew = budget.crew == self.crew if caller.has_crew_token else True
-        return is_of_crew and (caller.user is None or budget.owner == caller.owner)
+        return is_of_crew and (caller.user is None or budget.owner == caller)
 
 
 class UsageReport:

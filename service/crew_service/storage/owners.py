@@ -12,7 +12,7 @@ from crew_service.budgets import CREW, ORGANIZATION, Owner
 
 
 def columns(owner: Owner) -> dict[str, Any]:
-    return {"owner": owner.name, "crew_token": owner.has_crew_token}
+    return {"owner": owner.user, "crew_token": owner.has_crew_token}
 
 
 def owner_of(row: Row[Any]) -> Owner:
@@ -28,4 +28,4 @@ def label(table: Table) -> ColumnElement[str | None]:
 def is_of(table: Table, owner: Owner) -> ColumnElement[bool]:
     """Return the condition for an owner's rows; if the token is a crew's own, also select the crew."""
     is_own = table.c.crew_token.is_(True) if owner.has_crew_token else table.c.crew_token.is_not(True)
-    return and_(table.c.owner.is_not_distinct_from(owner.name), is_own)
+    return and_(table.c.owner.is_not_distinct_from(owner.user), is_own)
