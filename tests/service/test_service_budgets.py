@@ -301,6 +301,22 @@ def test_owners_of_one_name_are_told_apart_where_a_crew_has_tokens_of_its_own(op
         assert claims.claim_due(connection, "me", "b", now=now, limit=9, holds=barred.holds) == ["the service's"]
 
 
+@pytest.mark.row("S90")
+def test_what_was_claimed_and_could_not_begin_is_held_by_a_budget_that_is_used_up_meanwhile(opened: Database) -> None:
+    put(opened, "mine", state=State.QUEUED)
+    budgets = of("*=50tokens/day")
+    for tokens, claimed in ((0, ["mine"]), (0, ["mine"]), (50, [])):
+        now = opened.now()
+        spend(opened, tokens, at=now)
+        with opened.writing() as connection:
+            claims.register(connection, "me", host="x", alone=True, now=now)
+            barred = budgets.barred(connection, "", now=now)
+            hold(connection, "", barred)
+            assert claims.claim_due(connection, "me", "", now=now, limit=9, holds=barred.holds) == claimed
+        with opened.writing() as connection:
+            claims.requeue_lost(connection, "me", "", [], now=now)
+
+
 @pytest.mark.row("S87")
 def test_a_larger_budget_or_none_releases_what_is_held(opened: Database) -> None:
     now = opened.now()

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import Select
 
 from crew_service.storage import schema
-from crew_service.storage.holds import NONE, Holds, is_free, of_queue
+from crew_service.storage.holds import COULD_NOT_BEGIN, HAS_BEGUN, NONE, Holds, is_free, of_queue
 from crew_service.storage.states import CLAIM, REQUEUE, State
 from crew_service.storage.tables import executions, journal, processes
 
@@ -71,9 +71,9 @@ def claim_due(
     if claimed:
         values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
         # If a service on an earlier release claimed it first, its start time is unknown.
-        values["started_at"] = case((executions.c.segment == 0, now), else_=executions.c.started_at)
+        values["started_at"] = case((HAS_BEGUN, executions.c.started_at), else_=now)
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
-        values["held_until"] = None
+        values |= {"held_until": None, "interrupted_at": None}
         is_queued = executions.c.state.in_(CLAIM.sources)
         connection.execute(update(executions).where(executions.c.id.in_(claimed), is_queued).values(values))
     return claimed
@@ -194,8 +194,9 @@ def _of_lost_process(now: float) -> dict[str, Any]:
 
 def _given_back(now: float) -> dict[str, Any]:
     """Let a segment that could not even begin wait behind others: nothing counts how often that happens."""
-    has_begun = executions.c.writes > 0
-    return {"interrupted_at": case((has_begun, now)), "due_at": case((has_begun, executions.c.due_at), else_=now)}
+    has_written, is_first = executions.c.writes > 0, executions.c.started_at == executions.c.counted_at
+    interrupted_at = case((has_written, now), (is_first, COULD_NOT_BEGIN))
+    return {"interrupted_at": interrupted_at, "due_at": case((has_written, executions.c.due_at), else_=now)}
 
 
 def _requeue(connection: Connection, which: Any, now: float, values: dict[str, Any]) -> int:

@@ -20,6 +20,8 @@ from crew_service.storage.states import State
 from crew_service.storage.tables import executions
 
 AT_ONCE = 500  # executions in one statement
+COULD_NOT_BEGIN = 0.0  # as `interrupted_at` of a queued execution: it was claimed, but nothing of it ran
+HAS_BEGUN = and_(executions.c.segment > 0, executions.c.interrupted_at.is_distinct_from(COULD_NOT_BEGIN))
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,14 @@ class Holds:
         never = cast(null(), Float)  # PostgreSQL would take a plain null for text
         otherwise: Any = never if self.everybody is None else literal(self.everybody, Float)
         own = case(*of_owner, else_=otherwise) if of_owner else otherwise
-        return case((executions.c.segment > 0, never), else_=own)
+        return case((HAS_BEGUN, never), else_=own)
 
     @property
     def may_begin(self) -> ColumnElement[bool]:
         if self.everybody is not None:
-            return executions.c.segment > 0
+            return HAS_BEGUN
         barred = [is_of(executions, owner) for owner in self.owners]
-        return or_(executions.c.segment > 0, ~or_(false(), *barred)) if barred else ~false()
+        return or_(HAS_BEGUN, ~or_(false(), *barred)) if barred else ~false()
 
 
 NONE = Holds()

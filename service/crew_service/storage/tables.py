@@ -46,9 +46,9 @@ executions = Table(
     Column("lost_at", BigInteger),  # its progress at the last loss
     Column("created_at", Float, nullable=False),
     Column("due_at", Float, nullable=False),  # if queued: do not claim it earlier
-    Column("interrupted_at", Float),  # when it last could not go on where it was running; goes first if after `due_at`
+    Column("interrupted_at", Float),  # if queued: when it lost its place, or 0; see `claims` and `holds`
     Column("updated_at", Float, nullable=False),
-    Column("started_at", Float),  # time of the first claim
+    Column("started_at", Float),  # time of the first claim after which it began
     Column("ended_at", Float),
     Column("aged_from", Float),  # its end by the database's clock, from which its retention counts
     Column("work_seconds", Float, nullable=False, default=0.0),
