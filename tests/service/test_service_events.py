@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
 from crew_client import GATED, PLAIN, SLOW, Client, Receiver, Serve, eventually
+from stand_in_crew import StandInCrew
+
+from crew_service.engine import machine
+from crew_service.engine.crew import Completed, Job, Report
 
 pytestmark = pytest.mark.waits
 TOKEN = "stream-token-0123456789"
@@ -36,6 +41,29 @@ def test_every_event_of_an_execution_is_streamed_with_its_token(serve: Serve, re
         assert set(event) == {"id", "execution_id", "timestamp", "type", "data"}
         assert event["execution_id"] == kickoff_id
     assert len({event["id"] for event in streamed(receiver)}) == 5
+
+
+class Unlucky(StandInCrew):
+    """A crew for which the machine has no file left at first."""
+
+    isolation = "process"
+
+    def __init__(self) -> None:
+        self.errors = [OSError(errno.EMFILE, "Too many open files")]
+
+    def run(self, job: Job, report: Report) -> Completed:
+        if self.errors:
+            raise self.errors.pop()
+        return Completed("done")
+
+
+def test_an_execution_that_could_not_begin_at_once_streams_its_start_too(
+    serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "PAUSE", 0.1)
+    client = serve(crew=Unlucky())
+    client.until(client.kickoff(webhooks=hook(receiver)), "completed")
+    eventually(lambda: types(receiver) == ["crew_kickoff_started", "crew_kickoff_completed"], "start and end")
 
 
 def test_only_the_types_that_were_asked_for_are_streamed(serve: Serve, receiver: Receiver) -> None:
