@@ -131,16 +131,16 @@ class TaskRecord:
         self.state_store = state_store
         self.changed: dict[str, Json] = {}  # the parts that the next write stores
         self.failed: list[Failed] = []  # what is called if that write fails
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PartStore] = {}
         self._is_new = False  # whether the task certainly had no record at the last look
 
-    def part(self, name: str, plain: Collection[str] | None) -> Part:
+    def part(self, name: str, plain: Collection[str] | None) -> PartStore:
         """Return a part.
 
         :param plain: the fields that stay readable; all others are sealed. None for a POST, which contains no texts
             and has a copy
         """
-        return self._parts.setdefault(name, Part(self, name, plain))
+        return self._parts.setdefault(name, PartStore(self, name, plain))
 
     def save(self) -> None:
         """Store all changes in one write, if there are any."""
@@ -236,8 +236,8 @@ class TaskRecord:
         _checked("stored", lambda: self.write(key, value, variables.keep))
 
 
-class Part:
-    """A part of a record, removed by `close` on Airflow 2.11, and with its DAG run on newer versions."""
+class PartStore:
+    """Stores a part of a record, which is removed by `close` on Airflow 2.11, and with its DAG run on newer versions."""
 
     def __init__(self, record: TaskRecord, name: str, plain: Collection[str] | None) -> None:
         self.name, self.earlier_key = name, f"{name}{record.suffix}"
