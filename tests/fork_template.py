@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,8 +36,9 @@ COMMAND = "airflow-crew-service"
 CREWS = "crew_service.crewai.fork_server"
 IMPORTED = {
     SERVICE: ["crew_service.cli", "crew_service.crewai.crew", "alembic.command"],
-    # A crew on a model of OpenAI's API would import the last of these in each of its processes: a third of a second.
-    CREWS: ["crew_service.crewai.child_process", "lance_namespace", "openai.resources"],
+    # A Flow would import the database of its memory in each of its processes, and a model of OpenAI's API its client:
+    # a second. LanceDB restarts its thread in a fork.
+    CREWS: ["crew_service.crewai.child_process", "openai.resources", "lancedb"],
 }
 SHARED = "CREW_TESTS_TEMPLATES"  # the folder of the sockets
 LARGEST = 128 * 1024  # bytes of a request; most of it is the environment
@@ -273,6 +275,7 @@ def main() -> int:
     module, *numbers = sys.argv[1:]
     del sys.path[0]  # the folder of this file
     gc.disable()
+    warnings.filterwarnings("ignore", "lancedb fork support")  # nothing has used it before a fork
     for name in IMPORTED[module]:
         with contextlib.suppress(ImportError):  # the command says what is missing
             importlib.import_module(name)

@@ -100,8 +100,6 @@ WORDS = ("human_feedback", "listen", "methods", "name", "router", "start")  # in
 OFTEN = (
     "crewai:Task._execute_core",
     "crewai.flow.flow:Flow._execute_method",
-    "crewai.utilities.string_utils:sanitize_tool_name",
-    "crewai.core.providers.human_input:SyncHumanInputProvider",
 )
 
 
