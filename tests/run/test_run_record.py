@@ -9,10 +9,10 @@ import pytest
 
 from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.run.record import RunRecord, bound_to
-from airflow_crew_provider.stored_names import RUN_STATE
+from airflow_crew_provider.stored_names import OTHER_QUESTION, RESUME_STATE, REVIEW_STATE, RUN_STATE
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.record import MOVES, RunState, StoredRun
-from airflow_crew_provider.task.store import UNOPENED
+from airflow_crew_provider.task.record import MOVES, PLAIN_OF_RUN, RunState, StoredRun
+from airflow_crew_provider.task.store import UNOPENED, TaskStateUnavailable
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
@@ -22,17 +22,26 @@ SAID = {"kickoff_id": "e-1", "status": "resumed", "message": None}
 
 
 class Memory:
+    """A part of a record with its other parts; a full one cannot be stored."""
+
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
+        self.plain: Any = None
+        self.others: dict[str, Memory] = {}
+        self.is_full = False
 
     def recall(self) -> dict[str, Any]:
         return self.kept
 
     def change(self, record: dict[str, Any], failed: Any) -> None:
+        if self.is_full:
+            failed(TaskStateUnavailable("full"))
         self.kept = record
 
     def part(self, name: str, plain: Any) -> Memory:
-        return self if name == RUN_STATE else Memory()
+        part = self if name == RUN_STATE else self.others.setdefault(name, Memory())
+        part.plain = plain
+        return part
 
 
 @pytest.fixture
@@ -159,6 +168,87 @@ def test_an_answer_that_was_not_taken_leaves_the_old_pause_and_the_id(memory: Me
     assert (record.answered, record.kept.kickoff_id) == (pause, "e-2")
 
 
+def test_a_decision_without_an_edit_names_none(memory: Memory) -> None:
+    record = asking(memory)
+    record.answer({"execution_id": "e-1", "is_approve": True, "output": "a draft", "rejected_before": []})
+    assert record.kept.decisions == [{"execution_id": "e-1", "is_approve": True, "round": 1}]
+
+
+def test_a_sent_answer_is_kept_no_longer(memory: Memory) -> None:
+    record = answered(memory)
+    record.send(SAID, now=120.0)
+    assert stored(memory).kept.review is None
+
+
+def test_a_later_try_owns_the_execution_that_it_continues(memory: Memory) -> None:
+    over(memory)
+    again = stored(memory, try_number=2)
+    again.begin("e-1", None, now=300.0)
+    assert again.kept == StoredRun("e-1", "e-1", Attempt(2).as_dict(), since=300.0)
+
+
+QUESTION, ANSWER_SENT = {"draft": DRAFT}, {"fingerprint": "f", "resumed_at": 1.0}
+
+
+def with_last_question(memory: Memory) -> RunRecord:
+    record = answered(memory)
+    record.send(SAID, now=120.0)
+    memory.part(REVIEW_STATE, None).kept = QUESTION
+    memory.part(RESUME_STATE, None).kept = ANSWER_SENT
+    return record
+
+
+@pytest.mark.parametrize("move", ["begin", "ask"])
+def test_a_next_question_forgets_the_last_one(memory: Memory, move: str) -> None:
+    DO[move](with_last_question(memory))
+    assert {name: part.kept for name, part in memory.others.items()} == {REVIEW_STATE: {}, RESUME_STATE: {}}
+
+
+def test_a_question_asked_again_forgets_nothing(memory: Memory) -> None:
+    record = asking(memory)
+    memory.part(RESUME_STATE, None).kept = ANSWER_SENT
+    record.begin("e-1", None, now=200.0)
+    record.ask(DRAFT, now=210.0)
+    assert memory.others[RESUME_STATE].kept == ANSWER_SENT
+
+
+def test_only_ids_times_and_numbers_are_plain(memory: Memory) -> None:
+    with_last_question(memory).ask(OTHER, now=130.0)
+    assert memory.plain == PLAIN_OF_RUN
+    assert memory.others[RESUME_STATE].plain is None
+
+
+UNSENT = "A retry of this task compares again"
+UNSTORED: list[tuple[RunState, Any, str]] = [
+    (RunState.NOTHING, DO["begin"], "A retry of this task reattaches to it"),
+    (RunState.WORKING, DO["again"], "A retry of this task reattaches to it"),
+    (RunState.WORKING, DO["ask"], "Nobody was asked; a retry of this task will ask"),
+    (RunState.ASKING, DO["answer"], "The answer is kept; a retry of this task uses it"),
+    (RunState.ANSWERED, DO["send"], "The answer was sent exactly once"),
+    (RunState.ANSWERED, lambda record: record.send(None, now=200.0), UNSENT),
+    (RunState.WORKING, DO["finish"], "A retry of this task finds the execution completed"),
+]
+
+
+@pytest.mark.parametrize(("state", "move", "follows"), UNSTORED)
+def test_a_move_that_is_not_stored_says_what_follows(memory: Memory, state: RunState, move: Any, follows: str) -> None:
+    record = STANDS[state](memory)
+    before, memory.is_full = record.kept, True
+    with pytest.raises(CrewTryFailed) as failure:
+        move(record)
+    assert str(failure.value) == f"full. {follows}"
+    assert record.kept is before
+
+
+def test_nobody_is_asked_with_the_last_answer_on_record(memory: Memory) -> None:
+    record = working(memory)
+    memory.part(RESUME_STATE, None).is_full = True
+    with pytest.raises(CrewTryFailed) as failure:
+        record.ask(DRAFT, now=110.0)
+    assert str(failure.value) == "full. Nobody was asked; a retry of this task will ask"
+    assert record.kept.state is RunState.WORKING
+
+
 @pytest.mark.row("A43")
 def test_another_execution_begins_with_the_decisions_and_the_number_of_forms(memory: Memory) -> None:
     record = answered(memory)
@@ -202,11 +292,25 @@ ANN = {"id": "7", "name": "Ann"}
 ANSWER = {"chosen_options": ["approve"], "responded_by_user": ANN}
 
 
-@pytest.mark.parametrize("fields", [{"question_number": 1}, {}, None, {"human_feedback": ""}, {"question_number": "2"}])
-def test_an_answer_must_name_its_question(fields: Any) -> None:
-    event = bound_to(2, {**ANSWER, "params_input": fields})
-    assert event["error_type"] == "validation"
-    assert "this is question 2" in event["error"]
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"question_number": 1}, "it answers question 1"),
+        ({"question_number": "2"}, "it answers question 2"),
+        ({}, "it has no question_number"),
+        (None, "it has no question_number"),
+        ({"human_feedback": ""}, "it has no question_number"),
+        (["question_number"], "it has no question_number"),
+    ],
+)
+def test_an_answer_must_name_its_question(fields: Any, said: str) -> None:
+    event = {**ANSWER, "params_input": fields}
+    assert bound_to(2, event) == {
+        **event,
+        "error": f"{said}, but this is question 2",
+        "error_type": "validation",
+        OTHER_QUESTION: said.startswith("it answers"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -93,3 +96,74 @@ def test_every_row_of_the_table_decides_something() -> None:
 
 def test_a_record_without_numbers_is_of_an_earlier_try() -> None:
     assert Attempt(2, 2, 2, 0, 1.0, 1.0).relation_to({}) is Relation.RETRY
+
+
+EARLIER = {"try_number": 3, "max_tries": 3, "retries": 2, "clears": 0, "run_started": 20.0, "run_after": 10.0}
+
+
+def test_a_record_without_retries_hides_no_clear() -> None:
+    """An earlier release stored none, so nothing shows that they were edited."""
+    now = Attempt(**{**EARLIER, "try_number": 4, "retries": 0})
+    assert now.relation_to(EARLIER) is Relation.DOUBTFUL
+    assert now.relation_to({name: value for name, value in EARLIER.items() if name != "retries"}) is Relation.RETRY
+
+
+# --- what Airflow tells of a try ---
+
+STARTED, AFTER = datetime(2026, 11, 20, 12, tzinfo=UTC), datetime(2026, 11, 20, 11, tzinfo=UTC)
+A_RUN = SimpleNamespace(clear_number=3, start_date=STARTED, run_after=AFTER)
+ID = UUID("0b2e8508-ae72-4f6f-9f4f-cb65eed46f4f")
+
+
+@pytest.mark.parametrize(
+    ("context", "task", "attempt"),
+    [
+        (
+            {"ti": SimpleNamespace(try_number=4, max_tries=5, id=ID), "dag_run": A_RUN},
+            SimpleNamespace(retries=2),
+            Attempt(4, 5, 2, 3, STARTED.timestamp(), AFTER.timestamp(), str(ID)),
+        ),
+        ({"ti": SimpleNamespace(), "dag_run": SimpleNamespace()}, SimpleNamespace(), Attempt()),
+        ({"ti": SimpleNamespace(id=None)}, SimpleNamespace(retries=None), Attempt()),
+        (
+            {"ti": SimpleNamespace(), "dag_run": SimpleNamespace(start_date="today", run_after=None)},
+            SimpleNamespace(),
+            Attempt(),
+        ),
+    ],
+    ids=["Airflow 3", "nothing", "no run", "no dates"],
+)
+def test_a_try_has_the_numbers_that_airflow_gives(context: Any, task: Any, attempt: Attempt) -> None:
+    assert Attempt.of(context, task) == attempt
+
+
+def test_only_known_numbers_of_a_try_are_stored() -> None:
+    assert Attempt(2, 3, clears=0).as_dict() == {"try_number": 2, "max_tries": 3, "retries": 0, "clears": 0}
+
+
+@pytest.mark.parametrize(("number", "is_last"), [(1, False), (2, False), (3, True)])
+def test_no_retry_follows_the_last_try(number: int, is_last: bool) -> None:
+    assert Attempt(number, max_tries=2).is_last is is_last
+
+
+# --- what is said of a doubt ---
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ({}, []),
+        ({**EARLIER, "retries": 0}, []),
+        (
+            EARLIER,
+            [
+                "The task's retries were edited from 2 to 0, so a retry and a clear look alike. This try counts as a "
+                "retry, which starts nothing twice; if you cleared the task to start again, clear it once more"
+            ],
+        ),
+    ],
+    ids=["no record", "a retry", "a doubt"],
+)
+def test_only_a_doubt_is_told(kept: dict[str, Any], said: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    Attempt(**{**EARLIER, "try_number": 4, "retries": 0}).tell_doubt(kept)
+    assert caplog.messages == said

@@ -61,3 +61,44 @@ def test_a_move_that_is_not_drawn_is_refused(kind: type[StrEnum], move: str) -> 
             else:
                 with pytest.raises(RuntimeError, match=f"{part.noun} that is {before} cannot become {after} by {move}"):
                     part.moved(move, new)
+
+
+def test_the_moves_are_those_that_are_drawn() -> None:
+    posts = ("nothing", "intended", "started", "over")
+    questions = ("nothing", "in doubt", "open", "over")
+    runs = ("nothing", "working", "asking", "answered", "over")
+    drawn = {
+        PostState: {
+            "intend": dict.fromkeys(posts, ("intended",)),
+            "withdraw": {"intended": posts},
+            "start": {"intended": ("started",)},
+            "finish": {"nothing": ("nothing",), "intended": ("over",), "started": ("over",), "over": ("over",)},
+        },
+        AnswerState: {"take": {"sending": ("sent",)}, "lose": {"sending": ("lost",)}},
+        QuestionState: {
+            "ask": dict.fromkeys(questions, ("in doubt",)),
+            "look": {"in doubt": ("in doubt",)},
+            "asked": dict.fromkeys(questions, ("open",)),
+            "send_back": dict.fromkeys(questions, ("nothing",)),
+            "forget": dict.fromkeys(questions, ("nothing",)),
+            "close": dict.fromkeys(questions, ("over",)),
+        },
+        RunState: {
+            "begin": dict.fromkeys(runs, ("working",)),
+            "again": {
+                "working": ("working",),
+                "asking": ("working",),
+                "over": ("working",),
+                "answered": ("answered",),
+            },
+            "ask": {"working": ("asking",)},
+            "answer": {"asking": ("answered",)},
+            "send": {"answered": ("working",)},
+            "finish": {"working": ("over",)},
+        },
+    }
+    assert drawn == MOVES
+
+
+def test_what_is_unknown_is_not_stored() -> None:
+    assert [each.to_json() for each in (StoredPost(), SentAnswer(), StoredQuestion(), StoredRun())] == [{}] * 4
