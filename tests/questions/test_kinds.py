@@ -282,7 +282,7 @@ def test_a_last_round_keeps_the_line_about_the_deadline() -> None:
     ],
     ids=str,
 )
-def test_the_notes_on_a_call_tell_what_its_text_does_not(more: Json, notes: list[str]) -> None:
+def test_notes_on_a_call_tell_what_its_text_omits(more: Json, notes: list[str]) -> None:
     assert [*of("tool", **more).notes()] == notes
 
 
@@ -441,7 +441,7 @@ def test_a_policy_that_names_no_outcome_is_refused(policy: str | Json, shown: st
     )
 
 
-def test_a_revision_at_the_last_deadline_is_only_sent_to_flows() -> None:
+def test_a_revision_at_the_last_deadline_is_for_flows() -> None:
     terms = Terms(on_timeout=REVISE)
     assert of("draft").effect_of_deadline(terms, is_last=True) == FAILS
     assert of("text").effect_of_deadline(terms, is_last=True).startswith("a revision is requested")
