@@ -113,6 +113,14 @@ def test_n25_one_mark_more_than_any_language_has_is_no_approval() -> None:
     assert not approves_at_service(text)
 
 
+@pytest.mark.parametrize("mark", ["\u0301", "\u0f73"])
+def test_n25_marks_are_counted_in_a_row(mark: str) -> None:
+    most = mark * MOST_MARKS
+    assert reads_like_approval(f"{most}ok")
+    assert reads_like_approval(f"{most}.{most}ok")
+    assert not reads_like_approval(f"{most}{mark}ok")
+
+
 def test_n25_the_words_stand_in_one_place() -> None:
     package = Path(airflow_crew_provider.__file__).parent
     holders = {path for path in package.rglob("*.py") if _holds_words(path)}

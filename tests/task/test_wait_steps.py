@@ -315,9 +315,7 @@ def test_a_question_has_its_files_if_the_service_lists_them() -> None:
     ],
     ids=lambda given: getattr(given, "kind", None) or getattr(given, "__name__", None),
 )
-def test_a_wait_without_a_result_lets_its_task_decide(
-    outcome: Outcome, error: type[Exception], said: str
-) -> None:
+def test_a_wait_without_a_result_lets_its_task_decide(outcome: Outcome, error: type[Exception], said: str) -> None:
     with pytest.raises(error) as raised:
         next(wait(Task()).ended(outcome))
     assert str(raised.value) == said
