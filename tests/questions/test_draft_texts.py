@@ -173,8 +173,9 @@ def test_drafts_that_read_alike_are_told_apart(before: Any, after: Any, said: st
     assert difference(before, after, NAMES) == said
 
 
-def test_an_indented_line_is_one_passage() -> None:
-    assert "-  A. B.\n+  A.  B." in difference("  A. B.", "  A.  B.", NAMES)
+@pytest.mark.parametrize("indent", [" ", "    ", "\t"])
+def test_an_indented_line_is_one_passage(indent: str) -> None:
+    assert f"-{indent}A. B.\n+{indent}A.  B." in difference(f"{indent}A. B.", f"{indent}A.  B.", NAMES)
 
 
 PARTS = (

@@ -359,12 +359,13 @@ def test_several_approvals_may_be_required_where_a_choice_approves(kind: str, ap
     of(kind).refuse_approvals(approvals)
 
 
-def test_several_approvals_of_unclear_outcomes_are_refused() -> None:
+@pytest.mark.parametrize(("outcomes", "shown"), [(["print", "rework", "drop"], "print, rework, drop"), (["ok"], "ok")])
+def test_several_approvals_of_unclear_outcomes_are_refused(outcomes: list[str], shown: str) -> None:
     with pytest.raises(CrewInvalidInput) as refused:
-        of("three outcomes").refuse_approvals(2)
+        of("outcomes", outcomes=outcomes).refuse_approvals(2)
     assert str(refused.value) == (
-        "2 approvals are required, but the outcomes of the Flow (print, rework, drop) are not an approving and a "
-        "revising one; nobody was asked and nothing was sent"
+        f"2 approvals are required, but the outcomes of the Flow ({shown}) are not an approving and a revising one; "
+        "nobody was asked and nothing was sent"
     )
 
 
@@ -620,6 +621,11 @@ def test_an_edit_that_cannot_be_used_is_told_why(
     kind: str, outcome: str | None, edited: str, problem: str | None
 ) -> None:
     assert of(kind).edit_problem({"outcome": outcome}, edited) == problem
+
+
+def test_a_hidden_value_may_stay_where_it_was_shown() -> None:
+    hidden = of("tool", ask={**TOOL, "arguments": {"key": "***", "sum": 1}})
+    assert hidden.edit_problem({"outcome": "approve"}, '{"key": "***", "sum": 2}') is None
 
 
 def test_an_object_is_only_replaced_by_an_object() -> None:

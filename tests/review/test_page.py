@@ -299,3 +299,96 @@ def test_of_many_lines_the_first_are_compared_and_the_page_says_so() -> None:
     assert shown == (
         "*Only the first 1,000 sentences and lines, within the first 60,000 characters, of each draft were compared.*"
     )
+
+
+# --- each paragraph, word by word ---
+
+ANN = {"id": "7", "name": "Ann"}
+
+
+def paragraphs(**given: Any) -> list[str]:
+    """Return the paragraphs of a page between the opening and the choices."""
+    _, _, after = question(**given).body.partition("is waiting for your answer.\n\n")
+    return [each for each in after.split("\n\n* **approve**")[0].split("\n\n") if not each.startswith("Execution ")]
+
+
+@pytest.mark.parametrize(
+    ("previous", "said"),
+    [
+        ({"is_approve": False, "human_feedback": "No.", "reviewer": ANN}, "**Requested in round 1**, by `Ann`:"),
+        (
+            {"is_approve": False, "human_feedback": "No.", "reviewer": {"name": "A" * 201}},
+            f"**Requested in round 1**, by `{'A' * 200}`:",
+        ),
+        ({"is_approve": False, "human_feedback": "No.", "reviewer": {"id": "7"}}, "**Requested in round 1**, by `7`:"),
+        ({"is_approve": False, "human_feedback": "No."}, "**Requested in round 1**, at the deadline:"),
+    ],
+    ids=["name", "long name", "id", "deadline"],
+)
+def test_the_next_round_says_who_asked_for_more(previous: dict[str, Any], said: str) -> None:
+    assert paragraphs(round_number=2, previous=previous) == [said, "> No."]
+
+
+EDIT = {
+    "is_approve": True,
+    "crew_task_id": "draft_task",
+    "edited_output": "Mine.",
+    "human_feedback": "",
+    "reviewer": ANN,
+}
+NOT_APPLIED = (
+    "**Edited in round 1**, by `Ann`, but not applied, because the draft had changed in the meantime. The edited text "
+    "was:"
+)
+
+
+@pytest.mark.parametrize(
+    ("previous", "said"),
+    [
+        (EDIT, [NOT_APPLIED, "> Mine."]),
+        ({**EDIT, "crew_task_id": "other"}, ["In round 1 the draft of `other` was approved."]),
+        ({**EDIT, "edited_output": None}, ["In round 1 the draft of `draft_task` was approved."]),
+    ],
+    ids=["same task", "other task", "no edit"],
+)
+def test_the_next_round_shows_an_edit_of_its_task(previous: dict[str, Any], said: list[str]) -> None:
+    assert paragraphs(round_number=2, previous=previous) == said
+
+
+def test_a_page_without_rounds_compares_with_now() -> None:
+    body = question("Draft 2.", previous={**REVISED, "output": "Draft 1."}).body
+    assert "**Changes since the previous round:**\n\n```diff\n--- the previous round\n+++ now\n" in body
+
+
+def test_an_earlier_question_in_the_middle_is_no_draft() -> None:
+    assert "Changes since" not in changes("Text.", "Draft.", ask={"kind": "question"}, outcome="answer")
+
+
+def test_the_page_tells_how_a_draft_breaks_its_schema() -> None:
+    said = "**The draft does not match the output schema.** If you approve it as is, the run fails. Violations:"
+    shown = f"> Draft 1.\n\n---\n\n{said}\n\n> a: &lt;b>\n\nTask `draft_task` produced"
+    assert question(pending={"violations": "a: <b>"}).body.startswith(shown)
+
+
+def test_the_page_lists_the_files_with_their_sizes() -> None:
+    first = {"name": "a", "size": 1, "url": "https://crew.example/a"}
+    assert paragraphs(pending={"files": [first, {"name": "b", "size": 2048}]}) == [
+        "**Files:** [a](https://crew.example/a) (1 byte), `b` (2.0 KiB)"
+    ]
+
+
+@pytest.mark.parametrize(("url", "shown"), [("https://crew.example/a", "[{}](https://crew.example/a)"), ("", "`{}`")])
+def test_long_names_of_files_and_executions_are_cut(url: str, shown: str) -> None:
+    file = {"name": "a" * 201, "size": 1, "url": url}
+    asked = question(pending={"execution_id": "e" * 201, "files": [file]})
+    assert f"**Files:** {shown.format('a' * 200)} (1 byte)" in asked.body
+    assert f"\n\nExecution `{'e' * 200}`, draft `" in asked.body
+
+
+def test_a_page_without_a_deadline_names_none() -> None:
+    assert "No answer by" not in question().body
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(SHOWN_CHARACTERS, False), (SHOWN_CHARACTERS + 1, True)])
+def test_only_a_longer_draft_is_said_to_be_cut(size: int, is_cut: bool) -> None:
+    assert ("**Only the first 60,000 of " in question("x" * size).body) is is_cut
