@@ -15,6 +15,9 @@ from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import DraftId, ReviewAnswer
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewServerError
+from airflow_crew_provider.inbox.messages import InboxMessages
+from airflow_crew_provider.inbox.registering import put
+from airflow_crew_provider.inbox.rows import messages_key
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
 from airflow_crew_provider.resume import draft_check
@@ -418,6 +421,147 @@ def test_a_live_deployment_does_not_report_what_came_of_a_lost_post(service: Ser
 
 
 RUNS_LIVE = execution(ExecutionState.RUNNING, raw={"state": "RUNNING"})
+
+
+# --- a live deployment, which does not show what it was told ---
+
+UUID = "0b2e8508-ae72-4f6f-9f4f-cb65eed46f4f"
+OF_LIVE = replace(answer(), crew_task_id=UUID)
+LIVE_QUESTION = replace(LIVE, crew_task_id=UUID)
+APPROVED = replace(OF_LIVE, human_feedback="Ok")
+REGISTRATION = {"id": "r-1", "human_input": "h", "progress": "p", "execution_id": "k-1", "at": 1.0}
+AT = 1_795_176_000.0  # 2026-11-20 12:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "sent"),
+    [
+        (OF_LIVE, LIVE_QUESTION, "Approved."),
+        (APPROVED, LIVE_QUESTION, "Ok"),
+        (replace(OF_LIVE, is_approve=False), LIVE_QUESTION, "a text"),
+        (answer(), LIVE, "a text"),
+        (OF_LIVE, replace(WAITS, crew_task_id=UUID), "a text"),
+    ],
+    ids=["a comment", "an approval", "a revision", "a Flow's", "our service"],
+)
+def test_only_a_live_crew_gets_no_comment_on_an_approval(
+    service: Service, given: ReviewAnswer, seen: Execution, sent: str
+) -> None:
+    service.shows = [seen]
+    check = first(service, given)
+    assert check.check_before_sending(SENDER) is False
+    assert check.feedback_to_send == sent
+    assert check.noted.get("leaves_out_comment", False) is (sent == "Approved.")
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out", "sent"),
+    [("this", True, "Approved."), ("this", False, "a text"), ("another request", True, "a text")],
+)
+def test_a_comment_that_was_left_out_stays_so(service: Service, name: str, left_out: bool, sent: str) -> None:
+    service.connection.idempotency_keys = True
+    check = again(service, OF_LIVE, name, leaves_out_comment=left_out)
+    assert check.feedback_to_send == sent
+    if name == "this":
+        service.shows = [LIVE_QUESTION]
+        assert check.check_before_sending(SENDER) is False
+        assert check.feedback_to_send == sent
+
+
+class Earlier:
+    """A task that has answered the same question before, and its tries after that."""
+
+    def __init__(self, service: Service, *, taken: bool = False, about: ReviewAnswer = OF_LIVE, **noted: Any) -> None:
+        self.service, self.memory = service, Memory()
+        service.now, service.shows = AT, [replace(LIVE, crew_task_id=about.crew_task_id)]
+        record = PostRecord(self.memory, Attempt(), "another request")  # type: ignore[arg-type]
+        record.intend(SENDER, **first(service, about).noted, **noted)
+        if taken:
+            record.record_id("k-2")
+        record.newest = replace(record.newest, intended_at=AT, inbox=REGISTRATION)
+        record.keep(record.newest)
+        if taken:
+            record.note(resumed_at=AT + 60)
+
+    def now(self, given: ReviewAnswer = OF_LIVE, **attempt: Any) -> Check:
+        record = PostRecord(self.memory, Attempt(**{"try_number": 2, **attempt}), "this")  # type: ignore[arg-type]
+        return Check(self.service, given, record)
+
+
+QUESTION = f"The question {UUID} of execution k-1"
+START_AGAIN = "This answer was not sent and changed nothing; clear the kickoff to start again"
+CLEAR_ONCE_MORE = (
+    f"{QUESTION} may already have been answered (approved, 2026-11-20 12:00 UTC) by an earlier run of this task, whose "
+    "response was lost. This answer was not sent and changed nothing; to send it, clear this task once more"
+)
+
+
+def test_a_question_that_was_answered_gets_no_second_answer(service: Service, a_memory: Any) -> None:
+    assert said(Earlier(service, taken=True).now(), CrewAnswerNotTaken) == (
+        f"{QUESTION} was already answered (approved, 2026-11-20 12:01 UTC) by an earlier run of this task. "
+        f"{START_AGAIN}"
+    )
+
+
+def test_a_second_answer_to_a_lost_one_needs_a_clear_after_the_message(service: Service, a_memory: Any) -> None:
+    earlier = Earlier(service)
+    cleared = {"max_tries": 1}
+    for attempt in (cleared, {**cleared, "try_number": 3}):
+        assert said(earlier.now(**attempt), CrewAnswerNotTaken) == CLEAR_ONCE_MORE
+    assert earlier.now(try_number=4, max_tries=3).check_before_sending(SENDER) is False
+
+
+def test_an_execution_that_has_asked_again_gets_no_second_answer(service: Service, a_memory: Any) -> None:
+    earlier = Earlier(service)
+    put(messages_key("r-1"), InboxMessages("r-1", asked=["k-2"]).as_dict(), "a webhook", sealed=True)
+    answered = (
+        f"{QUESTION} was already answered (approved, 2026-11-20 12:00 UTC; its response was lost, but the execution "
+        f"has continued since) by an earlier run of this task. {START_AGAIN}"
+    )
+    assert said(earlier.now(), CrewAnswerNotTaken) == answered
+    a_memory.kept.clear()
+    assert said(earlier.now(try_number=4, max_tries=3), CrewAnswerNotTaken) == answered
+
+
+def test_a_webhook_for_another_answer_shows_nothing(service: Service, a_memory: Any) -> None:
+    put(messages_key("r-2"), InboxMessages("r-2", asked=["k-2"]).as_dict(), "a webhook", sealed=True)
+    assert said(Earlier(service).now(), CrewAnswerNotTaken) == CLEAR_ONCE_MORE
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_answer_to_another_question_counts_for_nothing(service: Service, a_memory: Any, taken: bool) -> None:
+    other = replace(OF_LIVE, crew_task_id=UUID.replace("0b", "1c"))
+    assert Earlier(service, taken=taken).now(other).check_before_sending(SENDER) is False
+
+
+@pytest.mark.parametrize(("taken", "is_sent"), [(True, True), (False, False)])
+def test_a_later_question_of_a_flow_may_have_the_same_name(
+    service: Service, a_memory: Any, taken: bool, is_sent: bool
+) -> None:
+    check = Earlier(service, taken=taken, about=answer()).now(answer())
+    if is_sent:
+        assert check.check_before_sending(SENDER) is False
+    else:
+        assert "may already have been answered" in said(check, CrewAnswerNotTaken)
+
+
+@pytest.mark.parametrize(
+    ("taken", "given", "is_told"),
+    [(True, answer(), True), (False, answer(), False), (True, replace(answer(), crew_task_id="other"), False)],
+    ids=["taken", "lost", "another task"],
+)
+def test_an_execution_that_no_longer_waits_names_the_answer(
+    service: Service, taken: bool, given: ReviewAnswer, is_told: bool
+) -> None:
+    earlier = Earlier(service, taken=taken, about=answer())
+    service.shows = [DONE]
+    message = said(earlier.now(given), CrewAnswerNotTaken)
+    told = (
+        "The question draft_task of execution k-1 was already answered (approved, 2026-11-20 12:01 UTC) by an earlier "
+        f"run of this task. {START_AGAIN}"
+    )
+    assert (message == told) is is_told
+    assert ("is not waiting for an answer; it is completed" in message) is not is_told
 
 
 # --- the same text after a lost POST, which may be another question ---

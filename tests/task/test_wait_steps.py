@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -24,7 +25,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, Writte
 from airflow_crew_provider.stored_names import EXECUTION_KEY, LINK_KEY
 from airflow_crew_provider.task.drive import Defer, Do, Fetch, Pause, PollOnce, PollUntilOver
 from airflow_crew_provider.task.waiting import CrewOverBudget, Wait
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, in_short
 from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
@@ -262,16 +263,15 @@ def test_a_completed_execution_is_counted_and_logged_in_short(counted: list[Any]
     waiting = wait(Task(crew_conn_id="crew_other"))
     steps = waiting.ended(Outcome(COMPLETED, "k-1"))
     next(steps)
-    end_of(steps, execution(ExecutionState.COMPLETED, usage=USED, execution_time=1.5, view="/hunter2"))
+    done = execution(ExecutionState.COMPLETED, usage=USED, execution_time=1.5, view="/a%20b/hunter2")
+    end_of(steps, done)
     tags = {"conn_id": "crew_other"}
     assert counted == [
         ("crew.execution.completed", 1, tags),
         ("crew.execution.tokens", 9, tags),
         ("crew.execution.cost_usd_micros", 500_000, tags),
     ]
-    [line] = waiting.logged
-    assert "1.5 s of work" in line
-    assert "k-1 of e-1 at /***" in line
+    assert waiting.logged == [in_short(done, "k-1 of e-1 at /a%20b/***")]
 
 
 NOTES = "Execution k-1 has continued: it was answered elsewhere, or its status was outdated. The wait continues"
@@ -395,8 +395,10 @@ def test_a_question_of_an_execution_over_budget_is_not_asked(budget: Budget, is_
     steps = wait(task).ended(Outcome(PENDING, "k-1"))
     next(steps)
     if is_over:
-        with pytest.raises(CrewOverBudget):
+        with pytest.raises(CrewOverBudget) as over:
             steps.send(asked)
+        assert over.value.kickoff_id == "k-1"
+        assert "max_total_tokens" in over.value.passed
     else:
         assert end_of(steps, asked) is asked
     assert task.reported == [(ExecutionState.ERROR if is_over else ExecutionState.PENDING, USED)]
@@ -423,8 +425,8 @@ def test_the_run_of_a_flow_with_another_id_is_noted(a_memory: Any, flow_id: str 
     steps = waiting.ended(Outcome(PENDING, "k-1"))
     next(steps)
     end_of(steps, execution(ExecutionState.PENDING, flow_id=flow_id))
-    kept = "".join(a_memory.kept.values())
-    assert ("flow-1" in kept and '"run"' in kept) is is_noted
+    noted = [json.loads(each) for each in a_memory.kept.values()]
+    assert [(each["execution_id"], each["run_id"]) for each in noted] == [("flow-1", "run")] * is_noted
 
 
 # --- a wait that was resumed ---

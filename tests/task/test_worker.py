@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from queue import Queue
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +37,7 @@ from airflow_crew_provider.task.store import NoRecord, TaskRecord
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import Ending
 from airflow_crew_provider.wait.watch import COMPLETED, Outcome, Watch
+from scripts.stack.waiting import PATIENCE, wait_until
 
 AWAY = CrewConnectionError("away")
 
@@ -107,6 +112,10 @@ def test_a_stop_refused_after_an_interruption_looks_again(poll: Any, stopped: bo
     with pytest.raises(KeyboardInterrupt):
         twice.stop("k-1")
     assert twice.stop("k-1") is stopped
+
+
+def test_a_stop_refused_at_once_needs_no_look() -> None:
+    assert worker(False, poll=seen(ExecutionState.ERROR)).stop("k-1") is False
 
 
 def test_a_stop_that_worked_interrupts_no_later_one() -> None:
@@ -206,6 +215,32 @@ def test_a_task_at_its_timeout_is_stopped_for_that() -> None:
     assert recorded == [Ending.TIMEOUT]
 
 
+def test_a_state_that_airflow_tells_late_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcomes, "LOOKUP_SECONDS", 0.01)
+    told, recorded = Event(), Queue[Ending]()
+
+    def tell(task: str) -> str:
+        told.wait(PATIENCE)
+        return "failed"
+
+    tell_states(monkeypatch, tell, SUPERVISOR_COMMS=object())
+    killed = worker(True, context={"ti": TI, "task_state_store": None})
+
+    def record(ending: Ending) -> bool:
+        recorded.put(ending)
+        return True
+
+    before = threading.active_count()
+    killed.stop_if_ended("k-1", cancel_on_kill=True, has_ended=False, record=record)
+    assert (killed.log, recorded.empty()) == ([], True)
+    assert threading.active_count() > before
+    assert all(each.daemon for each in threading.enumerate() if each is not threading.main_thread())
+    time.sleep(0.1)  # longer than a handler waits
+    told.set()
+    assert recorded.get(timeout=PATIENCE) is Ending.ENDED
+    wait_until(lambda: killed.log == [f"The task was killed. {STOPPED}"], "the end")
+
+
 # --- steps ---
 
 
@@ -247,7 +282,7 @@ def test_each_step_is_what_its_name_says() -> None:
     assert able.drive(iter_of(PollOnce(watch))) == completed
     assert able.drive(iter_of(PollUntilOver(watch))) == completed
     assert able.drive(iter_of(PollPatiently("k-1"))) is done
-    assert able.drive(iter_of(Fetch(watch, completed))) is done
+    assert able.drive(iter_of(Fetch(Watch(kickoff_id="k-1", started=0.0), completed))) is done
     assert able.drive(iter_of(Do(dict, [("a", 1)], b=2))) == {"a": 1, "b": 2}
     able.hook.timeouts.clear()
     call: Any = SimpleNamespace(path="/inputs")
