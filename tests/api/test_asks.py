@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from airflow_crew_provider.models import ExecutionState
 from airflow_crew_provider.questions import Terms, kinds, question_in
 from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS
 from airflow_crew_provider.questions.kinds import FlowQuestion, ToolCall, Unreadable, asked_in
+from airflow_crew_provider.stored_names import SENT_FEEDBACK
 
 TERMS = Terms(on_tool_timeout="deny")
 ASK = {"kind": "tool", "agent": "Writer", "tool": "send_mail", "arguments": {"to": "ann", "key": "***"}, "number": 3}
@@ -312,3 +315,59 @@ def test_a_hidden_value_anywhere_else_is_refused(changed: Any, place: str) -> No
 @pytest.mark.parametrize("changed", [[SHOWN], None, "***"])
 def test_changed_arguments_are_an_object(changed: Any) -> None:
     assert asks.problem_with_arguments(SHOWN, changed) == "the changed arguments are not a JSON object"
+
+
+# --- what only some services report ---
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(0, True), (1, True), (127, True), (2**63 - 1, True), (-1, False), (2**63, False), (True, False), ("1", False)],
+)
+def test_the_number_of_earlier_calls_is_a_count(given: Any, kept: bool) -> None:
+    assert asks.read({**ASK, "earlier_calls": given}) == {**ASK, **({"earlier_calls": given} if kept else {})}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("2026-11-20T12:00:00+00:00", "2026-11-20T12:00:00+00:00"),
+        ("2026-11-20T13:00:00+01:00", "2026-11-20T12:00:00+00:00"),
+        ("soon", None),
+        (5, None),
+        (None, None),
+    ],
+)
+def test_a_deadline_is_kept_in_utc(monkeypatch: pytest.MonkeyPatch, given: Any, kept: str | None) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        found = asks.read({**ASK, "deadline": given})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found == {**ASK, "deadline": kept, "metadata": None}
+
+
+@pytest.mark.parametrize(("length", "kept"), [(asks.LONGEST_METADATA, True), (asks.LONGEST_METADATA + 1, False)])
+def test_metadata_is_kept_up_to_its_limit(length: int, kept: bool) -> None:
+    given = {"a": "x" * (length - len('{"a": ""}'))}
+    assert asks.read({**ASK, "metadata": given}) == {**ASK, "deadline": None, "metadata": given if kept else None}
+
+
+def test_an_answer_after_the_deadline_of_its_question_is_late() -> None:
+    deadline = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    review = {"execution_id": "k-1", "crew_task_id": "ask#1", "outcome": "answer", "is_approve": True}
+    asked = {**ASK, "kind": "question", "deadline": deadline.isoformat()}
+    given = ReviewAnswer.of({**review, "ask": asked})
+    assert given.deadline == deadline
+    at = deadline.timestamp()
+    assert [given.is_late(each) for each in (at - 1, at, at + 1)] == [False, True, True]
+    assert ReviewAnswer.of({**review, "ask": ASK}).is_late(at) is False
+    assert ReviewAnswer.of(review).is_late(at) is False
+
+
+def test_the_text_to_send_replaces_a_comment() -> None:
+    review = {"execution_id": "k-1", "crew_task_id": "draft", "is_approve": True, "human_feedback": "Shorter."}
+    assert ReviewAnswer.of(review).human_feedback == "Shorter."
+    assert ReviewAnswer.of({**review, SENT_FEEDBACK: "Approved."}).human_feedback == "Approved."

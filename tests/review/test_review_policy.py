@@ -136,8 +136,12 @@ def test_a32_a_step_of_the_escalation_names_somebody() -> None:
     assert Escalation.of([(60, print)], None, None).users is None
 
 
-@pytest.mark.parametrize("options", [[], ["a"], ["a", "a"], ["a", "b", "c"]])
-def test_options_are_two_different_words(options: list[str]) -> None:
+def test_words_of_a_dag_are_the_options() -> None:
+    assert two_words(("yes", "no")) == ["yes", "no"]
+
+
+@pytest.mark.parametrize("options", [[], ["a"], ["a", "a"], ["a", "b", "c"], "ab", ["", "a"], ["a", ""], [1, 2]])
+def test_options_are_two_different_words(options: Any) -> None:
     with pytest.raises(ValueError, match=r"^options must be two different words: one to approve, one to revise$"):
         two_words(options)
 

@@ -17,7 +17,7 @@ from airflow_crew_provider.review.question import Notify
 from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.record import StoredQuestion
-from airflow_crew_provider.task.store import TaskStateUnavailable, record_of
+from airflow_crew_provider.task.store import UNOPENED, TaskStateUnavailable, record_of
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 
 DRAFT, OTHER = DraftId("e-1", "t-1", "hash"), DraftId("e-1", "t-1", "other")
@@ -296,6 +296,35 @@ def test_a_question_of_another_run_is_forgotten_and_of_the_same_try_is_kept(memo
     is_forgotten = run_started != 5.0
     assert (record.is_about(DRAFT), record.cleared) == (not is_forgotten, False)
     assert memory.kept == ("{}" if is_forgotten else kept)
+
+
+def test_a_question_of_another_run_that_cannot_be_forgotten_asks_nobody(memory: Memory) -> None:
+    tried(memory, run_started=5.0).mark_asked(DRAFT, NOON)
+    record = tried(memory, run_started=9.0)
+    memory.broken = True
+    with pytest.raises(CrewTryFailed) as failure:
+        record.begin_try()
+    assert str(failure.value) == "Airflow is away. Nobody was asked; a retry of this task will ask"
+
+
+@pytest.mark.parametrize(
+    ("after", "is_needed"),
+    [
+        ({"try_number": 2}, True),
+        ({"try_number": 1}, True),
+        ({"try_number": 2, "max_tries": 3}, False),
+        ({"run_started": 9.0}, False),
+    ],
+    ids=["retry", "the same", "clear", "another run"],
+)
+def test_texts_that_cannot_be_opened_matter_until_a_clear(memory: Memory, after: Any, is_needed: bool) -> None:
+    tried(memory, run_started=5.0).mark_asked(DRAFT, NOON)
+    memory.kept = json.dumps({**memory.recall(), UNOPENED: "no key"})
+    if is_needed:
+        with pytest.raises(TaskStateUnavailable, match=r"^no key$"):
+            tried(memory, **{"run_started": 5.0, **after})
+    else:
+        assert tried(memory, **{"run_started": 5.0, **after}).is_about(DRAFT)
 
 
 def test_a_retry_that_looks_like_a_clear_is_logged(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
