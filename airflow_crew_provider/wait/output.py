@@ -136,7 +136,6 @@ class OutputRules:
             `files_to` did not render to a path
         """
         if self.schema is not None:
-            validator_of(self.schema)
             self._refuse_named_keys(model_of(self.schema))
         if self.output_to is not None:
             refuse_unusable_path(self.output_to)

@@ -520,3 +520,18 @@ def test_of_tasks_of_which_the_first_are_left_out_none_is_read(more: Any, count:
 )
 def test_the_round_that_is_open_is_the_last_one_that_is_not_decided(rounds: Any, number: int | None) -> None:
     assert read(ROUND, answer({**DETAILED, "rounds": rounds})) == number
+
+
+def test_a_page_with_a_servers_error_is_that_error() -> None:
+    page = answer(b"<html>Sorry</html>", 500, content_type="text/html")
+    assert type(refused(KICKOFF, page)) is CrewServerError
+    assert type(refused(KICKOFF, HttpResponse(499, page.headers, page.body))) is CrewOutcomeUnknown
+
+
+@pytest.mark.parametrize("body", [[], "stopped", 5])
+def test_a_stop_answered_by_no_object_is_not_known(body: Any) -> None:
+    assert str(refused(STOP, answer(body))) == f"POST /stop returned {type(body).__name__} instead of an object"
+
+
+def test_a_redirect_that_names_no_place_is_not_followed() -> None:
+    assert endpoints.redirect(GET(), "https://crew.example/inputs", answer(b"", 302)) is None

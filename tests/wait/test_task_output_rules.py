@@ -107,11 +107,14 @@ def test_the_rules_that_were_given_are_named_as_their_parameters(rules: OutputRu
 def test_a_rule_that_cannot_be_applied_fails_before_anything_is_started(tmp_path: Path) -> None:
     OutputRules().refuse_unusable()
     OutputRules(OBJECT, output_to=str(tmp_path)).refuse_unusable()
+    OutputRules(files_to=str(tmp_path)).refuse_unusable()
     for nowhere in ("", " ", "s3://bucket/", 5):
         with pytest.raises(CrewInvalidInput, match="is not the path of a file"):
             OutputRules(output_to=nowhere).refuse_unusable()
     with pytest.raises(CrewInvalidInput, match=r"^output_schema 'no_such_module:Model' cannot be imported"):
         OutputRules("no_such_module:Model").refuse_unusable()
+    with pytest.raises(CrewInvalidInput, match="files_to was rendered as ' '"):
+        OutputRules(files_to=" ").refuse_unusable()
     with pytest.raises(AirflowException) as error:
         OutputRules(output_to="nowhere://x").refuse_unusable()
     cause = error.value.__cause__
