@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.wait.watch import KINDS, LONGEST_MESSAGE, PENDING, Outcome, shortened
+from airflow_crew_provider.wait.watch import GAVE_UP, KINDS, LONGEST_MESSAGE, PENDING, Outcome, shortened
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -16,6 +16,13 @@ def test_what_is_sent_arrives(kind: str) -> None:
     event = {"kind": kind, "kickoff_id": "k-1", "message": "a message", "crew_task_id": "t-1", "usage": {"cost_usd": 1}}
     assert sent.to_event() == event
     assert Outcome.from_event(sent.to_event()) == sent
+
+
+def test_an_error_is_sent_only_if_there_is_one() -> None:
+    given_up = Outcome(GAVE_UP, "k-1", "away", error={"class": "CrewServerError", "args": [503]})
+    assert given_up.to_event()["error"] == given_up.error
+    assert Outcome.from_event(given_up.to_event()) == given_up
+    assert Outcome.from_event({**given_up.to_event(), "error": "away"}).error is None
 
 
 def test_what_is_missing_is_empty() -> None:

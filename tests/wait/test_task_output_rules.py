@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, TaskResult, 
 from airflow_crew_provider.wait import output as output_storage
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.output import OutputRules
+from airflow_crew_provider.wait.schema import named_keys
 
 STAYS = (
     "The execution has completed, and its output is still available from the service; a retry would fail too. To run "
@@ -479,3 +481,27 @@ def test_a42_a_model_by_its_path_is_refused_before_the_start() -> None:
 )
 def test_a42_keys_that_cannot_collide_are_allowed(schema: Any) -> None:
     OutputRules(schema, multiple_outputs=True).refuse_unusable()
+
+
+class Called(BaseModel):
+    """A model without a JSON Schema."""
+
+    kickoff_id: Callable[[], None]
+
+
+LOOP = {"properties": {"total": {}}, "allOf": [{"$ref": "#/$defs/loop"}]}
+
+
+@pytest.mark.row("A42")
+@pytest.mark.parametrize(
+    ("schema", "keys"),
+    [
+        (Called, ["kickoff_id"]),
+        ({"type": "object", "$ref": "#/$defs/loop", "$defs": {"loop": LOOP}}, ["total"]),
+        ({"type": "object"}, []),
+        ("package.module:Model", []),
+    ],
+    ids=["no JSON Schema", "a loop", "no keys", "a path"],
+)
+def test_a42_the_keys_that_a_schema_names_are_found_once(schema: Any, keys: list[str]) -> None:
+    assert named_keys(schema) == keys

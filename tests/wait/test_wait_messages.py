@@ -246,6 +246,16 @@ def test_a_wait_goes_on_in_another_process_where_it_stood() -> None:
     assert earlier.progress.polls == 7
 
 
+def test_the_number_of_ended_tasks_goes_on_too() -> None:
+    one, other = watch(), watch()
+    one.narrator.ended = 2
+    assert one.learned()["ended"] == 2
+    other.recall(one.learned())
+    assert other.narrator.ended == 2
+    other.recall({})  # of a wait in which no task had ended
+    assert other.narrator.ended == 2
+
+
 def test_every_reply_counts_as_a_poll() -> None:
     one = watch()
     for reply in (STEP, seen(S.NOT_FOUND), BUSY, UNKNOWN):
