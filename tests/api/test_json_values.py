@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_crew_provider.api.values import plain, plain_object, visible
+from airflow_crew_provider.api.values import is_sha256, is_uuid, plain, plain_object, visible
 from airflow_crew_provider.exceptions import CrewInvalidInput
 
 CIRCLE: list[Any] = []
@@ -105,3 +105,37 @@ def test_json_goes_through_unchanged(value: Any) -> None:
 )
 def test_characters_that_hide_or_reorder_text_are_shown_as_escapes(text: str, shown: str) -> None:
     assert visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "is_hash"),
+    [
+        ("0123456789abcdef" * 4, True),
+        ("a" * 63, False),
+        ("a" * 65, False),
+        ("A" * 64, False),
+        ("g" * 64, False),
+        ("a" * 64 + "\n", False),
+        (None, False),
+        (int("1" * 64), False),
+    ],
+    ids=repr,
+)
+def test_a_hash_is_64_digits_in_lower_case(value: Any, is_hash: bool) -> None:
+    assert is_sha256(value) is is_hash
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("0b2e8508-ae72-4f6f-9f4f-cb65eed46f4f", True),
+        ("0B2E8508-AE72-4F6F-9F4F-CB65EED46F4F", True),
+        ("0b2e8508ae724f6f9f4fcb65eed46f4f", False),
+        ("0b2e8508-ae72-4f6f-9f4f-cb65eed46f4g", False),
+        ("x0b2e8508-ae72-4f6f-9f4f-cb65eed46f4f", False),
+        (None, False),
+    ],
+    ids=repr,
+)
+def test_a_uuid_is_one_in_its_usual_form(value: Any, found: bool) -> None:
+    assert is_uuid(value) is found
