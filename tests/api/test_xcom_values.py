@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_crew_provider.api import status
 from airflow_crew_provider.api.answers import hash_of
 from airflow_crew_provider.api.status import json_object_in
-from airflow_crew_provider.api.values import DEEPEST_XCOM, handed_on, is_kept
+from airflow_crew_provider.api.values import DEEPEST_XCOM, handed_on, is_kept, rendered
 from airflow_crew_provider.models import output_sha256
 
 try:
@@ -113,3 +113,43 @@ def test_what_is_kept_comes_back_from_airflow_as_it_was(value: Any) -> None:
 def test_s11_white_space_after_a_code_fence_is_read_in_linear_time(text: str) -> None:
     """A model may well end in thousands of line breaks; half a million took hours, and all other polls waited."""
     assert json_object_in(text) is None
+
+
+# --- a record in a rendered field ---
+
+DIGEST = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        ({}, "draft"),
+        ({"execution_id": "e-1"}, "draft of execution e-1"),
+        ({"execution_id": "e" * 101}, f"draft of execution {'e' * 100}"),
+        ({"state": "completed", "output": "x" * 1000}, "output, 1,000 characters"),
+        ({"output": {"a": "é"}}, "draft, 10 characters"),
+        ({"is_approve": True, "output_sha256": DIGEST}, f"review, sha256 {DIGEST}"),
+        ({"output_sha256": "secret text"}, "draft"),
+        (
+            {"execution_id": "e-1", "output": "", "output_sha256": DIGEST},
+            f"draft of execution e-1, 0 characters, sha256 {DIGEST}",
+        ),
+    ],
+    ids=str,
+)
+def test_a_record_in_a_field_is_shown_without_its_texts(record: Any, line: str) -> None:
+    assert rendered(record).serialize() == line
+    assert dict(rendered(record)) == record
+
+
+def test_each_record_in_a_field_is_found() -> None:
+    found = rendered([{"execution_id": "e-1"}, '{"execution_id": "e-2"}', "a text", 5])
+    assert [str(each) for each in found[:2]] == ["draft of execution e-1", "draft of execution e-2"]
+    assert found[2:] == ["a text", 5]
+    assert rendered(found[0]) is found[0]
+    assert (rendered("a text"), rendered(b"bytes"), rendered(5)) == ("a text", b"bytes", 5)
+
+
+@pytest.mark.parametrize("given", ["[" * 100_000, "(" * 100_000, "a text", "1 +"], ids=lambda given: given[:6])
+def test_a_text_that_describes_no_value_stays_a_text(given: str) -> None:
+    assert rendered(given) == given

@@ -76,6 +76,17 @@ def test_a_callback_is_reached_like_the_deployment_without_its_token_and_headers
     assert not {"authorization", "x-key"} & set(request.headers)
 
 
+@pytest.mark.parametrize("verify", [True, False, "/ca.pem"])
+def test_a_callback_is_trusted_like_the_deployment(verify: bool | str) -> None:
+    own = Deployment("https://x.example/crew", "token", 60.0, 7.0, verify, "http://proxy.example", (("X-Key", "key"),))
+    place = allowed("https://a.example:8443/respond", own.base_url, ("a.example:8443",))
+    assert place
+    connection: Any = SimpleNamespace(deployment=own)
+    assert answers._receiver(connection, place) == Deployment(
+        "https://a.example:8443", timeout=7.0, verify=verify, proxy="http://proxy.example"
+    )
+
+
 def test_a_callback_has_as_long_as_a_kickoff() -> None:
     half_a_second = r"no complete response within 0\.5 s|read timeout=0\.[45]"  # whichever limit comes first
     with FaultServer() as proxy, pytest.raises(CrewOutcomeUnknown, match=half_a_second):

@@ -287,3 +287,29 @@ def test_an_execution_that_begins_while_it_is_listed_is_listed_once(database: Da
             columns = (executions.c.id, executions.c.created_at)
             found = newest.newest(connection, columns, crew=None, owner=None, states=states_asked, limit=2)
             assert [each.id for each in found] == ["a"]
+
+
+@pytest.mark.parametrize("find", [find for find, _ in FINDERS], ids=lambda find: find.__name__)
+def test_only_the_wanted_columns_are_read(database: Database, find: Any) -> None:
+    put(database, "a", "b")
+    with database.writing() as connection:
+        assert dict(find(connection, "a", ("state", "id"))._mapping) == {"state": row(database).state, "id": "a"}
+
+
+def test_questions_past_their_deadline_come_oldest_first(database: Database) -> None:
+    for each, at in (("late", 5.0), ("latest", 10.0), ("early", 10.5), ("never", None), ("later", 9.0)):
+        put(database, each, state=State.WAITING, answer_by=at, asked=[each])
+    put(database, "running", state=State.RUNNING, answer_by=1.0)
+    with database.reading() as connection:
+        found = queries.overdue(connection, now=10.0)
+    assert [tuple(each) for each in found] == [
+        (each, row(database, each).crew, [each]) for each in ("late", "later", "latest")
+    ]
+
+
+def test_only_some_questions_are_answered_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MOST_OVERDUE", 1)
+    for each in ("a", "b"):
+        put(database, each, state=State.WAITING, answer_by=1.0)
+    with database.reading() as connection:
+        assert len(queries.overdue(connection, now=2.0)) == 1
