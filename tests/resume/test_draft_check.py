@@ -14,7 +14,7 @@ import pytest
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import DraftId, ReviewAnswer
 from airflow_crew_provider.api.endpoints import Call
-from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewServerError
+from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError, CrewServerError
 from airflow_crew_provider.inbox.messages import InboxMessages
 from airflow_crew_provider.inbox.registering import put
 from airflow_crew_provider.inbox.rows import messages_key
@@ -600,6 +600,19 @@ def test_without_both_numbers_the_same_text_proves_nothing(
 ) -> None:
     service.round = now
     check = again(service, given, **({"open_round": kept} if kept else {}))
+    assert said(check) == UNKNOWN.format("It is not known whether the crew has written the same text again.")
+
+
+@pytest.mark.parametrize("seen", [replace(WAITS, has_details=False), LIVE], ids=["another service", "live"])
+def test_only_our_service_is_asked_for_a_number(service: Service, seen: Execution) -> None:
+    service.shows, service.round = [seen], 1
+    assert first(service, REVISION).check_before_sending(SENDER) is False
+    assert service.numbered == []
+
+
+def test_an_answer_that_names_no_number_proves_nothing(service: Service) -> None:
+    service.round = CrewProtocolError("a page")
+    check = again(service, REVISION, open_round=1)
     assert said(check) == UNKNOWN.format("It is not known whether the crew has written the same text again.")
 
 
