@@ -21,7 +21,16 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
 )
 from airflow_crew_provider.kickoff import post_record
-from airflow_crew_provider.kickoff.post_record import NAMES, Earlier, PostRecord, Sender, fingerprint
+from airflow_crew_provider.kickoff.post_record import (
+    NAMES,
+    CrewPostLost,
+    Earlier,
+    PostRecord,
+    Sender,
+    SendOnce,
+    fingerprint,
+)
+from airflow_crew_provider.models import Resumed, Started
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.record import KEPT, OF_SENDER, StoredPost
 from airflow_crew_provider.task.store import TaskStateUnavailable
@@ -457,4 +466,138 @@ def test_a_record_that_airflow_cannot_remove_stays_open_and_the_refusal_is_repor
     memory.broken = True
     assert again.earlier is Earlier.UNKNOWN
     assert again.withdraw_if_refused(CrewInvalidInput("no"))
+    assert record(memory, try_number=2).earlier is Earlier.UNKNOWN
+
+
+# --- a POST with an unknown outcome ---
+
+MOVED = Sender("https://y", "principal", "credentials")
+REKEYED = Sender("https://x", "principal", "another")
+
+
+@pytest.mark.parametrize(
+    ("request_", "sender", "how", "why"),
+    [
+        ("one", SENDER, {"keyed": True}, None),
+        ("one", SENDER, {"keyed": False}, "without an idempotency key, the service would not recognize it"),
+        ("one", SENDER, {"keyed": False, "at_risk": True}, None),
+        ("two", SENDER, {"keyed": True}, "it was for a different request, so its key cannot be used"),
+        ("two", SENDER, {"keyed": True, "at_risk": True}, None),
+        (
+            "one",
+            REKEYED,
+            {"keyed": True},
+            "the connection has since changed (the credential of a webhook (or the inbox's URL)), so the service may "
+            "not recognize it",
+        ),
+        ("one", REKEYED, {"keyed": True, "at_risk": True}, None),
+        (
+            "one",
+            Sender("https://y", "another", "credentials"),
+            {"keyed": False, "at_risk": True},
+            "the connection has since changed (the base URL, the token (or an extra header)), so the service may not "
+            "recognize it",
+        ),
+        (
+            "two",
+            MOVED,
+            {"keyed": True},
+            "the connection has since changed (the base URL), so the service may not recognize it",
+        ),
+    ],
+)
+def test_a_post_is_sent_again_if_nothing_starts_twice(
+    memory: Memory, request_: str, sender: Sender, how: Any, why: str | None
+) -> None:
+    record(memory).intend(SENDER)
+    assert record(memory, request_, try_number=2).why_not_again(sender, **how) == why
+
+
+# --- the step that sends ---
+
+FAILED = CrewOutcomeUnknown("no response")
+REFUSED = CrewBadRequest(400, *WHERE)
+
+
+class Service:
+    """It answers a POST, and sees what is on record then."""
+
+    def __init__(self, memory: Memory, answer: Any) -> None:
+        self.memory, self.answer = memory, answer
+        self.keys: list[str | None] = []
+        self.seen: list[Any] = []
+
+    def post(self, key: str | None) -> Any:
+        self.keys.append(key)
+        self.seen.append(self.memory.recall())
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_post_is_sent_with_its_intent_on_record(memory: Memory, keyed: bool) -> None:
+    service, told = Service(memory, Started("k-1", view="/page/1")), list[Any]()
+
+    def taken(response: Any) -> Any:
+        told.append(response)
+        return {"resumed_at": 7.0}
+
+    step = SendOnce(
+        record(memory), service.post, SENDER, keyed, {"airflow": {"task_id": "t"}}, taken, {"draft_sha256": "hash"}
+    )
+    assert step.do(None) is service.answer
+    [intent] = service.seen
+    assert intent["added"] == {"airflow": {"task_id": "t"}}
+    assert (intent["keyed"], intent["draft_sha256"], intent["principal"]) == (keyed, "hash", "principal")
+    assert service.keys == [intent["idempotency_key"] if keyed else None]
+    assert told == [service.answer]
+    assert memory.recall() == {**intent, "kickoff_id": "k-1", "view": "/page/1", "resumed_at": 7.0}
+
+
+def test_a_post_needs_nothing_but_its_sender(memory: Memory) -> None:
+    service = Service(memory, Resumed("k-2", "resumed"))
+    SendOnce(record(memory), service.post, SENDER).do(None)
+    assert service.keys == [None]
+    assert (memory.recall()["kickoff_id"], "view" in memory.recall(), "added" in memory.recall()) == (
+        "k-2",
+        False,
+        False,
+    )
+
+
+def test_a_refused_post_leaves_nothing_on_record(memory: Memory) -> None:
+    service = Service(memory, REFUSED)
+    with pytest.raises(CrewBadRequest) as error:
+        SendOnce(record(memory), service.post, SENDER).do(None)
+    assert error.value is REFUSED
+    assert memory.recall() == {}
+
+
+def test_a_lost_post_stays_on_record(memory: Memory) -> None:
+    service = Service(memory, FAILED)
+    with pytest.raises(CrewPostLost) as lost:
+        SendOnce(record(memory), service.post, SENDER).do(None)
+    assert (lost.value.error, lost.value.__cause__, str(lost.value)) == (FAILED, FAILED, "no response")
+    assert [memory.recall()] == service.seen
+
+
+def test_a_post_without_a_record_is_not_sent(memory: Memory) -> None:
+    memory.broken, service = True, Service(memory, Started("k-1"))
+    with pytest.raises(TaskStateUnavailable):
+        SendOnce(record(memory), service.post, SENDER).do(None)
+    assert service.keys == []
+
+
+def test_an_accepted_post_that_is_not_recorded_is_told(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    service = Service(memory, Started("k-1"))
+
+    def taken(response: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    assert SendOnce(record(memory), service.post, SENDER, taken=taken).do(None) is service.answer
+    assert caplog.messages == [
+        "The service accepted the request for execution k-1, but that could not be recorded: a bug. If this try fails, "
+        "the next one will find a request with an unknown outcome"
+    ]
     assert record(memory, try_number=2).earlier is Earlier.UNKNOWN
