@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from airflow_crew_provider.compat import web
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.kickoff.request import binding_review, name_of, request_of, seen_from_outside
+from airflow_crew_provider.kickoff.request import StartingTask, binding_review, name_of, request_of, seen_from_outside
 from airflow_crew_provider.models import Kickoff, Webhooks
 
 IDENTITY = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1}
@@ -124,3 +126,103 @@ def test_the_page_links_to_this_airflow_and_defers_to_its_review(
     assert seen_from_outside(in_dag(review("a"))) == named
     binding = {"task_id": "a", "approvals": 2, "named_people": False}
     assert seen_from_outside(in_dag(review("a", 2))) == {**named, "review": binding}
+
+
+class Mapped:
+    """A mapped task, whose arguments are in two places."""
+
+    task_id = "mapped"
+
+    def __init__(self, partial: Any, expanded: Any, **of_class: Any) -> None:
+        self.partial_kwargs, self.expand_input = partial, SimpleNamespace(value=expanded)
+        self.operator_class = type("Operator", (), of_class)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "found"),
+    [
+        (Mapped({"approvals": 2}, {"pending": []}), {"approvals": 2, "named_people": False}),
+        (Mapped({"approvals": 1}, {"assigned_users": ["ann"]}), {"approvals": 1, "named_people": True}),
+        (Mapped({"approvals": 3}, {"approvals": 2}), {"approvals": 2, "named_people": False}),
+        (Mapped({}, {}, approvals=2), {"approvals": 2, "named_people": False}),
+        (Mapped({"approvals": 2}, "an XCom"), {"approvals": 2, "named_people": False}),
+        (Mapped({}, {}), None),
+    ],
+    ids=["partial", "expanded", "both", "of the class", "unknown", "none"],
+)
+def test_a_mapped_review_is_recognized_by_its_arguments(mapped: Mapped, found: Any) -> None:
+    assert binding_review(in_dag(mapped)) == (found and {"task_id": "mapped", **found})
+
+
+# --- files ---
+
+
+def test_a_request_has_the_files_of_its_task() -> None:
+    assert request_of(task(files={"notes": "/a/b"})) == Kickoff(inputs={}, meta={}, files={"notes": "/a/b"})
+    assert request_of(task(files='{"notes": "/a/b"}')).files == {"notes": "/a/b"}
+    assert request_of(task(files={})).files is None
+    assert refused(inputs={"notes": 1}, files={"notes": "/a/b"}).startswith("'notes' is both in inputs and in files.")
+
+
+def test_files_are_not_in_the_name_of_a_request() -> None:
+    assert name_of(Kickoff(inputs={}, files={"notes": "/a/b"}), IDENTITY, "crew_a") == NAMED
+
+
+# --- the parameters of an operator ---
+
+
+def starting(**given: Any) -> StartingTask:
+    return StartingTask(task_id="kickoff", inputs={"topic": "tea"}, crew_conn_id="crew_a", **given)
+
+
+GIVEN: dict[str, Any] = {
+    "files": {"notes": "/a/b"},
+    "webhooks": {"task": "https://a.example"},
+    "meta": {"by": "me"},
+    "restore_from": "s-1",
+    "check_inputs": False,
+    "poll_in_worker": 2.5,
+    "poll_interval": 3,
+    "timeout": 60,
+    "cancel_on_kill": False,
+    "on_unknown_outcome": "retry",
+    "retry_from": "start",
+}
+
+
+def test_parameters_are_kept_as_they_were_given() -> None:
+    made = starting(**GIVEN, max_total_tokens=5)
+    assert {name: getattr(made, name) for name in GIVEN} == GIVEN
+    assert (made.inputs, made.crew_conn_id, made.max_total_tokens) == ({"topic": "tea"}, "crew_a", 5)
+
+
+def test_parameters_of_other_types_are_brought_into_form() -> None:
+    made = starting(
+        files={"notes": Path("/a/b")}, webhooks=Webhooks("https://a.example"), poll_in_worker=timedelta(seconds=2)
+    )
+    assert made.files == {"notes": "/a/b"}
+    assert made.webhooks == Webhooks("https://a.example").as_dict()
+    assert made.poll_in_worker == 2.0
+    assert starting(poll_in_worker=None).poll_in_worker == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"poll_interval": -1}, "poll_interval must be a number of seconds or a timedelta, not -1. Nothing was sent"),
+        ({"timeout": "soon"}, "timeout must be a number of seconds or a timedelta, not 'soon'. Nothing was sent"),
+        ({"poll_in_worker": []}, "poll_in_worker must be a number of seconds or a timedelta, not []. Nothing was sent"),
+        ({"on_unknown_outcome": "ask"}, "on_unknown_outcome must be 'fail' or 'retry', not 'ask'"),
+        ({"retry_from": "middle"}, "retry_from must be 'failed_task' or 'start', not 'middle'"),
+        (
+            {"webhooks": {"human_input": {"url": "https://a.example", "token": "t"}}},
+            "webhooks.human_input.token would be readable in the rendered fields; put the credential into an Airflow "
+            "connection and set conn_id",
+        ),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_a_parameter_that_cannot_be_used_is_refused_at_once(given: Any, said: str) -> None:
+    with pytest.raises((CrewInvalidInput, ValueError)) as refused:
+        starting(**given)
+    assert str(refused.value) == said

@@ -116,3 +116,10 @@ def test_a_check_that_fails_otherwise_holds_nothing_up(log: WarningLog, error: C
 def test_a_refusal_of_the_service_is_worded_in_the_same_way() -> None:
     said = missing_inputs(["a"], ExpectedInputs(["a", "b"]), {"b": 1, "c": 2})
     assert said == "Missing inputs: a (the crew asks for a, b; given: b, c)"
+
+
+def test_a_file_that_the_crew_does_not_take_is_refused(log: WarningLog) -> None:
+    asked = ExpectedInputs(["notes"], files=["notes"])
+    assert check_inputs(hook(asked), {}, log, {"notes": "/a"}) is asked
+    with pytest.raises(CrewInvalidInput, match="takes no file named 'other'; it takes notes"):
+        check_inputs(hook(asked), {}, log, {"other": "/a"})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from inspect import isgenerator, ismethod
@@ -496,7 +498,16 @@ CLEAR_ONCE_MORE = (
 )
 
 
-def test_a_question_that_was_answered_gets_no_second_answer(service: Service, a_memory: Any) -> None:
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_question_that_was_answered_gets_no_second_answer(service: Service, a_memory: Any, in_tokyo: None) -> None:
     assert said(Earlier(service, taken=True).now(), CrewAnswerNotTaken) == (
         f"{QUESTION} was already answered (approved, 2026-11-20 12:01 UTC) by an earlier run of this task. "
         f"{START_AGAIN}"
