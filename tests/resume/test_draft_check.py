@@ -514,7 +514,7 @@ def test_a_question_that_was_answered_gets_no_second_answer(service: Service, a_
     )
 
 
-def test_a_second_answer_to_a_lost_one_needs_a_clear_after_the_message(service: Service, a_memory: Any) -> None:
+def test_a_second_answer_to_a_lost_one_needs_a_clear(service: Service, a_memory: Any) -> None:
     earlier = Earlier(service)
     cleared = {"max_tries": 1}
     for attempt in (cleared, {**cleared, "try_number": 3}):
@@ -546,7 +546,7 @@ def test_an_answer_to_another_question_counts_for_nothing(service: Service, a_me
 
 
 @pytest.mark.parametrize(("taken", "is_sent"), [(True, True), (False, False)])
-def test_a_later_question_of_a_flow_may_have_the_same_name(
+def test_a_later_question_of_a_flow_may_be_named_alike(
     service: Service, a_memory: Any, taken: bool, is_sent: bool
 ) -> None:
     check = Earlier(service, taken=taken, about=answer()).now(answer())

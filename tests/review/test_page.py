@@ -392,3 +392,11 @@ def test_a_page_without_a_deadline_names_none() -> None:
 @pytest.mark.parametrize(("size", "is_cut"), [(SHOWN_CHARACTERS, False), (SHOWN_CHARACTERS + 1, True)])
 def test_only_a_longer_draft_is_said_to_be_cut(size: int, is_cut: bool) -> None:
     assert ("**Only the first 60,000 of " in question("x" * size).body) is is_cut
+
+
+@pytest.mark.parametrize(("hour", "lines"), [(None, 1), (12, 1), (11, 2)])
+def test_a_deadline_of_the_service_is_named_once(hour: int | None, lines: int) -> None:
+    until = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    ask = {"kind": "question", "deadline": until.isoformat(), "metadata": None}
+    asked = question(pending={"ask": ask, "crew_task_id": "ask#1"}, until=hour and until.replace(hour=hour))
+    assert asked.body.count("* No answer by 2026-11-20 ") == lines

@@ -298,7 +298,7 @@ def test_a_question_of_another_run_is_forgotten_and_of_the_same_try_is_kept(memo
     assert memory.kept == ("{}" if is_forgotten else kept)
 
 
-def test_a_question_of_another_run_that_cannot_be_forgotten_asks_nobody(memory: Memory) -> None:
+def test_nobody_is_asked_while_another_runs_question_stays(memory: Memory) -> None:
     tried(memory, run_started=5.0).mark_asked(DRAFT, NOON)
     record = tried(memory, run_started=9.0)
     memory.broken = True

@@ -81,7 +81,7 @@ def test_a_task_that_is_killed_has_not_ended_by_itself() -> None:
     assert task.ends == []
 
 
-def test_a_task_without_an_end_of_its_own_ends_as_well() -> None:
+def test_a_task_without_its_own_end_ends_as_well() -> None:
     entry = ends_in_a_sentence(lambda task: "done")
     assert entry(SimpleNamespace()) == "done"
 
