@@ -114,9 +114,10 @@ def test_an_upload_without_an_address_is_no_upload(body: Any) -> None:
     [
         (endpoints.upload(GIVEN), "POST /files"),
         (endpoints.written_files("k-1"), "GET /executions/{id}/files"),
+        (endpoints.files_of_question("k-1"), "GET /executions"),
         (endpoints.stop("k-1"), "POST /stop"),
     ],
-    ids=["upload", "list", "stop"],
+    ids=["upload", "list", "question", "stop"],
 )
 def test_an_answer_that_is_no_json_is_shown_without_secrets(call: Any, name: str) -> None:
     said = problem(call, b"no secret")
