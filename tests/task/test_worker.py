@@ -37,7 +37,7 @@ from airflow_crew_provider.task.store import NoRecord, TaskRecord
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import Ending
 from airflow_crew_provider.wait.watch import COMPLETED, Outcome, Watch
-from scripts.stack.waiting import PATIENCE, wait_until
+from scripts.stack.waiting import FACTOR, PATIENCE, wait_until
 
 AWAY = CrewConnectionError("away")
 
@@ -237,7 +237,7 @@ def test_a_state_that_airflow_tells_late_still_counts(monkeypatch: pytest.Monkey
     assert all(each.daemon for each in threading.enumerate() if each is not threading.main_thread())
     time.sleep(0.1)  # longer than a handler waits
     told.set()
-    assert recorded.get(timeout=PATIENCE) is Ending.ENDED
+    assert recorded.get(timeout=10 * FACTOR) is Ending.ENDED
     wait_until(lambda: killed.log == [f"The task was killed. {STOPPED}"], "the end")
 
 
