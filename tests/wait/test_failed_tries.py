@@ -132,6 +132,7 @@ def test_a_patient_stop_gives_up_as_a_wait_does(monkeypatch: pytest.MonkeyPatch)
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
+        assert len(slept) < 400, "it stops for ever"
         ahead[0] += seconds
 
     monkeypatch.setattr(outcomes, "time", SimpleNamespace(time=lambda: time.time() + ahead[0], sleep=sleep))
