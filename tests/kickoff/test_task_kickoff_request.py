@@ -196,6 +196,15 @@ def test_parameters_are_kept_as_they_were_given() -> None:
     assert (made.inputs, made.crew_conn_id, made.max_total_tokens) == ({"topic": "tea"}, "crew_a", 5)
 
 
+def test_parameters_that_are_not_given_have_their_defaults() -> None:
+    made = starting()
+    assert {name: getattr(made, name) for name in GIVEN} == {
+        **dict.fromkeys(("files", "webhooks", "meta", "restore_from", "timeout")),
+        **{"check_inputs": True, "cancel_on_kill": True, "on_unknown_outcome": "fail", "retry_from": "failed_task"},
+        **{"poll_in_worker": 0.0, "poll_interval": 10.0},
+    }
+
+
 def test_parameters_of_other_types_are_brought_into_form() -> None:
     made = starting(
         files={"notes": Path("/a/b")}, webhooks=Webhooks("https://a.example"), poll_in_worker=timedelta(seconds=2)
