@@ -237,7 +237,7 @@ class TaskRecord:
 
 
 class PartStore:
-    """Stores a part of a record, which is removed by `close` on Airflow 2.11, and with its DAG run on newer versions."""
+    """Stores a part of a record; `close` removes it on Airflow 2.11, its DAG run does on newer versions."""
 
     def __init__(self, record: TaskRecord, name: str, plain: Collection[str] | None) -> None:
         self.name, self.earlier_key = name, f"{name}{record.suffix}"
