@@ -1,8 +1,12 @@
-"""Assertions that cannot fail: a comparison that stands where the message belongs (``assert a, b == c``)."""
+"""Assertions that cannot fail: a comparison that stands where the message belongs (``assert a, b == c``).
+
+And modules that cannot be collected: two of one name, which the quick tests do not see, since they leave folders out.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -40,3 +44,8 @@ def test_such_an_assertion_is_found(code: str) -> None:
 @pytest.mark.parametrize("code", ["assert a == b", "assert a, 'why'", "assert (a, b) == (c, d), c", "assert a, f'{b}'"])
 def test_others_are_left_alone(code: str) -> None:
     assert comparisons_as_messages(code) == []
+
+
+def test_each_module_of_tests_has_a_name_of_its_own() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, number in names.items() if number > 1] == []
