@@ -22,7 +22,7 @@ from crew_service.cli import main
 from crew_service.engine.budgets import Budgets, OverBudget, hold
 from crew_service.engine.ledger import Ledger
 from crew_service.prices import Price, Prices
-from crew_service.storage import claims, clock, usage_sums
+from crew_service.storage import claims, clock, holds, usage_sums
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, processes
@@ -315,6 +315,18 @@ def test_what_was_claimed_and_could_not_begin_is_held_by_a_budget_that_is_used_u
             assert claims.claim_due(connection, "me", "", now=now, limit=9, holds=barred.holds) == claimed
         with opened.writing() as connection:
             claims.requeue_lost(connection, "me", "", [], now=now)
+
+
+@pytest.mark.row("S31")
+@pytest.mark.row("S90")
+def test_what_an_earlier_release_has_begun_since_goes_on_over_a_used_up_budget(opened: Database) -> None:
+    put(opened, "mine", state=State.QUEUED, segment=2, writes=1, interrupted_at=holds.COULD_NOT_BEGIN)
+    now = opened.now()
+    spend(opened, 50, at=now)
+    with opened.writing() as connection:
+        claims.register(connection, "me", host="x", alone=True, now=now)
+        barred = of("*=50tokens/day").barred(connection, "", now=now)
+        assert claims.claim_due(connection, "me", "", now=now, limit=9, holds=barred.holds) == ["mine"]
 
 
 @pytest.mark.row("S87")
