@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_airflow import tell_states
 
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewRateLimited
 from airflow_crew_provider.wait import outcomes
-from airflow_crew_provider.wait.outcomes import CrewTryFailed, ends_in_a_sentence, fail_task, until_log_is_read
+from airflow_crew_provider.wait.outcomes import CrewTryFailed, ends_in_a_sentence, fail_task
 
 LIMITED = CrewRateLimited(429, "POST", "/kickoff", "later", 7.0)
 
@@ -98,28 +96,6 @@ def test_a_sentence_says_what_follows_if_anything_does(error: CrewError, what_no
     with pytest.raises(CrewTryFailed) as failure:
         fail_task(error, what_now)
     assert str(failure.value) == said
-
-
-# --- the log of a trigger ---
-
-TI = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
-
-
-@pytest.mark.parametrize("state", ["running", RuntimeError("away")], ids=str)
-def test_a_trigger_takes_turns_until_its_log_is_read(monkeypatch: pytest.MonkeyPatch, state: Any) -> None:
-    asked: list[str] = []
-
-    def tell(task: str) -> Any:
-        asked.append(task)
-        if isinstance(state, Exception):
-            raise state
-        return state
-
-    tell_states(monkeypatch, tell, SUPERVISOR_COMMS=object())
-    asyncio.run(until_log_is_read(SimpleNamespace(task_instance=TI)))
-    assert asked == ["t"] * outcomes.LOG_TURNS
-    asyncio.run(until_log_is_read(SimpleNamespace(task_instance=None)))
-    assert len(asked) == outcomes.LOG_TURNS
 
 
 # --- a stop that no later try repeats ---

@@ -16,7 +16,14 @@ from simulated_airflow import tell_states
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.compat.supervisor import DELETED, AirflowTaskTimeout
 from airflow_crew_provider.wait import outcomes
-from airflow_crew_provider.wait.outcomes import Ending, cancels_without_reason, ending_of, is_by_user, to_its_end
+from airflow_crew_provider.wait.outcomes import (
+    Ending,
+    cancels_without_reason,
+    ending_of,
+    is_by_user,
+    to_its_end,
+    until_log_is_read,
+)
 
 try:
     from airflow.sdk.execution_time.context import set_current_context
@@ -256,3 +263,12 @@ def test_a28_a_task_outside_of_loops_is_looked_up_by_its_name_whatever_region_ai
     top = SimpleNamespace(**vars(TASK), region_id=UUID(int=0), region_index=-1)
     mapped = SimpleNamespace(**{**vars(TASK), "map_index": 3}, region_id=UUID(int=8), region_index=3)
     assert (supervisor.task_state(top), supervisor.task_state(mapped)) == ("running", "failed")
+
+
+@pytest.mark.parametrize("state", ["running", RuntimeError("away")], ids=str)
+def test_a_trigger_takes_turns_until_its_log_is_read(says: Any, state: Any) -> None:
+    asked = says(state)
+    asyncio.run(until_log_is_read(SimpleNamespace(task_instance=TASK)))
+    assert asked == ["t"] * outcomes.LOG_TURNS
+    asyncio.run(until_log_is_read(SimpleNamespace(task_instance=None)))
+    assert len(asked) == outcomes.LOG_TURNS
