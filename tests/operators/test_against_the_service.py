@@ -131,7 +131,7 @@ def test_a_file_reaches_the_crew_as_it_is(connect: Connect, tmp_path: Path, dial
 
 
 @pytest.mark.row("S73")
-@pytest.mark.parametrize("size", [100, 30_000_000, 2**32])
+@pytest.mark.parametrize("size", [100, 30_000_000, pytest.param(2**32, marks=pytest.mark.long)])
 def test_a_file_that_is_too_large_is_refused_in_words(connect: Connect, tmp_path: Path, size: int) -> None:
     report = tmp_path / "report.pdf"
     with report.open("wb") as made:

@@ -22,7 +22,7 @@ from crew_service.cli import main
 from crew_service.engine.budgets import Budgets, OverBudget, hold
 from crew_service.engine.ledger import Ledger
 from crew_service.prices import Price, Prices
-from crew_service.storage import claims, clock, holds, usage_sums
+from crew_service.storage import claims, clock, usage_sums
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, processes
@@ -302,7 +302,10 @@ def test_owners_of_one_name_are_told_apart_where_a_crew_has_tokens_of_its_own(op
 
 
 @pytest.mark.row("S90")
-def test_what_was_claimed_and_could_not_begin_is_held_by_a_budget_that_is_used_up_meanwhile(opened: Database) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["given back", "its process lost"])
+def test_what_was_claimed_and_could_not_begin_is_held_by_a_budget_that_is_used_up_meanwhile(
+    opened: Database, lost: bool
+) -> None:
     put(opened, "mine", state=State.QUEUED)
     budgets = of("*=50tokens/day")
     for tokens, claimed in ((0, ["mine"]), (0, ["mine"]), (50, [])):
@@ -314,13 +317,16 @@ def test_what_was_claimed_and_could_not_begin_is_held_by_a_budget_that_is_used_u
             hold(connection, "", barred)
             assert claims.claim_due(connection, "me", "", now=now, limit=9, holds=barred.holds) == claimed
         with opened.writing() as connection:
-            claims.requeue_lost(connection, "me", "", [], now=now)
+            if lost:
+                claims.remove_process(connection, "me", beat=0, now=now)
+            else:
+                claims.requeue_lost(connection, "me", "", [], now=now)
 
 
 @pytest.mark.row("S31")
 @pytest.mark.row("S90")
 def test_what_an_earlier_release_has_begun_since_goes_on_over_a_used_up_budget(opened: Database) -> None:
-    put(opened, "mine", state=State.QUEUED, segment=2, writes=1, interrupted_at=holds.COULD_NOT_BEGIN)
+    put(opened, "mine", state=State.QUEUED, segment=2, writes=1, had_begun=False)
     now = opened.now()
     spend(opened, 50, at=now)
     with opened.writing() as connection:

@@ -119,10 +119,11 @@ def test_a_question_that_came_before_the_wait_is_found_at_its_first_poll(
     assert run.xcom("wait")["output"] == "Draft 1 on tea."
 
 
+@pytest.mark.long  # without processes: test_resume_once.py
 @pytest.mark.row("A40")
 @pytest.mark.parametrize(
     "has_arrived",
-    [pytest.param(False, id="lost on its way", marks=pytest.mark.long), pytest.param(True, id="its answer lost")],
+    [pytest.param(False, id="lost on its way"), pytest.param(True, id="its answer lost")],
 )
 def test_another_answer_to_a_question_whose_answer_was_lost_waits_for_a_person_or_is_never_sent(
     airflow: AirflowStack, live_crew: CrewService, has_arrived: bool

@@ -127,7 +127,7 @@ def on_airflow_3(stack: AirflowStack) -> Readers:
     return Readers(get, run.run_id)
 
 
-@pytest.fixture(scope="module", params=USERS)
+@pytest.fixture(scope="module", params=["admin", pytest.param("op", marks=pytest.mark.long), "no-xcoms"])
 def pages(readers: Readers, request: pytest.FixtureRequest) -> dict[str, str]:
     return readers.pages(request.param)
 

@@ -156,6 +156,6 @@ class Writes:
     def _happened(self, write: Write, now: float) -> list[events.Event]:
         if self._stream.hook is None:
             return []
-        is_first = self._row.started_at == self._row.counted_at and self._fence.writes == 0
+        is_first = not self._row.had_begun and self._fence.writes == 0
         start = [events.started(self._row.inputs, now=now)] if is_first else []
         return [*start, *events.of_write(write.move, write.news, write.values, now=now)]

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import Select
 
 from crew_service.storage import schema
-from crew_service.storage.holds import COULD_NOT_BEGIN, HAS_BEGUN, NONE, Holds, is_free, of_queue
+from crew_service.storage.holds import HAS_BEGUN, NONE, Holds, is_free, of_queue
 from crew_service.storage.states import CLAIM, REQUEUE, State
 from crew_service.storage.tables import executions, journal, processes
 
@@ -71,7 +71,7 @@ def claim_due(
     if claimed:
         values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
         # If a service on an earlier release claimed it first, its start time is unknown.
-        values["started_at"] = case((HAS_BEGUN, executions.c.started_at), else_=now)
+        values |= {"had_begun": HAS_BEGUN, "started_at": case((HAS_BEGUN, executions.c.started_at), else_=now)}
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
         values |= {"held_until": None, "interrupted_at": None}
         is_queued = executions.c.state.in_(CLAIM.sources)
@@ -189,14 +189,13 @@ def _of_lost_process(now: float) -> dict[str, Any]:
     calls = select(func.count()).where(*of_it).scalar_subquery()
     progress = cast(executions.c.completed_tasks, BigInteger) * MOST_CALLS + calls
     losses = case((executions.c.lost_at == progress, executions.c.losses + 1), else_=1)
-    return {"interrupted_at": now, "losses": losses, "lost_at": progress}
+    return {"interrupted_at": case((HAS_BEGUN, now)), "losses": losses, "lost_at": progress}
 
 
 def _given_back(now: float) -> dict[str, Any]:
     """Let a segment that could not even begin wait behind others: nothing counts how often that happens."""
-    has_written, is_first = executions.c.writes > 0, executions.c.started_at == executions.c.counted_at
-    interrupted_at = case((has_written, now), (is_first, COULD_NOT_BEGIN))
-    return {"interrupted_at": interrupted_at, "due_at": case((has_written, executions.c.due_at), else_=now)}
+    has_written = executions.c.writes > 0
+    return {"interrupted_at": case((has_written, now)), "due_at": case((has_written, executions.c.due_at), else_=now)}
 
 
 def _requeue(connection: Connection, which: Any, now: float, values: dict[str, Any]) -> int:

@@ -20,10 +20,8 @@ from crew_service.storage.states import State
 from crew_service.storage.tables import executions
 
 AT_ONCE = 500  # executions in one statement
-COULD_NOT_BEGIN = 0.0  # as `interrupted_at` of a queued execution: it was claimed, but nothing of it ran
-# An earlier release leaves that mark when it claims the execution.
-_COULD_BEGIN = or_(executions.c.interrupted_at.is_distinct_from(COULD_NOT_BEGIN), executions.c.writes > 0)
-HAS_BEGUN = and_(executions.c.segment > 0, _COULD_BEGIN)
+# A claimed execution has begun once it has written something; every release counts the writes since a claim.
+HAS_BEGUN = and_(executions.c.segment > 0, or_(executions.c.had_begun.is_not(False), executions.c.writes > 0))
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ executions = Table(
     Column("lost_at", BigInteger),  # its progress at the last loss
     Column("created_at", Float, nullable=False),
     Column("due_at", Float, nullable=False),  # if queued: do not claim it earlier
-    Column("interrupted_at", Float),  # if queued: when it lost its place, or 0; see `claims` and `holds`
+    Column("had_begun", Boolean),  # before its newest claim; null if an earlier release claimed it
+    Column("interrupted_at", Float),  # if queued: when it lost its place
     Column("updated_at", Float, nullable=False),
     Column("started_at", Float),  # time of the first claim after which it began
     Column("ended_at", Float),

@@ -97,10 +97,6 @@ OPTIONAL = {
 PACKAGES = ("crewai", "crewai_core", "crewai_files")
 OF_EVERY_CLASS = (".__module__", ".__wrapped__", ".model_fields", ".model_validate", ".__subclasses__", ".__mro__")
 WORDS = ("human_feedback", "listen", "methods", "name", "router", "start")  # in users' code, too
-OFTEN = (
-    "crewai:Task._execute_core",
-    "crewai.flow.flow:Flow._execute_method",
-)
 
 
 def renamed(name: str, folder: Path) -> dict[str, str]:
@@ -151,14 +147,11 @@ def serves(command: Start, environment: dict[str, str], crews: dict[str, str]) -
 
 
 @pytest.mark.row("S81")
+@pytest.mark.long
 @pytest.mark.parametrize(
     "path",
     # Sorted, because workers that collect the tests may have imported the modules with tables in another order.
-    [
-        path if path in OFTEN else pytest.param(path, marks=pytest.mark.long)
-        for path in sorted(NAMES)
-        if last(path) not in WORDS
-    ],
+    [path for path in sorted(NAMES) if last(path) not in WORDS],
 )
 def test_s81_crews_and_flows_that_do_not_need_a_name_run_without_it(command: Start, tmp_path: Path, path: str) -> None:
     name = last(path)

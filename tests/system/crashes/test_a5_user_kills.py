@@ -166,6 +166,7 @@ def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwis
     assert cleared.run.xcom("crew")["execution_id"] == cleared.executions()[1]
 
 
+@pytest.mark.long  # without processes: test_kills_of_tasks.py
 @pytest.mark.row("A5", "A38")
 def test_a5_a_task_that_is_killed_while_it_talks_to_its_supervisor_stops_its_execution(begin: Begin) -> None:
     failed, cleared = begin("talking", "talking, failed by hand"), begin("talking", "talking, cleared")

@@ -17,6 +17,7 @@ from scripts.stack.waiting import PATIENCE
 BUDGET_BEGINS = 8  # seconds after the refusal
 
 
+@pytest.mark.long  # without processes: test_kickoff_retries.py
 @pytest.mark.row("A15")
 def test_a15_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
     airflow: AirflowStack, deployments: dict[str, Deployment]
@@ -56,6 +57,7 @@ def test_a16_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_ex
         assert run.xcom("crew")["execution_id"] == second["id"] != first["id"]
 
 
+@pytest.mark.long  # without processes: test_kickoff_record.py
 @pytest.mark.row("A34")
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the task's success
 def test_a34_a_clear_after_retries_were_edited_down_counts_as_a_retry_and_a_further_one_starts_anew(

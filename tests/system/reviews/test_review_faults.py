@@ -88,6 +88,7 @@ def test_a13_a26_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nob
         assert "Waiting for a person" not in run.log("review", later)
 
 
+@pytest.mark.long  # without processes: test_kept_answers.py
 @pytest.mark.row("A26")
 def test_a26_a_review_that_is_cleared_after_its_answer_asks_anew_and_ends_by_the_new_one(
     stack: AirflowStack, runs: dict[str, DagRun]
@@ -204,6 +205,7 @@ def test_a18_with_a_crew_that_does_not_ask_the_data_task_gets_its_output(runs: d
     assert run.xcom("data") == "Draft 1 on tea"
 
 
+@pytest.mark.long  # without processes: test_form_as_sent.py
 @pytest.mark.row("A44", "A45")
 def test_an_open_form_decides_by_the_fields_and_people_that_it_showed(stack: AirflowStack) -> None:
     edited = stack.home / "terms_of_the_edited_review"

@@ -268,9 +268,10 @@ def address(run: DagRun) -> str:
     return f"crew-view/dags/{run.dag_id}/runs/{run.run_id}/tasks/kickoff/-1"
 
 
+@pytest.mark.long  # without processes: test_view_access.py
 @pytest.mark.row("A29")
 # Without processes, test_view_access.py proves both.
-@pytest.mark.parametrize("user", ["no-xcoms", pytest.param("no-dag", marks=pytest.mark.long)])
+@pytest.mark.parametrize("user", ["no-xcoms", "no-dag"])
 def test_a29_who_may_not_see_the_xcoms_or_the_dag_is_refused_at_every_address(
     airflow: AirflowStack, failed: DagRun, user: str
 ) -> None:
