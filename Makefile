@@ -42,7 +42,7 @@ check: ## run before each commit: lint and quick
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
 quick: $(VENV)/.has-$(TEST_EXTRAS) ## run the tests that neither start processes nor wait
-	@$(PY) -m pytest --numprocesses 4 --dist loadgroup -m "not slow and not waits and not long" --hypothesis-profile=quick \
+	@$(PY) -m pytest --numprocesses 6 --dist loadgroup -m "not slow and not waits and not long" --hypothesis-profile=quick \
 		--ignore=tests/cluster --ignore=tests/system --ignore=tests/service/crewai $(PYTEST_ARGS)
 
 test: $(VENV)/.has-dev,crewai ## run all tests on one Airflow, except those of `make long` (PYTEST_ARGS="-k word" selects some)
