@@ -176,10 +176,10 @@ def total_tokens(usage: Json | None) -> int | float | None:
 
     If the reported total is less than the sum of its parts, return the sum.
     """
-    given = _tokens(usage)
-    if given is None:
+    total = _tokens(usage)
+    if total is None:
         return None
-    most = max(given, _sum(_tokens(used) for used in by_model(usage).values()))
+    most = max(total, _sum(_tokens(used) for used in by_model(usage).values()))
     return most if most or not _has_requests(usage) else None
 
 
@@ -210,8 +210,8 @@ def _has_requests(usage: Json | None) -> bool:
 
 def by_model(usage: Json | None) -> dict[str, Json]:
     """Read the usage of each model that the service names."""
-    given = usage.get("by_model") if isinstance(usage, dict) else None
-    return {name: used for name, used in given.items() if isinstance(used, dict)} if isinstance(given, dict) else {}
+    models = usage.get("by_model") if isinstance(usage, dict) else None
+    return {name: used for name, used in models.items() if isinstance(used, dict)} if isinstance(models, dict) else {}
 
 
 def model_costs(usage: Json | None) -> dict[str, int | float | None]:

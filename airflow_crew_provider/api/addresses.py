@@ -25,9 +25,9 @@ def base_url(host: str | None, port: int | None, schema: str | None) -> str:
     return _base_url(host.strip(), port, schema, HOST)
 
 
-def browser_url(given: str | None) -> str | None:
+def browser_url(address: str | None) -> str | None:
     """Read the Extra field ``browser_url``, a base URL like Host."""
-    return _base_url(given, None, None, "Extra 'browser_url'") if given else None
+    return _base_url(address, None, None, "Extra 'browser_url'") if address else None
 
 
 def _base_url(host: str, port: int | None, schema: str | None, name: str) -> str:
@@ -61,13 +61,13 @@ def _port(parts: SplitResult, name: str) -> int | None:
     raise ValueError(problem)
 
 
-def proxy_url(given: str, name: str) -> str:
+def proxy_url(address: str, name: str) -> str:
     """Read a proxy URL; a missing scheme means http.
 
     The HTTP libraries interpret anything else differently: requests mistakes ``proxy`` in ``proxy:3128`` for a scheme,
     and aiohttp speaks HTTP to a SOCKS proxy.
     """
-    url = given if "://" in given else f"http://{given}"
+    url = address if "://" in address else f"http://{address}"
     with suppress(ValueError):  # its message would show part of the password
         parts = None if _AMBIGUOUS.search(url) else urlsplit(url)
         rest = parts and parts.path.removeprefix("/") + parts.query + parts.fragment
@@ -79,17 +79,17 @@ def proxy_url(given: str, name: str) -> str:
 LONGEST_VIEW = 2048
 
 
-def view_path(given: Any) -> str | None:
+def view_path(path: Any) -> str | None:
     """Return the path of an execution's page if it stays below the base URL, else None."""
-    if not isinstance(given, str) or not given.startswith("/") or len(given) > LONGEST_VIEW:
+    if not isinstance(path, str) or not path.startswith("/") or len(path) > LONGEST_VIEW:
         return None
-    elsewhere = given.startswith("//") or "\\" in given or " " in given or not given.isprintable()
-    return None if elsewhere else given
+    elsewhere = path.startswith("//") or "\\" in path or " " in path or not path.isprintable()
+    return None if elsewhere else path
 
 
-def hosts(given: Any) -> tuple[str, ...]:
+def hosts(names: Any) -> tuple[str, ...]:
     """Read the Extra field ``callback_hosts``: hosts with or without a port, as a list or separated by commas."""
-    listed = given.split(",") if isinstance(given, str) else given or []
+    listed = names.split(",") if isinstance(names, str) else names or []
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         raise ValueError("Extra 'callback_hosts' must be a list of hosts")
     named = tuple(each.strip().lower() for each in listed if each.strip())
@@ -118,10 +118,10 @@ def redirected(url: str, location: str) -> Place | None:
     if not location or _AMBIGUOUS.search(location):  # checked first too: `urljoin` removes tabs and line breaks
         return None
     try:
-        found, own = _plain(urljoin(url, location)), urlsplit(url)
+        target, own = _plain(urljoin(url, location)), urlsplit(url)
     except ValueError:
         return None
-    return _place(own, found) if found is not None and _origin(found) == _origin(own) else None
+    return _place(own, target) if target is not None and _origin(target) == _origin(own) else None
 
 
 def allowed(url: str, own: str, others: tuple[str, ...]) -> Place | None:
@@ -139,9 +139,9 @@ def allowed(url: str, own: str, others: tuple[str, ...]) -> Place | None:
     return _place(parts, parts) if is_other else None
 
 
-def _place(origin: SplitResult, found: SplitResult) -> Place:
+def _place(origin: SplitResult, address: SplitResult) -> Place:
     # Not `urlunsplit`, which changes a path that begins with two slashes.
-    target = (found.path or "/") + (f"?{found.query}" if found.query else "")
+    target = (address.path or "/") + (f"?{address.query}" if address.query else "")
     return Place(f"{origin.scheme}://{origin.netloc}", target)
 
 

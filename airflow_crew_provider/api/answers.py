@@ -112,21 +112,23 @@ class DraftId(NamedTuple):
         """Return the identity of the draft in a pending record, or in the part of it that is shown."""
         return cls(*(pending[name] for name in cls._fields))
 
-    def waits_in(self, seen: Execution) -> bool:
+    def waits_in(self, execution: Execution) -> bool:
         """Whether an execution is waiting for an answer to this draft."""
-        if seen.state is not ExecutionState.PENDING or seen.crew_task_id not in (None, self.crew_task_id):
+        if execution.state is not ExecutionState.PENDING or execution.crew_task_id not in (None, self.crew_task_id):
             return False
-        return self.output_sha256 is None or is_hash_of(self.output_sha256, seen)
+        return self.output_sha256 is None or is_hash_of(self.output_sha256, execution)
 
 
-def hash_of(seen: Execution) -> str:
+def hash_of(execution: Execution) -> str:
     """Return the hash of the waiting draft, as in its record."""
-    return output_sha256(seen.output)
+    return output_sha256(execution.output)
 
 
-def is_hash_of(named: str, seen: Execution) -> bool:
+def is_hash_of(named: str, execution: Execution) -> bool:
     """Whether a hash is that of the waiting draft; before 0.2, an object was hashed in canonical form."""
-    return named == hash_of(seen) or (isinstance(seen.handed_on, dict) and named == output_sha256(seen.handed_on))
+    return named == hash_of(execution) or (
+        isinstance(execution.handed_on, dict) and named == output_sha256(execution.handed_on)
+    )
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,8 @@ class ReviewAnswer:
         missing = [name for name in needed if source.get(name) is None]
         if missing:
             raise CrewInvalidInput(f"The answer is missing {', '.join(missing)}; nothing was sent")
-        given = source.get("is_approve")
-        is_approve = None if given is None else strict_bool(given)
+        approves = source.get("is_approve")
+        is_approve = None if approves is None else strict_bool(approves)
         text = _text(source.get(SENT_FEEDBACK) or source.get("human_feedback"))
         in_the_middle = is_answer(source)
         if not in_the_middle:
@@ -213,17 +215,17 @@ class ReviewAnswer:
         return DraftId(self.execution_id, self.crew_task_id, self.output_sha256 or seen_before)
 
 
-def _outcome(given: Any) -> str | None:
-    if given is None or (isinstance(given, str) and given.strip()):
-        return given
+def _outcome(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value.strip()):
+        return value
     raise CrewInvalidInput("outcome must be a non-empty string; nothing was sent")
 
 
 def _edited(source: Json, is_approve: bool | None) -> str | None:
     """Read an edited draft, which is only valid with an approval of the draft that was shown."""
-    given = source.get("edited_output")
-    if given is None or (isinstance(given, str) and is_approve and source.get("output_sha256")):
-        return given
+    edit = source.get("edited_output")
+    if edit is None or (isinstance(edit, str) and is_approve and source.get("output_sha256")):
+        return edit
     raise CrewInvalidInput("edited_output must be a string and requires approval of a draft; nothing was sent")
 
 
@@ -238,7 +240,7 @@ def _text_to_send(is_approve: bool | None, outcome: str | None, feedback: str) -
     return feedback_to_send(is_approve, feedback)
 
 
-def _text(given: Any) -> str:
-    if not isinstance(given or "", str):
+def _text(value: Any) -> str:
+    if not isinstance(value or "", str):
         raise CrewInvalidInput("human_feedback must be a string; nothing was sent")
-    return given or ""
+    return value or ""

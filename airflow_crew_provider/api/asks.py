@@ -36,11 +36,11 @@ OF_FLOW = ("deadline", "metadata")  # fields that only a Flow's question has
 _NUMBER = re.compile(r"#[0-9]+\Z")
 
 
-def read(given: Any, mask: Mask = unmasked) -> Json | None:
+def read(value: Any, mask: Mask = unmasked) -> Json | None:
     """Read the ``ask`` in a response or a record; None if there is none."""
-    if given is None:
+    if value is None:
         return None
-    fields: Json = given if isinstance(given, dict) else {}
+    fields: Json = value if isinstance(value, dict) else {}
     kind, number = fields.get("kind"), fields.get("number")
     earlier = fields.get("earlier_calls")
     of_flow = {"deadline": _moment(fields.get("deadline")), "metadata": _metadata(fields.get("metadata"))}
@@ -61,28 +61,28 @@ def is_of_flow(ask: Json) -> bool:
 
 def deadline_of(ask: Json | None) -> datetime | None:
     """Return when the service answers itself, with nobody's answer; None if it does not."""
-    given = (ask or {}).get("deadline")
-    return datetime.fromisoformat(given) if given else None
+    deadline = (ask or {}).get("deadline")
+    return datetime.fromisoformat(deadline) if deadline else None
 
 
-def _moment(given: Any) -> str | None:
+def _moment(value: Any) -> str | None:
     with suppress(TypeError, ValueError):
-        return datetime.fromisoformat(given).astimezone(UTC).isoformat()
+        return datetime.fromisoformat(value).astimezone(UTC).isoformat()
     return None
 
 
-def _metadata(given: Any) -> Any:
-    return given if isinstance(given, dict) and len(json.dumps(given)) <= LONGEST_METADATA and is_kept(given) else None
+def _metadata(value: Any) -> Any:
+    return value if isinstance(value, dict) and len(json.dumps(value)) <= LONGEST_METADATA and is_kept(value) else None
 
 
-def _name(given: Any, mask: Mask) -> str | None:
-    return (in_one_line(given, mask)[:LONGEST_NAME] or None) if isinstance(given, str) else None
+def _name(value: Any, mask: Mask) -> str | None:
+    return (in_one_line(value, mask)[:LONGEST_NAME] or None) if isinstance(value, str) else None
 
 
-def _arguments(given: Any) -> Any:
+def _arguments(value: Any) -> Any:
     """Return arguments for XCom: an object, or its text if XCom would change the object; None if unreadable."""
     try:
-        return handed_on(plain_object(json.loads(given) if isinstance(given, str) else given, "arguments"))
+        return handed_on(plain_object(json.loads(value) if isinstance(value, str) else value, "arguments"))
     except (CrewInvalidInput, ValueError, RecursionError):
         return None
 
@@ -109,43 +109,43 @@ def task_of(crew_task_id: str) -> str:
 
 def arguments_of(ask: Json) -> Json | None:
     """Return a tool's arguments, with secrets hidden; None if unreadable."""
-    given = ask["arguments"]
-    found = json.loads(given) if isinstance(given, str) else given
-    return found if isinstance(found, dict) else None
+    value = ask["arguments"]
+    arguments = json.loads(value) if isinstance(value, str) else value
+    return arguments if isinstance(arguments, dict) else None
 
 
 def arguments_text(ask: Json) -> str | None:
     """Return the arguments as editable text."""
-    found = arguments_of(ask)
-    return None if found is None else json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False)
+    arguments = arguments_of(ask)
+    return None if arguments is None else json.dumps(arguments, indent=2, sort_keys=True, ensure_ascii=False)
 
 
-def problem_with_arguments(shown: Any, changed: Any) -> str | None:
+def problem_with_arguments(before: Any, changed: Any) -> str | None:
     """Return why changed arguments cannot replace the shown ones, as the end of a sentence; None if they can.
 
     A hidden secret that is left unchanged keeps its value; the service cannot fill it in anywhere else.
     """
     if not isinstance(changed, dict):
         return "the changed arguments are not a JSON object"
-    place = _misplaced(shown, changed, "arguments")
+    place = _misplaced(before, changed, "arguments")
     return place and f"{place} contains {HIDDEN}, which stands for a hidden value only where it was shown"
 
 
-def _misplaced(shown: Any, changed: Any, place: str) -> str | None:
+def _misplaced(original: Any, changed: Any, place: str) -> str | None:
     """Return the first place that contains a hidden value now but did not before."""
     if isinstance(changed, str):
-        return place if HIDDEN in changed and changed != shown else None
+        return place if HIDDEN in changed and changed != original else None
     if isinstance(changed, dict):
-        before = shown if isinstance(shown, dict) else {}
+        before = original if isinstance(original, dict) else {}
         hidden = [name for name in changed if HIDDEN in name and name not in before]
         parts = [(before.get(name), each, f"{place}.{name}") for name, each in changed.items()]
-        found = [f"a name in {place}"] if hidden else []
+        problems = [f"a name in {place}"] if hidden else []
     elif isinstance(changed, list):
-        before_ = shown if isinstance(shown, list) else []
+        before_ = original if isinstance(original, list) else []
         parts = [
             (before_[at] if at < len(before_) else None, each, f"{place}[{at}]") for at, each in enumerate(changed)
         ]
-        found = []
+        problems = []
     else:
         return None
-    return next((each for each in (*found, *(_misplaced(*part) for part in parts)) if each), None)
+    return next((each for each in (*problems, *(_misplaced(*part) for part in parts)) if each), None)

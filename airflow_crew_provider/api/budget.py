@@ -52,8 +52,8 @@ class Budget:
     @property
     def limits(self) -> Json:
         """Return the limits that are set, by parameter name."""
-        given = {"max_total_tokens": self.max_total_tokens, "max_cost": self.max_cost}
-        return {name: value for name, value in given.items() if value is not None}
+        limits = {"max_total_tokens": self.max_total_tokens, "max_cost": self.max_cost}
+        return {name: value for name, value in limits.items() if value is not None}
 
     def passed_by(self, usage: Json | None) -> str:
         """Describe the limits that the reported usage exceeds; empty if it exceeds none."""
@@ -63,12 +63,12 @@ class Budget:
 
     def _passed_by(self, usage: Json | None) -> str:
         tokens, cost = total_tokens(usage), known_cost(usage)
-        said = []
+        limits = []
         if self.max_total_tokens is not None and tokens is not None and tokens > self.max_total_tokens:
-            said.append(f"used {tokens} tokens, more than max_total_tokens of {self.max_total_tokens}")
+            limits.append(f"used {tokens} tokens, more than max_total_tokens of {self.max_total_tokens}")
         if self.max_cost is not None and cost is not None and cost > self.max_cost:
-            said.append(f"cost {at_least(usage)}{cost} USD, more than max_cost of {self.max_cost}")
-        return " and ".join(said)
+            limits.append(f"cost {at_least(usage)}{cost} USD, more than max_cost of {self.max_cost}")
+        return " and ".join(limits)
 
     def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
         """Describe the missing usage that is needed to check the limits; empty if none is missing.
@@ -135,9 +135,9 @@ def _figures(usage: Json | None) -> Json | None:
 
 def _unreadable(usage: Any) -> list[str]:
     """Return the limits whose figures are reported in an unreadable form."""
-    told = usage.get(UNREADABLE) if isinstance(usage, dict) else None
-    told = told if isinstance(told, list) else []
-    return [limit for limit, names in BASES.items() if limit in told or is_unreadable(usage, names)]
+    listed = usage.get(UNREADABLE) if isinstance(usage, dict) else None
+    listed = listed if isinstance(listed, list) else []
+    return [limit for limit, names in BASES.items() if limit in listed or is_unreadable(usage, names)]
 
 
 def known_cost(usage: Json | None) -> float | None:

@@ -209,8 +209,8 @@ def polls(kickoff_id: str) -> Call[Execution]:
 
 def executions(state: str | None = None, limit: int = 20) -> Call[list[Execution]]:
     """``GET /executions``: only this project's crew service supports it."""
-    asked = {"state": str(state), "limit": str(limit)} if state else {"limit": str(limit)}
-    return Call("GET", f"/executions?{urlencode(asked)}", _read_executions)
+    query = {"state": str(state), "limit": str(limit)} if state else {"limit": str(limit)}
+    return Call("GET", f"/executions?{urlencode(query)}", _read_executions)
 
 
 @dataclass(frozen=True)
@@ -311,12 +311,12 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
             answer.status,
         )
     if answer.status not in TRANSIENT and answer.status < 500 and responses.is_page(answer):
-        said = f"{call.method} {call.path} returned {answer.status} with a page that is not the API's ({detail})"
+        message = f"{call.method} {call.path} returned {answer.status} with a page that is not the API's ({detail})"
         if call.starts_something:
             return exceptions.CrewOutcomeUnknown(
-                f"{said}: it is unknown whether the service acted on it", answer.status
+                f"{message}: it is unknown whether the service acted on it", answer.status
             )
-        return exceptions.CrewWebPage(said)
+        return exceptions.CrewWebPage(message)
     if answer.status == 422:
         names = [mask(name) for name in responses.missing_names(answer)]
         if not names and call.headers and KEY_TEXT.search(detail):
@@ -344,10 +344,10 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
 def _continued_by(call: Call[Any], answer: HttpResponse, mask: Mask) -> str | None:
     """Return the id of the execution already continuing the one in the kickoff; None if it cannot be used or shown."""
     try:
-        said = responses.json_of(answer, "POST /kickoff") if call.body and "continueFrom" in call.body else None
+        body = responses.json_of(answer, "POST /kickoff") if call.body and "continueFrom" in call.body else None
     except exceptions.CrewProtocolError:
         return None
-    kickoff_id = said.get("kickoff_id") if isinstance(said, dict) else None
+    kickoff_id = body.get("kickoff_id") if isinstance(body, dict) else None
     return kickoff_id if _can_be_polled(kickoff_id) and mask(kickoff_id) == kickoff_id else None
 
 
@@ -396,10 +396,10 @@ def _read_status(kickoff_id: str, answer: HttpResponse, mask: Mask) -> Execution
 def _read_executions(answer: HttpResponse, mask: Mask) -> list[Execution]:
     body = responses.json_of(answer, "GET /executions", mask)
     listed = body.get("executions") if isinstance(body, dict) else None
-    found = [_listed(each, mask) for each in listed] if isinstance(listed, list) else [None]
-    if None in found:
+    rows = [_listed(each, mask) for each in listed] if isinstance(listed, list) else [None]
+    if None in rows:
         raise exceptions.CrewProtocolError("GET /executions returned no list of executions under 'executions'")
-    return [execution for execution in found if execution]
+    return [execution for execution in rows if execution]
 
 
 def _read_details(answer: HttpResponse, mask: Mask) -> Details:
@@ -407,16 +407,16 @@ def _read_details(answer: HttpResponse, mask: Mask) -> Details:
     if answer.status == 304:
         return Details(None, etag)
     # Not masked, because drafts have hashes: callers mask what they show.
-    found = responses.json_of(answer, "GET /executions", mask)
-    if not isinstance(found, dict) or text_or_none(found.get("state")) is None:
+    body = responses.json_of(answer, "GET /executions", mask)
+    if not isinstance(body, dict) or text_or_none(body.get("state")) is None:
         raise exceptions.CrewProtocolError("GET /executions/{id} returned no object with a state")
-    return Details(found, etag)
+    return Details(body, etag)
 
 
 def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
-    found = _read_details(answer, mask).found or {}
-    listed = found.get("tasks")
-    left_out = found.get("left_out")
+    execution = _read_details(answer, mask).found or {}
+    listed = execution.get("tasks")
+    left_out = execution.get("left_out")
     # If `tasks` is in `left_out`, the earliest ones are missing.
     if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):
         return []
@@ -433,9 +433,9 @@ def _read_files(answer: HttpResponse, mask: Mask) -> list[WrittenFile]:
     return [read_file(each) for each in out]
 
 
-def read_file(given: Any) -> WrittenFile:
+def read_file(value: Any) -> WrittenFile:
     """Read one file; its name is compared with paths, so it is not masked."""
-    file = given if isinstance(given, dict) else {}
+    file = value if isinstance(value, dict) else {}
     name, sha256 = file.get("name"), file.get("sha256")
     version, size = file.get("version"), file.get("size")
     if not (isinstance(name, str) and type(version) is int and type(size) is int and size >= 0 and is_sha256(sha256)):
@@ -609,12 +609,12 @@ def portions(kickoff_ids: Collection[str]) -> Iterator[list[str]]:
 
 def _read_statuses(answer: HttpResponse, mask: Mask) -> dict[str, HttpResponse]:
     body = responses.json_of(answer, f"GET {STATUSES}", mask)
-    found = body.get("statuses") if isinstance(body, dict) else None
-    if not isinstance(found, dict):
+    replies = body.get("statuses") if isinstance(body, dict) else None
+    if not isinstance(replies, dict):
         raise exceptions.CrewProtocolError(f"GET {STATUSES} returned no object under 'statuses'")
     return {
         kickoff_id: HttpResponse(each["code"], {}, b"", each["body"], each.get(USAGE_FIELD))
-        for kickoff_id, each in found.items()
+        for kickoff_id, each in replies.items()
         if _is_answer(each)
     }
 

@@ -132,7 +132,7 @@ def in_one_line(text: str, mask: Mask) -> str:
 
 def _forms(secret: str) -> list[str]:
     quoted = [quote(secret), quote(secret, safe=""), quote_plus(secret)]
-    in_lower_case = [re.sub("%..", lambda found: found[0].lower(), form) for form in quoted]
+    in_lower_case = [re.sub("%..", lambda match: match[0].lower(), form) for form in quoted]
     return [secret, json.dumps(secret)[1:-1], escape(secret), *quoted, *in_lower_case]
 
 
@@ -150,8 +150,8 @@ def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
         value = _decoder.decode(text)
         return storable(value) if _MAY_BE_UNSTORABLE.search(text) else value
     except (ValueError, RecursionError):
-        seen = words(answer, mask)[:200]
-    raise CrewWebPage(f"{what} returned {answer.status} with a body that is not JSON: {seen}")
+        beginning = words(answer, mask)[:200]
+    raise CrewWebPage(f"{what} returned {answer.status} with a body that is not JSON: {beginning}")
 
 
 def finite(text: str) -> int | float | None:
@@ -183,8 +183,8 @@ def storable(value: Any) -> Any:
 def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
     """Return the reason for a refusal on one line, from a body of any known shape."""
     body = _json_or_none(answer)
-    said = _said(body) if isinstance(body, dict) else ""
-    return _cut(in_one_line(said, mask)) if said else words(answer, mask)
+    message = _said(body) if isinstance(body, dict) else ""
+    return _cut(in_one_line(message, mask)) if message else words(answer, mask)
 
 
 def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
@@ -226,8 +226,8 @@ def missing_names(answer: HttpResponse) -> list[str]:
     if isinstance(problem, list):
         return [str(place[-1]) for place in map(_missing_place, problem) if place]
     text = problem if isinstance(problem, str) else ""
-    found = re.search(r"missing (?:required )?inputs?:\s*(.+)", text, re.IGNORECASE)
-    return [name.strip(" '\"[]") for name in found[1].split(",")] if found else []
+    match = re.search(r"missing (?:required )?inputs?:\s*(.+)", text, re.IGNORECASE)
+    return [name.strip(" '\"[]") for name in match[1].split(",")] if match else []
 
 
 def _missing_place(item: Any) -> list[Any]:
@@ -237,8 +237,8 @@ def _missing_place(item: Any) -> list[Any]:
     place = item.get("loc") if isinstance(item, dict) else None
     if not isinstance(place, list):
         return []
-    said = f"{item.get('type') or ''} {item.get('msg') or ''}".lower()
-    return place if not said.strip() or "missing" in said or "required" in said else []
+    problem = f"{item.get('type') or ''} {item.get('msg') or ''}".lower()
+    return place if not problem.strip() or "missing" in problem or "required" in problem else []
 
 
 def retry_after(answer: HttpResponse, now: datetime | None = None) -> float | None:

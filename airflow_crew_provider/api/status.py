@@ -130,26 +130,26 @@ def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
     if not isinstance(body, dict):
         raise CrewProtocolError(f"GET /status returned {type(body).__name__} instead of an object")
     word, live = _word(body), speaks_live(body)
-    found = state_of(word, live)
-    if found is None:
+    known = state_of(word, live)
+    if known is None:
         _tell_once(word, body, mask)
-    state = found or S.RUNNING
+    state = known or S.RUNNING
     common: Json = {"kickoff_id": kickoff_id, "state": state, "raw_state": word, "raw": body} | _progress(body, mask)
-    common["state_is_known"] = found is not None
+    common["state_is_known"] = known is not None
     more = {S.COMPLETED: _completed, S.PENDING: _pending, S.ERROR: _failed}.get(state)
     return Execution(**common, **(more(body, live, mask) if more else {}))
 
 
-def _usage_beside(given: Any) -> Json | None:
+def _usage_beside(value: Any) -> Json | None:
     """Read the usage sent alongside a body, as a header or an object; None for anything else."""
-    return _usage(json_object_in(given) if isinstance(given, str) else given)
+    return _usage(json_object_in(value) if isinstance(value, str) else value)
 
 
-def _usage(found: Any) -> Json | None:
+def _usage(value: Any) -> Json | None:
     """Return the usage; if it is too large, only the numbers that budgets use."""
-    if not isinstance(found, dict) or not is_kept(found):
+    if not isinstance(value, dict) or not is_kept(value):
         return None
-    return found if len(json.dumps(found)) <= LARGEST_USAGE else figures(found)
+    return value if len(json.dumps(value)) <= LARGEST_USAGE else figures(value)
 
 
 def _with_chain(usage: Json | None, beside: Json | None) -> Json | None:
@@ -201,17 +201,17 @@ def _tell_once(word: str, body: Json, mask: Mask) -> None:
     if known in _unknown_words or len(_unknown_words) >= 100:
         return
     _unknown_words.add(known)
-    shown = mask(json.dumps(body))[:1000]
+    excerpt = mask(json.dumps(body))[:1000]
     log.warning(
         "The crew service returned an unknown state, %r; it is treated as in progress: %s",
         mask(word)[:100],
-        shown,
+        excerpt,
     )
 
 
 def _progress(body: Json, mask: Mask) -> Json:
-    given = body.get("progress")
-    progress: Json = given if isinstance(given, dict) else {}
+    fields = body.get("progress")
+    progress: Json = fields if isinstance(fields, dict) else {}
     return {
         "current_task": short_name(body.get("current_task"), mask) or short_name(progress.get("current"), mask) or None,
         "completed_tasks": _count(progress, "completed_tasks", "completed"),
@@ -225,11 +225,11 @@ def short_name(value: Any, mask: Mask = unmasked) -> str:
 
 
 def _completed(body: Json, live: bool, mask: Mask) -> Json:
-    text, found = _result(body, live)
+    text, record = _result(body, live)
     result = body["result"] if isinstance(body.get("result"), dict) else {}
     return {
         "output": text,
-        **object_fields(found if found is not None else json_object_in(text)),
+        **object_fields(record if record is not None else json_object_in(text)),
         "tasks": tuple(_task(task, mask) for task in _typed(result, "tasks", list) or ()),
         "execution_time": _seconds(body),
         "usage": _usage(_typed(body, "usage_metrics", dict)),
@@ -238,12 +238,12 @@ def _completed(body: Json, live: bool, mask: Mask) -> Json:
 
 def _result(body: Json, live: bool) -> tuple[str, Json | None]:
     """Return the text and the object in a result: from `result_json`, `result`, or the last task's output."""
-    found = _typed(body, "result_json", dict)
+    record = _typed(body, "result_json", dict)
     result = _typed(body, "result", str, dict)
     if isinstance(result, dict):
         result = _typed(result, "output", str)
-    if result is None and found is not None:
-        result = json.dumps(found, ensure_ascii=False)
+    if result is None and record is not None:
+        result = json.dumps(record, ensure_ascii=False)
     if result is None:
         last = _typed(body, "last_executed_task", dict) or {}
         result = _typed(last, "output", str)
@@ -251,7 +251,7 @@ def _result(body: Json, live: bool) -> tuple[str, Json | None]:
         result = ""  # how a live deployment reports a Flow that returns nothing
     if result is None:
         raise CrewProtocolError(f"GET /status returned {_word(body)!r} without a result")
-    return result, found
+    return result, record
 
 
 def _task(task: Any, mask: Mask) -> TaskResult:
@@ -279,8 +279,8 @@ def _pending(body: Json, live: bool, mask: Mask) -> Json:
 
 def asked_fields(body: Json, mask: Mask = unmasked) -> Json:
     """Read a Flow's question (observed Flows, the pause), or one in the middle of a task."""
-    given = body.get("outcomes")
-    outcomes = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
+    choices = body.get("outcomes")
+    outcomes = [each for each in choices if isinstance(each, str)] if isinstance(choices, list) else []
     return {
         "question": text_or_none(body.get("question")),
         "outcomes": outcomes,
@@ -290,13 +290,13 @@ def asked_fields(body: Json, mask: Mask = unmasked) -> Json:
 
 
 def _id(body: Json, name: str) -> str | None:
-    given = text_or_none(body.get(name))
-    return given if given and len(given.encode("utf-8", "replace")) <= LONGEST_ID else None
+    value = text_or_none(body.get(name))
+    return value if value and len(value.encode("utf-8", "replace")) <= LONGEST_ID else None
 
 
 def _failed(body: Json, live: bool, mask: Mask) -> Json:
-    said = (body.get("error"), body.get("status") if live else None, body.get("message"))
-    error = next((mask(text) for text in said if isinstance(text, str) and text), None)
+    messages = (body.get("error"), body.get("status") if live else None, body.get("message"))
+    error = next((mask(text) for text in messages if isinstance(text, str) and text), None)
     seconds = body.get("execution_time")
     return {
         "error": error or "no reason given",
@@ -304,9 +304,9 @@ def _failed(body: Json, live: bool, mask: Mask) -> Json:
     }
 
 
-def object_fields(found: Json | None) -> Json:
+def object_fields(value: Json | None) -> Json:
     """Return the `Execution` fields for the object in an output, if there is one."""
-    return {"output_json": found, "object_is_kept": is_kept(found)}
+    return {"output_json": value, "object_is_kept": is_kept(value)}
 
 
 def json_object_in(text: str | None) -> Json | None:

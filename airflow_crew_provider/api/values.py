@@ -96,13 +96,13 @@ def _is_kept(value: Any) -> bool:
     return not isinstance(value, int) or SMALLEST <= value <= LARGEST
 
 
-def value_of(given: Any) -> Any:
+def value_of(value: Any) -> Any:
     """Return the value that the text of a rendered template describes; any other value unchanged."""
-    if isinstance(given, str):
+    if isinstance(value, str):
         for read in (json.loads, ast.literal_eval):
             with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                return read(given)
-    return given
+                return read(value)
+    return value
 
 
 def record_of(value: Any, name: str) -> Json:
@@ -159,11 +159,11 @@ class RenderedRecord(Mapping[str, Any]):
 
 def rendered(value: Any) -> Any:
     """Return the value of a rendered template field with each record in it as a `RenderedRecord`."""
-    given = value_of(value)
-    if isinstance(given, Mapping):
-        return given if isinstance(given, RenderedRecord) else RenderedRecord(given)
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        return [rendered(each) for each in given]
+    result = value_of(value)
+    if isinstance(result, Mapping):
+        return result if isinstance(result, RenderedRecord) else RenderedRecord(result)
+    if isinstance(result, Sequence) and not isinstance(result, str | bytes):
+        return [rendered(each) for each in result]
     return value
 
 
@@ -174,4 +174,4 @@ _UNSEEN = re.compile(f"[{UNSEEN}]")
 
 def visible(text: str) -> str:
     """Return text with invisible characters replaced by their JSON escapes."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

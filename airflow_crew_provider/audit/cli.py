@@ -78,17 +78,17 @@ def _runs(api: AirflowApi, dag_id: str, run_id: str | None) -> Iterator[tuple[st
 
 
 def _of_run(api: AirflowApi, path: tuple[str, ...]) -> Iterator[Json]:
-    asked = _asked(api, path)
+    questions = _asked(api, path)
     several = [_place(entry) for entry in _entries(api, path, stored_names.DECISIONS_KEY)]
-    if not asked and not several:
+    if not questions and not several:
         return
     answers = _answers(api, path)
-    found = [_decision(api, path, each, answers) for each in asked if _place(each["task_instance"]) not in several]
-    found += [line for place in several for line in _of_one_task(api, path, place, asked)]
-    yield from sorted((each for each in found if each), key=lambda each: str(each["decided_at"]))
+    lines = [_decision(api, path, each, answers) for each in questions if _place(each["task_instance"]) not in several]
+    lines += [line for place in several for line in _of_one_task(api, path, place, questions)]
+    yield from sorted((each for each in lines if each), key=lambda each: str(each["decided_at"]))
 
 
-def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, asked: list[Json]) -> Iterator[Json]:
+def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, questions: list[Json]) -> Iterator[Json]:
     """Yield the decisions of a task that asks several times, and any answers that it has not processed yet."""
     task = _without_form(api, path, place)["task_instance"]
     about = {"dag_id": path[1], "run_id": path[3], **place, "task_state": task["state"]}
@@ -97,7 +97,7 @@ def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, asked: lis
     by_people = (each for each in decided if each.get(stored_names.SCHEMA_REVISION) != stored_names.BY_SCHEMA)
     yield from ({**about, "taken": True, "service": None, **each, **about} for each in by_people)
     known = {datetime.fromisoformat(each["decided_at"]) for each in decided}
-    answered = [each for each in asked if each["response_received"] and _place(each["task_instance"]) == place]
+    answered = [each for each in questions if each["response_received"] and _place(each["task_instance"]) == place]
     late = [_not_taken(each) for each in answered]
     yield from ({**about, **each} for each in late if datetime.fromisoformat(each["decided_at"]) not in known)
 
@@ -108,9 +108,9 @@ def _asked(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
     On Airflow 3.4, a task that used the answer to an earlier attempt's form has no form of its own.
     """
     forms = [detail for detail in api.pages("hitl_details", *path, "hitlDetails") if _is_ours(detail)]
-    shown = [_place(form["task_instance"]) for form in forms]
+    places = [_place(form["task_instance"]) for form in forms]
     decided = (_place(entry) for entry in _entries(api, path, stored_names.REVIEW_KEY))
-    return forms + [_without_form(api, path, place) for place in decided if place not in shown]
+    return forms + [_without_form(api, path, place) for place in decided if place not in places]
 
 
 def _place(of: Json) -> Json:
@@ -143,8 +143,8 @@ def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
 
 
 def _entries(api: AirflowApi, path: tuple[str, ...], key: str) -> list[Json]:
-    found = api.pages("xcom_entries", *path, "taskInstances", EVERY, "xcomEntries", xcom_key_pattern=key)
-    return [entry for entry in found if entry["key"] == key]
+    entries = api.pages("xcom_entries", *path, "taskInstances", EVERY, "xcomEntries", xcom_key_pattern=key)
+    return [entry for entry in entries if entry["key"] == key]
 
 
 def _value(api: AirflowApi, path: tuple[str, ...], place: Json, key: str) -> Any:
@@ -208,10 +208,10 @@ AIRFLOW_API_TOKEN, or AIRFLOW_API_USER and AIRFLOW_API_PASSWORD. AIRFLOW_API_URL
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the lines; return 0, or print an error and return 1."""
-    given = _parser().parse_args(arguments)
-    lines = usage if given.usage else decisions
+    options = _parser().parse_args(arguments)
+    lines = usage if options.usage else decisions
     try:
-        for line in lines(_api(given.airflow_url, os.environ), given.dag_id, given.run_id):
+        for line in lines(_api(options.airflow_url, os.environ), options.dag_id, options.run_id):
             sys.stdout.write(visible(json.dumps(line, ensure_ascii=False)) + "\n")
     except AuditError as error:
         sys.stderr.write(f"{error}\n")

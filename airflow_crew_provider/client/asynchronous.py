@@ -192,8 +192,8 @@ class SharedSession:
             return False
         if self._ca_file is None:
             return _tls_context(DEFAULT_CA_BUNDLE_PATH)
-        seen = os.stat(self._ca_file)
-        return _tls_context(self._ca_file, (seen.st_mtime_ns, seen.st_size, seen.st_ino))
+        stat = os.stat(self._ca_file)
+        return _tls_context(self._ca_file, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
 
     def _timeout(self, total: float) -> aiohttp.ClientTimeout:
         return aiohttp.ClientTimeout(total=total, sock_connect=min(total, self.deployment.timeout))

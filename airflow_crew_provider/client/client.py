@@ -63,11 +63,11 @@ class Client:
         """
         total = self._total(call, timeout)
         with self._traced(call, self.deployment.base_url) as (headers, answered):
-            asked = Exchange(self.deployment, call, total, headers, sink)
-            result = within(total, asked)
+            exchange = Exchange(self.deployment, call, total, headers, sink)
+            result = within(total, exchange)
             if isinstance(result, HttpResponse):
                 answered(result.status)
-            return self._finish(call, result, asked.sent, secrets)
+            return self._finish(call, result, exchange.sent, secrets)
 
     async def asend(
         self,
@@ -87,9 +87,9 @@ class Client:
             may_wait = shared.batch.offered and total >= self.deployment.timeout
             if call.polled is not None and suffices is not None and may_wait:
                 ends = time.monotonic() + total
-                found = await shared.batch.ask(call.polled, lambda answer: self._finish(call, answer, sent))
-                if found is not None and suffices(found):
-                    return found
+                reply = await shared.batch.ask(call.polled, lambda answer: self._finish(call, answer, sent))
+                if reply is not None and suffices(reply):
+                    return reply
                 total = max(total / 2, ends - time.monotonic())
             try:
                 result = await shared.exchange(call, total)
@@ -167,8 +167,8 @@ def _reason(error: BaseException, mask: responses.Mask) -> str:
         return _hidden(str(error), mask)[:300] or "it timed out"
     *_, error = _chain(error)
     text = str(error).rpartition("object at 0x")[2] if "object at 0x" in str(error) else str(error)
-    shown = _hidden(text, mask)[:300] or type(error).__name__
-    return shown + HINT if _is_not_tls(error) else shown
+    reason = _hidden(text, mask)[:300] or type(error).__name__
+    return reason + HINT if _is_not_tls(error) else reason
 
 
 def _is_not_tls(error: BaseException) -> bool:
@@ -191,9 +191,9 @@ def _has(error: Exception, *kinds: type[Exception]) -> bool:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Walk from an error to its causes; urllib3 keeps them in `reason` or in the arguments."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield error
         inner = [getattr(error, "reason", None), *error.args, error.__cause__, error.__context__]
         error = next((each for each in inner if isinstance(each, BaseException)), None)

@@ -74,8 +74,8 @@ class Deployment:
     def secrets(self) -> list[str]:
         """Strings to mask: the token, long parts of extra headers, which may be keys, and proxy credentials."""
         proxies = [self.proxy or "", *getproxies().values()]
-        found = [each for _, value in self.headers for each in (value, *_tokens(value)) if len(each) >= SHORTEST_KEY]
-        return [self.token, *found, *(each for proxy in proxies for each in _credentials(proxy))]
+        secrets = [each for _, value in self.headers for each in (value, *_tokens(value)) if len(each) >= SHORTEST_KEY]
+        return [self.token, *secrets, *(each for proxy in proxies for each in _credentials(proxy))]
 
 
 def _tokens(value: str) -> list[str]:
@@ -86,18 +86,18 @@ def _tokens(value: str) -> list[str]:
 
 def _credentials(proxy: str) -> list[str]:
     """Return the forms in which a proxy URL's credential appears in the URL and in headers."""
-    given = proxy.rpartition("@")[0].rpartition("://")[2]
-    user, _, password = given.partition(":")
-    sent = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if given else ""
+    credentials = proxy.rpartition("@")[0].rpartition("://")[2]
+    user, _, password = credentials.partition(":")
+    sent = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if credentials else ""
     return [password or user, unquote(password or user), sent]  # too short a one is hidden in URLs anyway
 
 
 def too_large(call: Call[Any]) -> CrewError:
     """Return the error for a body of more than `LARGEST_BODY` bytes."""
-    said = f"{call.method} {call.path} returned more than {LARGEST_BODY // 1024 // 1024} MiB"
+    message = f"{call.method} {call.path} returned more than {LARGEST_BODY // 1024 // 1024} MiB"
     if call.starts_something:
-        return CrewOutcomeUnknown(f"{said}: it is unknown whether the service acted on it")
-    return CrewProtocolError(said)
+        return CrewOutcomeUnknown(f"{message}: it is unknown whether the service acted on it")
+    return CrewProtocolError(message)
 
 
 def lower_names(headers: Mapping[str, str]) -> dict[str, str]:
@@ -249,8 +249,8 @@ def _boolean(name: str, value: Any) -> bool:
 
 
 def _proxy(extra: Json) -> str | None:
-    given = _text(extra, "proxy")
-    return proxy_url(given, "Extra 'proxy'") if given else None
+    proxy = _text(extra, "proxy")
+    return proxy_url(proxy, "Extra 'proxy'") if proxy else None
 
 
 def _kind(extra: Json) -> str | None:
@@ -283,5 +283,5 @@ SECRET = re.compile("[A-Za-z0-9_-]{32,100}")
 
 def webhook_secret(extra: Json) -> str | None:
     """Return the secret in a connection's Extra; None if it is missing or could be guessed."""
-    given: Any = extra.get("crew_webhook_secret")
-    return given if isinstance(given, str) and SECRET.fullmatch(given) else None
+    secret: Any = extra.get("crew_webhook_secret")
+    return secret if isinstance(secret, str) and SECRET.fullmatch(secret) else None

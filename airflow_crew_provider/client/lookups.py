@@ -98,8 +98,8 @@ class CachedConnection(BaseHook):
     @property
     def place(self) -> str:
         """The connection, and its base URL once looked up, for use in messages."""
-        found = self._connection and self._connection.deployment
-        return f"Connection {self.crew_conn_id!r}{f' ({found.mask(found.base_url)})' if found else ''}"
+        deployment = self._connection and self._connection.deployment
+        return f"Connection {self.crew_conn_id!r}{f' ({deployment.mask(deployment.base_url)})' if deployment else ''}"
 
     def mask_for_log(self, text: str) -> str:
         """Mask the secrets of a connection in use; before its first use, there is nothing to mask or look up."""
@@ -127,17 +127,17 @@ class CachedConnection(BaseHook):
     def _read(self) -> CrewConnection:
         began = time.monotonic()
         _looked_up[self.crew_conn_id] = began, None
-        found = read_connection(self.look_up(self.crew_conn_id))
-        _looked_up[self.crew_conn_id] = began, found
-        return found
+        connection = read_connection(self.look_up(self.crew_conn_id))
+        _looked_up[self.crew_conn_id] = began, connection
+        return connection
 
     async def _aread(self) -> CrewConnection:
         try:
-            found = await aget_connection(self.crew_conn_id)
+            connection = await aget_connection(self.crew_conn_id)
         except Exception as error:
             problem = _named(error, self.crew_conn_id)
         else:
-            return read_connection(found)
+            return read_connection(connection)
         raise problem
 
     def look_up(self, conn_id: str) -> Any:
@@ -156,10 +156,10 @@ class CachedConnection(BaseHook):
 
         :param at_once: False if a lookup within the last minute suffices
         """
-        began, found = _looked_up.get(self.crew_conn_id, (float("-inf"), None))
+        began, connection = _looked_up.get(self.crew_conn_id, (float("-inf"), None))
         if at_once or time.monotonic() - began >= WHILE_POLLING:
-            found = self._read()
-        return found is not None and self._replaced_by(found)
+            connection = self._read()
+        return connection is not None and self._replaced_by(connection)
 
     async def arefresh(self, *, at_once: bool = True) -> bool:
         """Do what `refresh` does, and move the shared session to the new connection."""

@@ -12,9 +12,9 @@ from airflow_crew_provider.client.deployment import Deployment
 def proxy_of(deployment: Deployment) -> str | None:
     """Return the URL of the connection's proxy, or else that of the environment's proxy."""
     url = deployment.base_url
-    found = deployment.proxy or select_proxy(url, get_environ_proxies(url))
+    proxy = deployment.proxy or select_proxy(url, get_environ_proxies(url))
     try:
-        return proxy_url(found, "the environment's proxy") if found else None
+        return proxy_url(proxy, "the environment's proxy") if proxy else None
     except ValueError as error:
         problem = str(error)
     raise InvalidProxyURL(problem)

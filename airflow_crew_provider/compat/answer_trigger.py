@@ -82,12 +82,12 @@ class AnswerTrigger(HITLTrigger):
         if problem is None:
             return event
         answer = await sync_to_async(get_hitl_detail_content_detail)(ti_id=self.ti_id)
-        kept = {
+        fields = {
             "chosen_options": list(answer.chosen_options or []),
             "responded_at": answer.responded_at,
             "responded_by_user": self._get_responder(answer),
         }
-        return TriggerEvent({**kept, "params_input": {}, "error": problem, "error_type": VALIDATION})
+        return TriggerEvent({**fields, "params_input": {}, "error": problem, "error_type": VALIDATION})
 
     async def _lacks(self) -> str | None:
         """Return what is missing; None if there is an answer."""

@@ -43,8 +43,8 @@ class ExecutionRecord:
     @classmethod
     def of(cls, dag_id: str, run_id: str, about: Json, *, is_own: bool = False) -> ExecutionRecord:
         """Return the record that confirms an XCom."""
-        said = (str(about.get(name) or "") for name in ("crew_conn_id", "execution_id", "kickoff_id"))
-        crew_conn_id, execution_id, kickoff_id = said
+        texts = (str(about.get(name) or "") for name in ("crew_conn_id", "execution_id", "kickoff_id"))
+        crew_conn_id, execution_id, kickoff_id = texts
         return cls(dag_id, run_id, crew_conn_id, execution_id, kickoff_id, is_own)
 
     @property
@@ -52,8 +52,8 @@ class ExecutionRecord:
         """The name of its Variable."""
         *named, is_own = asdict(self).values()
         # Unchanged since releases in which a run's own executions did not have separate records.
-        said = [*named, is_own] if is_own else named
-        digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        parts = [*named, is_own] if is_own else named
+        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return EXECUTION_RECORD_KEY + digest[:40]
 
 
@@ -65,7 +65,9 @@ def record_execution(context: Any, about: Json, *, is_own: bool = False) -> None
         task = task_identity(context)
         record = ExecutionRecord.of(task["dag_id"], task["run_id"], about, is_own=is_own)
         if variables.read(record.key) is None:
-            said = f"Lets the Crew tab of {record.run_id} of {record.dag_id} show an execution; removed with the run"
-            variables.write(record.key, json.dumps(asdict(record)), said)
+            description = (
+                f"Lets the Crew tab of {record.run_id} of {record.dag_id} show an execution; removed with the run"
+            )
+            variables.write(record.key, json.dumps(asdict(record)), description)
     except Exception as error:
         log.warning("The Crew tab will not show execution %s: %s", about.get("execution_id"), error)

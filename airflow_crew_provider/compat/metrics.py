@@ -47,11 +47,11 @@ def polled(conn_id: str, *, in_triggerer: bool) -> None:
     _count("execution.polls", in_triggerer=in_triggerer, conn_id=conn_id)
 
 
-def reviewed(conn_id: str, kind: str, asked: datetime | None, decided: datetime) -> None:
+def reviewed(conn_id: str, kind: str, opened: datetime | None, decided: datetime) -> None:
     """Record how long a review waited for a person; ``kind`` is ``draft``, or the kind of an agent's question."""
-    if asked is not None:
+    if opened is not None:
         # The two times come from machines whose clocks may differ.
-        _time("review.duration", max(0.0, (decided - asked).total_seconds()), conn_id=conn_id, kind=kind)
+        _time("review.duration", max(0.0, (decided - opened).total_seconds()), conn_id=conn_id, kind=kind)
 
 
 def _used(conn_id: str, usage: Json | None) -> None:

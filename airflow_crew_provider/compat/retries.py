@@ -19,24 +19,24 @@ def at_least(default_args: Mapping[str, Any] | None, retries: int = RETRIES, del
 
     :param delay: the delay between tries, if ``default_args`` do not set one
     """
-    given = default_args or {}
+    defaults = default_args or {}
     configured = conf.getint("core", "default_task_retries", fallback=0)
     return {
-        "retries": max(retries, int(given.get("retries", configured) or 0)),
-        "retry_delay": given.get("retry_delay", delay),
+        "retries": max(retries, int(defaults.get("retries", configured) or 0)),
+        "retry_delay": defaults.get("retry_delay", delay),
     }
 
 
-def mapped_at_least(task: Any, given: Json, retries: int = RETRIES) -> Any:
+def mapped_at_least(task: Any, kwargs: Json, retries: int = RETRIES) -> Any:
     """Return what an operator's ``partial`` returned, with the same arguments as from `at_least`.
 
     :param given: the arguments of ``partial``
     """
     arguments: Json = task.kwargs
     owners = [each.default_args for each in (arguments.get("dag"), arguments.get("task_group")) if each]
-    defaults = {name: value for each in (*owners, given.get("default_args") or {}) for name, value in each.items()}
-    if "retries" not in given:
+    defaults = {name: value for each in (*owners, kwargs.get("default_args") or {}) for name, value in each.items()}
+    if "retries" not in kwargs:
         arguments["retries"] = at_least(defaults, retries)["retries"]
-    if "retry_delay" not in {*given, *defaults}:
+    if "retry_delay" not in {*kwargs, *defaults}:
         arguments["retry_delay"] = DELAY
     return task

@@ -107,11 +107,11 @@ def _state_in_database(ti: Any, task_id: str) -> str | None:
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        found = session.query(TaskInstance.state).filter(
+        query = session.query(TaskInstance.state).filter(
             TaskInstance.dag_id == ti.dag_id,
             TaskInstance.run_id == ti.run_id,
             TaskInstance.task_id == task_id,
             TaskInstance.map_index == ti.map_index,
         )
-        row = found.first()
+        row = query.first()
         return row[0] if row else DELETED

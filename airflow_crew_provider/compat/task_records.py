@@ -75,8 +75,8 @@ def is_about_an_execution(connection: Any, ti_id: Any) -> bool:
     """Whether a task instance has named its execution. Only for Airflow before 3.4."""
     place = ("dag_id", "run_id", "task_id", "map_index")
     same = [getattr(XComModel, name) == getattr(TaskInstance, name) for name in place]
-    said = select(XComModel.key).where(*same, TaskInstance.id == ti_id, XComModel.key == EXECUTION_KEY)
-    return connection.execute(said.limit(1)).first() is not None
+    query = select(XComModel.key).where(*same, TaskInstance.id == ti_id, XComModel.key == EXECUTION_KEY)
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
@@ -85,8 +85,8 @@ def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
         pushed = list(_recorded(session, dag_id, run_id, _xcoms(session, dag_id, run_id, EXECUTION_KEY, MOST_TASKS)))
         instances = _instances(session, dag_id, run_id, {row.task_id for row, _ in pushed})
         forms = _open_forms(session, [ti.id for ti in instances.values() if ti.state in WAITS_FOR_A_PERSON])
-        found = [replace(_record(row, instances.get(_place(row)), forms), is_own=is_own) for row, is_own in pushed]
-    return sorted(found, key=lambda each: each.pushed_at)
+        records = [replace(_record(row, instances.get(_place(row)), forms), is_own=is_own) for row, is_own in pushed]
+    return sorted(records, key=lambda each: each.pushed_at)
 
 
 def decisions(dag_id: str, run_id: str, places: Collection[Place]) -> list[Json]:
@@ -95,14 +95,16 @@ def decisions(dag_id: str, run_id: str, places: Collection[Place]) -> list[Json]
     A task that asks several times stores all its decisions without drafts, and the last one also with its draft.
     """
     names, indexes = {task_id for task_id, _, _ in places}, {index for _, index, _ in places}
-    found: dict[tuple[Place, str], Json] = {}
+    by_place: dict[tuple[Place, str], Json] = {}
     with create_session(scoped=False) as session:
         for key in (DECISIONS_KEY, REVIEW_KEY):
             rows = _xcoms(session, dag_id, run_id, key, MOST_DECISIONS, names, indexes)
             for row in sorted((row for row in rows if _place(row) in places), key=lambda row: row.timestamp):
-                given = row.value if isinstance(row.value, list) else [row.value]
-                found |= {(_place(row), str(each.get("decided_at"))): each for each in given if isinstance(each, dict)}
-    return list(found.values())
+                values = row.value if isinstance(row.value, list) else [row.value]
+                by_place |= {
+                    (_place(row), str(each.get("decided_at"))): each for each in values if isinstance(each, dict)
+                }
+    return list(by_place.values())
 
 
 def _xcoms(
@@ -129,11 +131,11 @@ def _xcoms(
 
 def _recorded(session: Any, dag_id: str, run_id: str, rows: list[Any]) -> Iterator[tuple[Any, bool]]:
     """Yield the XComs that name an execution recorded by this run, and whether the run started it."""
-    said = [(row, *_keys(dag_id, run_id, row.value)) for row in rows if _is_object(row)]
-    keys = sorted({key for _, *both in said for key in both})
+    keyed = [(row, *_keys(dag_id, run_id, row.value)) for row in rows if _is_object(row)]
+    keys = sorted({key for _, *both in keyed for key in both})
     parts = (keys[first : first + AT_ONCE] for first in range(0, len(keys), AT_ONCE))
-    found = {key for part in parts for key in session.scalars(select(Variable.key).where(Variable.key.in_(part)))}
-    return ((row, own in found) for row, polled, own in said if {polled, own} & found)
+    stored = {key for part in parts for key in session.scalars(select(Variable.key).where(Variable.key.in_(part)))}
+    return ((row, own in stored) for row, polled, own in keyed if {polled, own} & stored)
 
 
 def _keys(dag_id: str, run_id: str, about: Json) -> tuple[str, str]:
@@ -154,9 +156,9 @@ def _instances(session: Any, dag_id: str, run_id: str, names: Collection[str]) -
     named = (TaskInstance.id, TaskInstance.task_id, TaskInstance.map_index.label("map_index"), TaskInstance.state)
     counted_by = (TaskInstance.region_id,) if has_loops() else ()
     label: Any = TaskInstance.rendered_map_index
-    shown = (label.label("label"), public_map_index().label("shown"))
+    columns = (label.label("label"), public_map_index().label("shown"))
     of_run = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
-    rows = session.execute(select(*named, *counted_by, *shown).where(*of_run, TaskInstance.task_id.in_(names)))
+    rows = session.execute(select(*named, *counted_by, *columns).where(*of_run, TaskInstance.task_id.in_(names)))
     return {_place(ti): ti for ti in rows}
 
 

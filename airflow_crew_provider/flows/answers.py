@@ -28,9 +28,9 @@ ALREADY = "already_responded"
 
 def respond(callback: Place, answer: ReviewAnswer) -> Call[Resumed]:
     """``POST`` an answer to a callback; the path contains a token, so errors do not show it."""
-    shown = f"to the callback of request {answer.crew_task_id}"
+    where = f"to the callback of request {answer.crew_task_id}"
     return Call(
-        "POST", shown, partial(_read_answered, answer.execution_id), _body(answer), target=callback.target, also=(409,)
+        "POST", where, partial(_read_answered, answer.execution_id), _body(answer), target=callback.target, also=(409,)
     )
 
 
@@ -109,18 +109,18 @@ def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddre
     problem: CrewNotFound | None = None
     while True:
         try:
-            seen = poller.poll_patiently(answer.execution_id)
+            execution = poller.poll_patiently(answer.execution_id)
         except CrewNotFound as error:
-            shown, problem = "it does not know the execution", error
+            reason, problem = "it does not know the execution", error
         else:
-            if not seen.is_live or seen.state is ExecutionState.PENDING:
-                return AnswerAddress(flow_id=seen.flow_id) if seen.is_live and seen.flow_id else None
-            shown, problem = f"the execution is {seen.state}", None
+            if not execution.is_live or execution.state is ExecutionState.PENDING:
+                return AnswerAddress(flow_id=execution.flow_id) if execution.is_live and execution.flow_id else None
+            reason, problem = f"the execution is {execution.state}", None
         if not lag:
             return None
         if time.time() - began >= lag:
             raise CrewTryFailed(
-                f"The service does not show that the Flow {answer.execution_id} is waiting for an answer: {shown}. "
+                f"The service does not show that the Flow {answer.execution_id} is waiting for an answer: {reason}. "
                 "Nothing was sent; a retry of this task checks again"
             ) from problem
         time.sleep(min(BETWEEN_TWO_POLLS, lag))

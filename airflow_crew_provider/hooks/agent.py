@@ -125,8 +125,12 @@ def response(execution: Execution) -> ManagedAgentResponse:
 
 def prompt_of(request: ManagedAgentRequest) -> str:
     """Return the prompt in a request; refuse a request for anything that a crew cannot do."""
-    asked = {"messages": request.messages, "session_id": request.session_id, "vendor_options": request.vendor_options}
-    refused = [name for name, value in asked.items() if value]
+    request_fields = {
+        "messages": request.messages,
+        "session_id": request.session_id,
+        "vendor_options": request.vendor_options,
+    }
+    refused = [name for name, value in request_fields.items() if value]
     if refused or request.prompt is None:
         raise ManagedAgentInvocationError(
             f"A crew accepts only a prompt, not {', '.join(refused)}. Nothing was started"
@@ -153,8 +157,8 @@ class Consultation:
 
     def _answer(self, prompt: str) -> Steps[Execution]:
         with _nothing_started():
-            asked = {"connection": self._crew.crew_conn_id, "prompt": prompt, "input": self._prompt_input}
-            self._record = _record_of(asked)
+            identity = {"connection": self._crew.crew_conn_id, "prompt": prompt, "input": self._prompt_input}
+            self._record = _record_of(identity)
             kickoff_id = (yield from self._started_before()) or (yield from self._start(prompt))
         try:
             return (yield from self._completed(kickoff_id))
@@ -191,8 +195,8 @@ class Consultation:
         """Refuse a second kickoff if the outcome of the first is unknown, unless the service recognizes its key."""
         keyed = self._crew.connection.idempotency_keys
         if self._record.earlier is Earlier.UNKNOWN and (why := self._record.why_not_again(sender, keyed=keyed)):
-            said = "An earlier try sent a kickoff for this question; its outcome is unknown"
-            raise CrewAgentFailed(f"{said}, and {why}. {WHAT_TO_CHECK}")
+            message = "An earlier try sent a kickoff for this question; its outcome is unknown"
+            raise CrewAgentFailed(f"{message}, and {why}. {WHAT_TO_CHECK}")
 
     # --- the kickoff ---
 
@@ -213,20 +217,20 @@ class Consultation:
 
         :raises ManagedAgentInvocationError: the crew has no such input, or also requires others
         """
-        asked = yield Get(endpoints.inputs(), self._left())
-        unless_flow = [] if self._crew.connection.kind == FLOW else asked.names
-        required = unless_flow if asked.required is None else asked.required
-        candidates = [self._prompt_input] if self._prompt_input else required or asked.names
+        expected = yield Get(endpoints.inputs(), self._left())
+        unless_flow = [] if self._crew.connection.kind == FLOW else expected.names
+        required = unless_flow if expected.required is None else expected.required
+        candidates = [self._prompt_input] if self._prompt_input else required or expected.names
         others = [each for each in required if each not in candidates[:1]]
-        if len(candidates) == 1 and candidates[0] in asked.names and not others:
+        if len(candidates) == 1 and candidates[0] in expected.names and not others:
             return candidates[0]
         wanted = repr(self._prompt_input) if self._prompt_input else "one input"
-        asks = f"the crew asks for {', '.join(asked.names) or 'none'}, and requires {', '.join(required) or 'none'}"
-        said = f"An agent can pass a crew only its prompt, as {wanted}, but {asks}"
+        asks = f"the crew asks for {', '.join(expected.names) or 'none'}, and requires {', '.join(required) or 'none'}"
+        message = f"An agent can pass a crew only its prompt, as {wanted}, but {asks}"
         advice = (
             "Specify the input with CrewHook(prompt_input=...), and make all other inputs optional. Nothing was started"
         )
-        raise ManagedAgentInvocationError(f"{self._crew.mask(said)}. {advice}")
+        raise ManagedAgentInvocationError(f"{self._crew.mask(message)}. {advice}")
 
     def _left(self) -> float:
         """Return the seconds left for the next request; raise an error if the time limit has expired."""
@@ -248,8 +252,8 @@ class Consultation:
                 raise
             except (Exception, AirflowTaskTimeout) as error:
                 metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
-                said = f"{SENT}: {error}" if isinstance(error, AirflowTaskTimeout) else error
-                raise CrewAgentFailed(f"{said}. {WHAT_TO_CHECK}") from error
+                reason = f"{SENT}: {error}" if isinstance(error, AirflowTaskTimeout) else error
+                raise CrewAgentFailed(f"{reason}. {WHAT_TO_CHECK}") from error
             except BaseException:  # e.g. the worker is stopping
                 metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
                 self._crew.log.warning("%s. A later try will not start another", SENT)
@@ -278,11 +282,11 @@ class Consultation:
         if outcome.kind == FAILED:
             metrics.failed(self._crew.crew_conn_id, outcome.usage)
             raise CrewAgentFailed(f"{CrewExecutionFailed(kickoff_id, outcome.message)}. Clear the task to ask again")
-        said = outcome.message
+        message = outcome.message
         if outcome.kind == PENDING:
-            said = f"The crew needs a person at task {outcome.crew_task_id}; an agent cannot wait for one"
+            message = f"The crew needs a person at task {outcome.crew_task_id}; an agent cannot wait for one"
         fate = fate_of_stop(kickoff_id, (yield Stop(kickoff_id)))
-        raise CrewAgentFailed(f"{said}. {fate}. Clear the task to ask again")
+        raise CrewAgentFailed(f"{message}. {fate}. Clear the task to ask again")
 
 
 class _Asked:

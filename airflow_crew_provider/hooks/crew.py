@@ -77,7 +77,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         :raises CrewConnectionError: the request could not be sent
         :raises CrewOutcomeUnknown: the service may have started the execution
         """
-        asked = endpoints.checked(
+        request = endpoints.checked(
             Kickoff(
                 inputs=inputs,
                 webhooks=self.with_credentials(webhooks),
@@ -86,9 +86,9 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
                 idempotency_key=idempotency_key,
             )
         )
-        sent = KickoffFiles(checked_files(files, asked.inputs), None)
+        sent = KickoffFiles(checked_files(files, request.inputs), None)
         sent.upload(self)
-        return self.send_kickoff(replace(asked, files=sent.addresses)).kickoff_id
+        return self.send_kickoff(replace(request, files=sent.addresses)).kickoff_id
 
     def upload(self, name: str, source: str) -> str:
         """Upload a file and return its address, for a kickoff's ``files`` (observed dialect, Files in).

@@ -36,8 +36,8 @@ def add_event(uri: str, kickoff_id: str, extra: Json) -> bool | None:
 
 def _is_known(session: Any, asset_id: int, kickoff_id: str) -> bool:
     of_asset = (AssetEvent.asset_id == asset_id, mentions(AssetEvent.extra, kickoff_id))
-    found = session.scalars(select(AssetEvent.extra).where(*of_asset))
-    return any((extra or {}).get("kickoff_id") == kickoff_id for extra in found)
+    extras = session.scalars(select(AssetEvent.extra).where(*of_asset))
+    return any((extra or {}).get("kickoff_id") == kickoff_id for extra in extras)
 
 
 NO_ASSET = Answer(404, "no DAG uses this connection's asset; nothing was stored")
@@ -50,8 +50,8 @@ def crew_sender(
     connection: Annotated[str, Path(max_length=250)], capability: Annotated[str, Path(max_length=100)]
 ) -> str:
     """Return the id of the connection in the address, if the address also contains its webhook secret."""
-    found = connection_of(connection)
-    secret = webhook_secret(found[1]) if found else None
+    sender = connection_of(connection)
+    secret = webhook_secret(sender[1]) if sender else None
     if not matches(capability, digest(secret) if secret else ""):
         raise unknown()
     return connection

@@ -108,8 +108,8 @@ class FlowQuestion:
 
     def as_execution(self, kickoff_id: str) -> Execution:
         """Return the execution as a poll would if the status showed the question."""
-        asked: Json = {"question": self.question, "outcomes": list(self.outcomes), "flow_id": self.flow_id}
-        return pending_execution(kickoff_id, self.id, self.output, **asked)
+        fields: Json = {"question": self.question, "outcomes": list(self.outcomes), "flow_id": self.flow_id}
+        return pending_execution(kickoff_id, self.id, self.output, **fields)
 
     def as_dict(self) -> Json:
         """Return plain JSON."""
@@ -130,8 +130,8 @@ class AnswerAddress:
         parts = urlsplit(self.callback_url or "")
         values = [value for _, value in parse_qsl(parts.query)]
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        found = (self.callback_url, path, parts.query, self.response_token, *values)
-        return tuple(each for each in found if each and len(each) >= 8)
+        secrets = (self.callback_url, path, parts.query, self.response_token, *values)
+        return tuple(each for each in secrets if each and len(each) >= 8)
 
     def as_dict(self) -> Json:
         """Return plain JSON."""
@@ -153,11 +153,11 @@ def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
     if id_ is None or not ids:
         raise CrewProtocolError("The webhook lacks id, or both flow_id and flow_execution_id")
     text = draft_text(fields.get("output"))
-    asked = FlowQuestion(
+    question = FlowQuestion(
         id_, _text(fields, "method_name"), _text(fields, "message"), text, _outcomes(fields), ids, flow_id
     )
     callback = _text(fields, "callback_url")[:LONGEST_URL] or None
-    return asked, AnswerAddress(callback, _text(fields, "response_token") or None, flow_id)
+    return question, AnswerAddress(callback, _text(fields, "response_token") or None, flow_id)
 
 
 def _flat(body: Json) -> Json:
@@ -173,13 +173,13 @@ def _flat(body: Json) -> Json:
 
 
 def _outcomes(fields: Json) -> list[str]:
-    given = fields.get("emit")
-    if given is None:
+    outcomes = fields.get("emit")
+    if outcomes is None:
         return []
-    known = isinstance(given, list) and all(isinstance(each, str) and each.strip() for each in given)
-    if not known or len(given) > MOST_OUTCOMES or any(len(each) > LONGEST_OUTCOME for each in given):
+    known = isinstance(outcomes, list) and all(isinstance(each, str) and each.strip() for each in outcomes)
+    if not known or len(outcomes) > MOST_OUTCOMES or any(len(each) > LONGEST_OUTCOME for each in outcomes):
         raise CrewProtocolError("The webhook's emit is not a list of words")
-    return list(given)
+    return list(outcomes)
 
 
 def _text(fields: Json, name: str) -> str:

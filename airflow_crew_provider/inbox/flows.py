@@ -35,12 +35,12 @@ class FlowSender:
 
 def sender(crew_conn_id: str) -> FlowSender | None:
     """Look up the sender; return None if the connection does not exist, has no secret or is invalid."""
-    found, extra = connection_of(crew_conn_id) or (None, {})
+    connection, extra = connection_of(crew_conn_id) or (None, {})
     secret = str(extra.get("flow_webhook_secret") or "").strip()
-    if found is None or not secret:
+    if connection is None or not secret:
         return None
     try:
-        base, others = base_url(found.host, found.port, found.schema), hosts(extra.get("callback_hosts"))
+        base, others = base_url(connection.host, connection.port, connection.schema), hosts(extra.get("callback_hosts"))
     except ValueError:  # the reason is not disclosed to the sender
         return None
     return FlowSender(crew_conn_id, base, secret, others)
@@ -65,10 +65,10 @@ SignedBody = Annotated[bytes, Depends(signed_body)]
 # Look up the connection after reading the body, so that a large or slow body does not reveal whether it exists.
 def flow_sender(connection: Annotated[str, Path(max_length=250)], raw: SignedBody, request: Request) -> FlowSender:
     """Return the connection's deployment if it signed the request."""
-    found = sender(connection)
-    if found is None or not webhooks.is_signed(found.secret, request.headers, raw, now=time.time()):
+    verified = sender(connection)
+    if verified is None or not webhooks.is_signed(verified.secret, request.headers, raw, now=time.time()):
         raise _unproven()
-    return found
+    return verified
 
 
 def _unproven() -> HTTPException:
@@ -81,14 +81,14 @@ def flow_question(
 ) -> dict[str, str]:
     """Store the question of a Flow that is waiting for a person, from a webhook signed by the console."""
     try:
-        asked = webhooks.read(json_body(raw))
+        question = webhooks.read(json_body(raw))
     except CrewProtocolError as error:
         raise HTTPException(422, str(error)) from None
-    if asked is None:
+    if question is None:
         return answered(NO_QUESTION)
-    answer = take(sender, *asked)
+    answer = take(sender, *question)
     if answer is TAKEN:
-        afterwards.add_task(wake, sender, asked[0])
+        afterwards.add_task(wake, sender, question[0])
     return answered(answer)
 
 

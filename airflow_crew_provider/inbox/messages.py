@@ -63,9 +63,9 @@ class Registration:
             return None
 
 
-def matches(given: str, kept: str) -> bool:
+def matches(secret: str, stored: str) -> bool:
     """Compare a secret with the stored hash, in constant time."""
-    return hmac.compare_digest(digest(given), kept)
+    return hmac.compare_digest(digest(secret), stored)
 
 
 def digest(secret: str) -> str:
@@ -104,9 +104,9 @@ def registered(inbox_url: str, execution_id: str | None, secret: Secret = fresh)
     id_, token, capability = (secret(purpose) for purpose in ("id", "human_input", "progress"))
     base = inbox_url.rstrip("/")
     progress_url = f"{base}/progress/{id_}/{capability}"
-    kept = Registration(id_, digest(token), digest(capability), execution_id, time.time())
+    registration = Registration(id_, digest(token), digest(capability), execution_id, time.time())
     human_input = HumanInputWebhook(f"{base}/human-input/{id_}", token=token)
-    return kept, Webhooks(f"{progress_url}/task", f"{progress_url}/step", f"{progress_url}/crew", human_input)
+    return registration, Webhooks(f"{progress_url}/task", f"{progress_url}/step", f"{progress_url}/crew", human_input)
 
 
 # --- messages ---

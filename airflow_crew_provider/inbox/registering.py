@@ -47,10 +47,10 @@ def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
         put(*task.newest, task.description)
 
 
-def put(key: str, value: Json, said: str, *, sealed: bool = False) -> None:
+def put(key: str, value: Json, description: str, *, sealed: bool = False) -> None:
     """Store a value, and verify that it is stored."""
     text = json.dumps(value)
-    variables.keep(key, seal(text) if sealed else text, said)
+    variables.keep(key, seal(text) if sealed else text, description)
 
 
 def register(
@@ -101,20 +101,20 @@ def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = F
 
     :param again: whether an earlier try of the task sent the kickoff
     """
-    kept = Registration.of(registration)
-    if kept is None:
+    stored = Registration.of(registration)
+    if stored is None:
         return
-    task = RegisteredTask(kept, **task_identity(context), kickoff_id=kickoff_id)
+    task = RegisteredTask(stored, **task_identity(context), kickoff_id=kickoff_id)
     # Before an upgrade, messages for an earlier try were kept in Airflow 3.3's task state.
     arrived = record_of(context).part(MESSAGES_KEY, ()).recall() if again else None
-    keep_registration(task, InboxMessages.of(arrived, kept.id))
-    push_shared(context, POSTED_KEY, _address(context, kept, kickoff_id))
+    keep_registration(task, InboxMessages.of(arrived, stored.id))
+    push_shared(context, POSTED_KEY, _address(context, stored, kickoff_id))
 
 
 def own_address(context: Any, registration: Json | None, kickoff_id: str) -> Json | None:
     """Return the address as `registered_address` does, for a task that registered the execution itself."""
-    kept = Registration.of(registration)
-    return _address(context, kept, kickoff_id) if kept else None
+    stored = Registration.of(registration)
+    return _address(context, stored, kickoff_id) if stored else None
 
 
 def _address(context: Any, registration: Registration, kickoff_id: str) -> Json:
@@ -129,8 +129,8 @@ def registered_address(context: Any, task: RelatedTask, kickoff_id: str) -> Json
     if not tasks:
         return None
     values = pull_shared(context, tasks, POSTED_KEY)
-    found = [each for each in values if isinstance(each, dict) and each.get("kickoff_id") == kickoff_id]
-    return max(found, key=lambda each: each["at"], default=None)
+    registrations = [each for each in values if isinstance(each, dict) and each.get("kickoff_id") == kickoff_id]
+    return max(registrations, key=lambda each: each["at"], default=None)
 
 
 def _may_have_registered(task: Any) -> bool:

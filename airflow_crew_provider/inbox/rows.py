@@ -156,10 +156,10 @@ def kept_until(now: datetime, kept_for: timedelta | None = None) -> str:
     return _UNTIL + (now + (KEPT_FOR if kept_for is None else kept_for)).astimezone(UTC).isoformat(timespec="seconds")
 
 
-def is_over(key: str, said: str | None, now: datetime) -> bool:
+def is_over(key: str, description: str | None, now: datetime) -> bool:
     """Return whether a Variable belongs to a Flow's question and has expired."""
-    mine = key.startswith(FLOW_PREFIX) and (said or "").startswith(_UNTIL)
-    return mine and (said or "") < _UNTIL + now.astimezone(UTC).isoformat(timespec="seconds")
+    mine = key.startswith(FLOW_PREFIX) and (description or "").startswith(_UNTIL)
+    return mine and (description or "") < _UNTIL + now.astimezone(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

@@ -92,14 +92,14 @@ def is_used_up(crew_conn_id: str, request_id: str) -> bool:
 
 def newest_question(crew_conn_id: str, execution_id: str) -> str | None:
     """Return the id of the latest question that an execution asked through the inbox; None if there is none."""
-    kept = FlowQuestions.of(get(rows.questions_key(crew_conn_id, execution_id)))
-    return kept.questions[-1].id if kept.questions else None
+    questions = FlowQuestions.of(get(rows.questions_key(crew_conn_id, execution_id)))
+    return questions.questions[-1].id if questions.questions else None
 
 
 def used_up(crew_conn_id: str, request_id: str) -> None:
     """Remove a question's callback, but remember the question, so that a repeated webhook does not ask it again."""
-    said = rows.kept_until(datetime.now(UTC), rows.AFTER_ANSWER)
-    variables.write(rows.answer_key(crew_conn_id, request_id), json.dumps(rows.USED), said)
+    description = rows.kept_until(datetime.now(UTC), rows.AFTER_ANSWER)
+    variables.write(rows.answer_key(crew_conn_id, request_id), json.dumps(rows.USED), description)
 
 
 # --- questions ---
@@ -130,8 +130,8 @@ class InboxSource:
         """Return the execution with a question that has arrived if the status does not show one, else the reply."""
         reads = BLOCKING if blocking else AWAITING
         for reader in self._readers:
-            if reader.may_know(reply) and (found := await _safely(reader, kickoff_id, reply, reads)):
-                return found
+            if reader.may_know(reply) and (question := await _safely(reader, kickoff_id, reply, reads)):
+                return question
         return reply
 
     async def was_asked(self, kickoff_id: str) -> bool:
@@ -174,8 +174,8 @@ class OfRegistration:
         if reply is not None and messages.progress != self._reported_progress:
             self._reported_progress = messages.progress
             log.info("Reported by webhook for execution %s: %s", kickoff_id, messages.progress)
-        asked: HumanInputRequest | None = messages.newest
-        return asked.as_execution(kickoff_id) if asked and kickoff_id in asked.ids else None
+        newest: HumanInputRequest | None = messages.newest
+        return newest.as_execution(kickoff_id) if newest and kickoff_id in newest.ids else None
 
 
 class OfFlow:
@@ -196,17 +196,17 @@ class OfFlow:
         """Return the execution with its newest unanswered question, found by any of its ids."""
         if self._hook.connection.flow_webhook_secret is None:
             return None
-        seen = reply if isinstance(reply, Execution) else None
-        ids = dict.fromkeys(each for each in (kickoff_id, seen and seen.flow_id) if each)
-        asked = await self._newest_open(ids, reads)
-        return asked.as_execution(kickoff_id) if asked else None
+        execution = reply if isinstance(reply, Execution) else None
+        ids = dict.fromkeys(each for each in (kickoff_id, execution and execution.flow_id) if each)
+        question = await self._newest_open(ids, reads)
+        return question.as_execution(kickoff_id) if question else None
 
     async def _newest_open(self, ids: Iterable[str], reads: Reads) -> FlowQuestion | None:
         crew_conn_id = self._hook.crew_conn_id
         for execution_id in ids:
-            kept = FlowQuestions.of(await reads.variable(rows.questions_key(crew_conn_id, execution_id)))
-            for asked in reversed(kept.questions):
-                key = rows.answer_key(crew_conn_id, asked.id)
+            stored = FlowQuestions.of(await reads.variable(rows.questions_key(crew_conn_id, execution_id)))
+            for question in reversed(stored.questions):
+                key = rows.answer_key(crew_conn_id, question.id)
                 if _masked(rows.address_in(await reads.variable(key))) is not None:
-                    return asked
+                    return question
         return None

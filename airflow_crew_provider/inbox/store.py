@@ -89,11 +89,11 @@ def mentions(column: Any, text: str) -> Any:
 def connection_of(crew_conn_id: str) -> tuple[Any, Json] | None:
     """Return a connection of type `crew` and its Extra; None if there is none or it cannot be read."""
     try:
-        found = Connection.get_connection_from_secrets(crew_conn_id)
-        extra = json.loads(found.extra) if found.extra else {}
+        connection = Connection.get_connection_from_secrets(crew_conn_id)
+        extra = json.loads(connection.extra) if connection.extra else {}
     except Exception:  # the reason is not disclosed to the sender
         return None
-    return (found, extra) if found.conn_type == "crew" and isinstance(extra, dict) else None
+    return (connection, extra) if connection.conn_type == "crew" and isinstance(extra, dict) else None
 
 
 # --- registrations and messages ---
@@ -124,9 +124,9 @@ def find(registration_id: str) -> RegisteredTask | None:
         .outerjoin(EarlierXCom, EarlierXCom.key == stored_names.REGISTRATION_KEY + registration_id)
     )
     with create_session(scoped=False) as session:
-        kept, value, *names = session.execute(by_id).all()[0]
-        if kept is not None:
-            return RegisteredTask.of(_read(kept))
+        stored, value, *names = session.execute(by_id).all()[0]
+        if stored is not None:
+            return RegisteredTask.of(_read(stored))
         registration = Registration.of(value)
         return RegisteredTask(registration, *names) if registration else None
 
@@ -178,8 +178,8 @@ def _lock(session: Any, task: RegisteredTask) -> bool:
 
 
 def _value(session: Any, key: str) -> Any:
-    found = session.scalars(select(Variable).where(Variable.key == key)).one_or_none()
-    return _read(found) if found else None
+    row = session.scalars(select(Variable).where(Variable.key == key)).one_or_none()
+    return _read(row) if row else None
 
 
 def _read(row: Variable) -> Any:
@@ -209,8 +209,8 @@ def _row(task: RegisteredTask, key: str, value: Json, *, sealed: bool = False) -
 
 def _earlier(session: Any, task: RegisteredTask) -> dict[str, Any]:
     of_task = [getattr(EarlierXCom, name) == getattr(task, name) for name in TASK_FIELDS]
-    kept = EarlierXCom.key.in_((stored_names.MESSAGES_KEY, stored_names.POSTED_KEY))
-    rows = session.execute(select(EarlierXCom.key, EarlierXCom.value).where(*of_task, kept))
+    is_ours = EarlierXCom.key.in_((stored_names.MESSAGES_KEY, stored_names.POSTED_KEY))
+    rows = session.execute(select(EarlierXCom.key, EarlierXCom.value).where(*of_task, is_ours))
     return {row.key: row.value for row in rows}
 
 
@@ -229,22 +229,22 @@ def store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAdd
     raise RuntimeError("The question could not be stored: too many arrived at once")
 
 
-def _store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, said: str) -> bool:
+def _store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, description: str) -> bool:
     key = answer_key(crew_conn_id, question.id)
     with create_session(scoped=False) as session:
         if session.scalar(select(Variable.key).where(Variable.key == key)):
             return False
-        session.add(Variable(key=key, val=seal(json.dumps(address.as_dict())), description=said))
+        session.add(Variable(key=key, val=seal(json.dumps(address.as_dict())), description=description))
         session.flush()
         for each in sorted(set(question.ids)):
             name = questions_key(crew_conn_id, each)
-            kept = session.scalars(select(Variable).where(Variable.key == name).with_for_update()).one_or_none()
-            text = seal(json.dumps(_questions_in(kept).asking(question)))
-            if kept is None:
-                session.add(Variable(key=name, val=text, description=said))
+            row = session.scalars(select(Variable).where(Variable.key == name).with_for_update()).one_or_none()
+            text = seal(json.dumps(_questions_in(row).asking(question)))
+            if row is None:
+                session.add(Variable(key=name, val=text, description=description))
             else:
-                kept.set_val(text)
-                kept.description = said
+                row.set_val(text)
+                row.description = description
             session.flush()
     return True
 
@@ -314,11 +314,9 @@ def _named(prefix: str) -> tuple[Any, Any]:
 def _of_ended_runs(session: Any, rows: Any, now: datetime, over: tuple[str, ...]) -> set[str]:
     """Return the names of rows whose DAG run is over, and of rows that are removed with them."""
     values = {row.key: _read(row) for row in rows}
-    found = {
-        key: each for key, each in values.items() if isinstance(each, dict) and {"dag_id", "run_id"} <= each.keys()
-    }
-    kept = _kept_runs(session, found.values(), now, over)
-    ended = {key: value for key, value in found.items() if (value["dag_id"], value["run_id"]) not in kept}
+    runs = {key: each for key, each in values.items() if isinstance(each, dict) and {"dag_id", "run_id"} <= each.keys()}
+    remaining = _kept_runs(session, runs.values(), now, over)
+    ended = {key: value for key, value in runs.items() if (value["dag_id"], value["run_id"]) not in remaining}
     tasks = [task for task in map(RegisteredTask.of, ended.values()) if task]
     waits = [run for run in map(FlowRun.of, ended.values()) if run]
     questions = _of_flows(session, waits, now) if waits else set()
@@ -334,11 +332,11 @@ def _kept_runs(session: Any, named: Iterable[Json], now: datetime, over: tuple[s
     :param over: the states that count as over
     """
     columns, runs = (DagRun.dag_id, DagRun.run_id), {(each["dag_id"], each["run_id"]) for each in named}
-    found = session.execute(select(*columns, DagRun.state, DagRun.end_date).where(tuple_(*columns).in_(runs)))
+    rows = session.execute(select(*columns, DagRun.state, DagRun.end_date).where(tuple_(*columns).in_(runs)))
     before = now - KEPT_AFTER_RUN
     return {
         (row.dag_id, row.run_id)
-        for row in found
+        for row in rows
         if row.state not in over or row.end_date is None or row.end_date >= before
     }
 
@@ -347,14 +345,14 @@ def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
     """Return the names of the rows with these runs' Flow questions, except questions that another run still needs."""
     rows = session.scalars(select(Variable).where(*_named(stored_names.FLOW_RUN_KEY)))
     waits = [run for run in (FlowRun.of(_read(row)) for row in rows) if run]
-    kept = _kept_runs(session, [run.as_dict() for run in waits], now, FLOW_OVER)
-    needed = {(run.crew_conn_id, run.execution_id) for run in waits if (run.dag_id, run.run_id) in kept}
+    remaining = _kept_runs(session, [run.as_dict() for run in waits], now, FLOW_OVER)
+    needed = {(run.crew_conn_id, run.execution_id) for run in waits if (run.dag_id, run.run_id) in remaining}
     names: set[str] = set()
     for run in ended:
         key = questions_key(run.crew_conn_id, run.execution_id)
         with suppress(NotDecrypted):  # it expires eventually
-            asked = _questions_in(session.scalars(select(Variable).where(Variable.key == key)).one_or_none())
-            for question in asked.questions:
+            questions = _questions_in(session.scalars(select(Variable).where(Variable.key == key)).one_or_none())
+            for question in questions.questions:
                 if needed.isdisjoint((run.crew_conn_id, each) for each in question.ids):
                     names.add(answer_key(run.crew_conn_id, question.id))
                     names.update(questions_key(run.crew_conn_id, each) for each in question.ids)

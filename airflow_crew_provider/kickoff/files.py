@@ -48,14 +48,14 @@ def checked_files(files: Any, inputs: Json) -> dict[str, str] | None:
 
     :raises CrewInvalidInput: a name or a path cannot be used
     """
-    given = {} if files is None else plain_object(value_of(files), FILES)
-    for name, source in given.items():
+    sources = {} if files is None else plain_object(value_of(files), FILES)
+    for name, source in sources.items():
         if not name.strip():
             raise exceptions.CrewInvalidInput(f"files has an empty name. {NOTHING_STARTED}")
         if name in inputs:
             raise exceptions.CrewInvalidInput(f"{name!r} is both in inputs and in files. {NOTHING_STARTED}")
         _refuse_unusable(name, source)
-    return given or None
+    return sources or None
 
 
 def _refuse_unusable(name: str, source: Any) -> None:
@@ -228,15 +228,15 @@ def _opened(name: str, source: str) -> Iterator[_Content]:
     label = f"File {name!r} ({source})"
     try:
         path = opened(source) if SCHEME.match(source) else Path(source)
-        found = path.stat()
-        stream = path.open("rb") if found.st_size and not stat.S_ISDIR(found.st_mode) else None
+        status = path.stat()
+        stream = path.open("rb") if status.st_size and not stat.S_ISDIR(status.st_mode) else None
     except Exception as error:  # each storage raises its own errors
         raise _unreadable(label, error) from error
     if stream is None:
-        problem = "is empty" if not found.st_size else "is a folder"
+        problem = "is empty" if not status.st_size else "is a folder"
         raise exceptions.CrewFileError(f"{label} {problem}. {NOTHING_STARTED}")
     with stream:
-        yield _Content(label, path.name, found.st_size, stream)
+        yield _Content(label, path.name, status.st_size, stream)
 
 
 def _unreadable(label: str, error: Exception) -> exceptions.CrewFileError:

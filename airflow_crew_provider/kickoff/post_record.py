@@ -92,13 +92,13 @@ class Sender:
         """Return the sender as stored in a record."""
         return asdict(self)
 
-    def changes(self, kept: Json) -> list[str]:
+    def changes(self, before: Json) -> list[str]:
         """List the differences from a stored `as_dict`; a missing value counts as changed."""
-        return [NAMES[name] for name, value in self.as_dict().items() if kept.get(name) != value]
+        return [NAMES[name] for name, value in self.as_dict().items() if before.get(name) != value]
 
-    def is_another(self, kept: Json) -> bool:
+    def is_another(self, before: Json) -> bool:
         """Return whether the principal or the base URL differs from the stored one; ignore webhook credentials."""
-        return any(getattr(self, name) != kept.get(name) for name in ("base_url", "principal"))
+        return any(getattr(self, name) != before.get(name) for name in ("base_url", "principal"))
 
 
 def _credentials(webhooks: Webhooks | str | None) -> list[str | None]:
@@ -146,16 +146,16 @@ class PostRecord:
         self.newest = self._stored = StoredPost.from_json(memory.recall())
         self._resent = False
         self._followed: StoredPost | None = None  # the previous POST, if its execution has finished
-        kept = self.newest.attempt
-        if clears_count and attempt.relation_to(kept) is Relation.CLEAR:
+        before = self.newest.attempt
+        if clears_count and attempt.relation_to(before) is Relation.CLEAR:
             # Store this at once: the next try needs it if this one ends early.
-            self.keep(replace(self.newest, attempt={**kept, **_generation(attempt)}, cleared=True))
+            self.keep(replace(self.newest, attempt={**before, **_generation(attempt)}, cleared=True))
 
     def begin_try(self) -> None:
         """Forget a record of a deleted DAG run with the same id; call this first in a try."""
-        kept = self.newest.attempt
-        self.attempt.tell_doubt(kept)
-        if kept and self.attempt.relation_to(kept) is Relation.OTHER_RUN:
+        before = self.newest.attempt
+        self.attempt.tell_doubt(before)
+        if before and self.attempt.relation_to(before) is Relation.OTHER_RUN:
             log.warning("This task's record is from a deleted DAG run with the same id, so it is ignored")
             self.newest = self._stored = StoredPost()
             self.memory.forget()  # at once: a later try of this run may have the number of the one on record
@@ -371,9 +371,9 @@ class SendOnce:
 
 def _generation(attempt: Attempt) -> Json:
     """Return the fields that distinguish a clear from a retry; equal for all tries between two clears."""
-    kept = attempt.as_dict()
-    del kept["try_number"]
-    return kept
+    numbers = attempt.as_dict()
+    del numbers["try_number"]
+    return numbers
 
 
 def fingerprint(request: Json) -> str:

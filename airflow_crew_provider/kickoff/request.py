@@ -109,12 +109,12 @@ def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
 
     Fields that the operator adds are not included (see `OwnExecution`), nor are files, whose content counts.
     """
-    asked = {name: value for name, value in vars(request).items() if name not in ("idempotency_key", "files")}
-    given = {name: value for name, value in asked.items() if name in ALWAYS_NAMED or value is not None}
+    fields = {name: value for name, value in vars(request).items() if name not in ("idempotency_key", "files")}
+    named = {name: value for name, value in fields.items() if name in ALWAYS_NAMED or value is not None}
     webhooks = request.webhooks.as_dict() if isinstance(request.webhooks, Webhooks) else request.webhooks
     airflow = {name: value for name, value in identity.items() if name not in REGION_FIELDS}
     meta = {**(request.meta or {}), "airflow": airflow}
-    return {**given, "meta": meta, "webhooks": webhooks, "connection": crew_conn_id}
+    return {**named, "meta": meta, "webhooks": webhooks, "connection": crew_conn_id}
 
 
 def seen_from_outside(task: RelatedTask) -> Json:
@@ -139,8 +139,8 @@ def _argument(task: Any, name: str) -> Any:
     if not hasattr(task, "partial_kwargs"):
         return getattr(task, name, None)
     mapped = task.expand_input.value
-    given = {**task.partial_kwargs, **(mapped if isinstance(mapped, dict) else {})}
-    return given.get(name, getattr(task.operator_class, name, None))
+    arguments = {**task.partial_kwargs, **(mapped if isinstance(mapped, dict) else {})}
+    return arguments.get(name, getattr(task.operator_class, name, None))
 
 
 def refuse_literal_credentials(webhooks: Any) -> None:
@@ -232,7 +232,7 @@ def check_inputs(
     :raises CrewConnectionError: the service cannot be reached
     """
     try:
-        asked = hook.inputs()
+        expected = hook.inputs()
     except (exceptions.CrewUnauthorized, exceptions.CrewNotFound, exceptions.CrewInvalidInput, exceptions.CrewWebPage):
         raise
     except exceptions.CrewError as error:
@@ -240,28 +240,30 @@ def check_inputs(
             raise
         log.warning("The crew's inputs could not be checked (%s); starting the crew anyway", error)
         return None
-    check_names(files, asked)
-    missing = [name for name in asked.names if name not in inputs and name not in (files or {})]
-    required = asked.required if asked.required is not None else asked.names if hook.connection.kind == CREW else []
+    check_names(files, expected)
+    missing = [name for name in expected.names if name not in inputs and name not in (files or {})]
+    required = (
+        expected.required if expected.required is not None else expected.names if hook.connection.kind == CREW else []
+    )
     if lacking := [name for name in missing if name in required]:
-        detail = hook.mask(missing_inputs(lacking, asked, inputs))
+        detail = hook.mask(missing_inputs(lacking, expected, inputs))
         raise exceptions.CrewMissingInputs([hook.mask(name) for name in lacking], status_code=None, detail=detail)
-    _warn(hook, asked, missing, inputs, log)
-    return asked
+    _warn(hook, expected, missing, inputs, log)
+    return expected
 
 
-def missing_inputs(names: Iterable[str], asked: ExpectedInputs, inputs: Json) -> str:
+def missing_inputs(names: Iterable[str], expected: ExpectedInputs, inputs: Json) -> str:
     """Return the error message for missing inputs."""
-    return f"Missing inputs: {_listed(names)} (the crew asks for {_listed(asked.names)}; given: {_listed(inputs)})"
+    return f"Missing inputs: {_listed(names)} (the crew asks for {_listed(expected.names)}; given: {_listed(inputs)})"
 
 
-def _warn(hook: ConnectedCrew, asked: ExpectedInputs, missing: list[str], inputs: Json, log: Any) -> None:
-    if missing and asked.required is None:
+def _warn(hook: ConnectedCrew, expected: ExpectedInputs, missing: list[str], inputs: Json, log: Any) -> None:
+    if missing and expected.required is None:
         lacking = hook.mask(f"The crew also asks for {_listed(missing)}")
         log.warning("%s. The service decides whether these inputs are required", lacking)
-    unasked = sorted(set(inputs) - set(asked.names))
+    unasked = sorted(set(inputs) - set(expected.names))
     if unasked:
-        warning = f"The crew did not ask for {_listed(unasked)}; it asks for {_listed(asked.names)}"
+        warning = f"The crew did not ask for {_listed(unasked)}; it asks for {_listed(expected.names)}"
         log.warning("%s", hook.mask(warning))
 
 

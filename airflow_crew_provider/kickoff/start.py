@@ -103,10 +103,10 @@ class OwnExecution:
     @property
     def view(self) -> str | None:
         """The path of the execution's page, if the service reported it."""
-        seen, newest = self._seen, self.record.newest
-        if newest.view or not isinstance(seen, Execution) or seen.kickoff_id != newest.kickoff_id:
+        status, newest = self._seen, self.record.newest
+        if newest.view or not isinstance(status, Execution) or status.kickoff_id != newest.kickoff_id:
             return newest.view
-        return seen.view
+        return status.view
 
     @property
     def polled_id(self) -> str | None:
@@ -287,11 +287,11 @@ class OwnExecution:
         if self._failed is None or self.record.earlier is Earlier.UNKNOWN:
             return  # in the latter case, the first POST decided
         try:
-            asked = self._asked or (yield Get(endpoints.inputs()))
+            expected = self._asked or (yield Get(endpoints.inputs()))
         except CrewError as error:
             why = f"it is not known whether the service can continue executions ({error})"
         else:
-            if asked.continues:
+            if expected.continues:
                 self._log.info("Continuing execution %s from the task that failed", self._failed)
                 return
             why = "the service cannot continue executions"
@@ -313,20 +313,20 @@ class OwnExecution:
 
         Until this is known, the record shows the POST as unanswered, so that no later try sends a second one.
         """
-        said = f"Execution {continued_by} already continues {self.record.added.get(CONTINUED)}"
+        message = f"Execution {continued_by} already continues {self.record.added.get(CONTINUED)}"
         if not self.record.same_request:
-            raise outcomes.CrewTaskFailed(f"{said}, and the request has changed since. {WHAT_TO_CHECK}")
+            raise outcomes.CrewTaskFailed(f"{message}, and the request has changed since. {WHAT_TO_CHECK}")
         try:
-            found = (yield Get(endpoints.details(continued_by))).found or {}
+            details = (yield Get(endpoints.details(continued_by))).found or {}
         except CrewError as problem:
-            raise outcomes.CrewTryFailed(f"{said}, and it is not known what started it ({problem})") from problem
-        meta = found.get("meta")
+            raise outcomes.CrewTryFailed(f"{message}, and it is not known what started it ({problem})") from problem
+        meta = details.get("meta")
         airflow = meta.get("airflow") if isinstance(meta, dict) else None
         mine = task_identity(self._context)
         names = {*mine, *REGION_FIELDS}
         if not isinstance(airflow, dict) or any(airflow.get(name) != mine.get(name) for name in names):
-            raise outcomes.CrewTaskFailed(f"{said}, and this task did not start it. {WHAT_TO_CHECK}")
-        self._log.info("%s, and an earlier try started it; reattaching to it", said)
+            raise outcomes.CrewTaskFailed(f"{message}, and this task did not start it. {WHAT_TO_CHECK}")
+        self._log.info("%s, and an earlier try started it; reattaching to it", message)
         self.kickoff_id = continued_by
         self._taken()
         self.record.adopt(continued_by)
@@ -351,13 +351,13 @@ class OwnExecution:
 
     def _end_timed_out(self, kickoff_id: str) -> Steps[None]:
         """Stop the execution after an earlier try's timeout and fail, unless it has completed or cannot be stopped."""
-        said = f"An earlier try failed: {self.record.newest.timed_out}"
+        message = f"An earlier try failed: {self.record.newest.timed_out}"
         reply, fate = (yield from self._poll(kickoff_id)), f"Execution {kickoff_id} has ended"
         if not outcomes.is_over(reply):
             stopped = yield Stop(kickoff_id, self.record.attempt.is_last)
             if isinstance(stopped, CrewError):
                 raise outcomes.CrewTryFailed(
-                    f"{said}. {fate_of_stop(kickoff_id, stopped)}. A retry of this task stops it"
+                    f"{message}. {fate_of_stop(kickoff_id, stopped)}. A retry of this task stops it"
                 ) from stopped
             if stopped:
                 fate = fate_of_stop(kickoff_id, stopped)
@@ -366,7 +366,7 @@ class OwnExecution:
                 return
         if isinstance(reply, Execution) and reply.state is ExecutionState.COMPLETED:
             return
-        raise outcomes.CrewTaskFailed(f"{said}. {fate}. {NO_RETRY}")
+        raise outcomes.CrewTaskFailed(f"{message}. {fate}. {NO_RETRY}")
 
     def _passed_at_its_end(self) -> Steps[str]:
         reply = (yield from self._poll_earlier()) if self._task.budget.limits else None
@@ -385,19 +385,19 @@ class OwnExecution:
             self.record.finish()
             self._failed = self.record.kickoff_id if self._may_continue else None
             return False
-        seen = f"is {reply.state}" if isinstance(reply, Execution) else f"could not be polled ({reply})"
-        self._log.info("An earlier try started execution %s, which %s; reattaching to it", self.kickoff_id, seen)
+        status = f"is {reply.state}" if isinstance(reply, Execution) else f"could not be polled ({reply})"
+        self._log.info("An earlier try started execution %s, which %s; reattaching to it", self.kickoff_id, status)
         return True
 
     def _settle_unknown(self, sender: Sender) -> None:
         """Handle an earlier try's kickoff with no recorded outcome."""
-        said = f"An earlier try sent a kickoff at {_sent_at(self.record.newest)} and its outcome is unknown"
+        message = f"An earlier try sent a kickoff at {_sent_at(self.record.newest)} and its outcome is unknown"
         keyed, at_risk = self._hook.connection.idempotency_keys, self._task.on_unknown_outcome == "retry"
         if why := self.record.why_not_again(sender, keyed=keyed, at_risk=at_risk):
-            raise outcomes.CrewTaskFailed(f"{said}; {why}. {WHAT_TO_CHECK}")
+            raise outcomes.CrewTaskFailed(f"{message}; {why}. {WHAT_TO_CHECK}")
         if self._may_continue and self.record.same_request:
             self._failed = self.record.added.get(CONTINUED)
-        self._log.warning("%s; sending it again", said)
+        self._log.warning("%s; sending it again", message)
 
     @property
     def _may_continue(self) -> bool:
@@ -459,10 +459,10 @@ class OwnExecution:
         if not since:
             since = now
             self.record.mark(unknown_since=now)
-        said = f"{not_known}, first noticed at {_utc(since)}"
+        message = f"{not_known}, first noticed at {_utc(since)}"
         if now - since < GRACE_FOR_UNKNOWN_ID:
-            return False, f"{said}; after {GRACE_FOR_UNKNOWN_ID:.0f} s, it counts as ended"
-        return True, f"{said}, so it counts as ended"
+            return False, f"{message}; after {GRACE_FOR_UNKNOWN_ID:.0f} s, it counts as ended"
+        return True, f"{message}, so it counts as ended"
 
     # --- the wait, and its end ---
 
@@ -494,8 +494,8 @@ class OwnExecution:
             return (yield from wait)
         except CrewExecutionFailed as failure:
             where = ", from the failed task if the service supports that" if self._may_continue else ""
-            said = f"{failure}. A retry of this task starts a new execution{where}"
-            raise outcomes.CrewTryFailed(said) from failure
+            message = f"{failure}. A retry of this task starts a new execution{where}"
+            raise outcomes.CrewTryFailed(message) from failure
         except CrewTimeout as timeout:
             raise (yield from self._end_at(timeout)) from timeout
         except CrewOverBudget as over:
@@ -512,15 +512,15 @@ class OwnExecution:
             # Recorded before the stop, because a retry that then finds the execution ended must not start another.
             self._keep_timeout(str(timeout))
             stopped = yield Stop(kickoff_id, self._attempt.is_last)
-        said = f"{timeout}. {fate_of_stop(kickoff_id, stopped)}"
+        message = f"{timeout}. {fate_of_stop(kickoff_id, stopped)}"
         if stopped is True:
-            return outcomes.CrewTaskFailed(f"{said}. {NO_RETRY}")
+            return outcomes.CrewTaskFailed(f"{message}. {NO_RETRY}")
         now = "A retry of this task waits for it again"
         if isinstance(stopped, CrewError) and not isinstance(stopped, REFUSED):
             now = "A retry of this task stops it, unless it has completed"
         elif stopped is not None:
             self._keep_timeout("")
-        return outcomes.CrewTryFailed(f"{said}. {now}")
+        return outcomes.CrewTryFailed(f"{message}. {now}")
 
     def close(self, *, finished: bool = False) -> None:
         """Record that the task has ended; if that fails, only log the error, so that the result is not lost.

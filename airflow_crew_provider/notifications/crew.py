@@ -37,4 +37,4 @@ def _no_template(text: str) -> str:
 
     Otherwise, a template in text from a crew, or from the user who triggers a run, could read a connection's password.
     """
-    return _BEGINNINGS.sub(lambda found: found[0] + "\N{WORD JOINER}", text)
+    return _BEGINNINGS.sub(lambda match: match[0] + "\N{WORD JOINER}", text)

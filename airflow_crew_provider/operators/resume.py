@@ -87,12 +87,12 @@ class CrewResumeOperator(HidesRecords, CrewTask):
             answer, worker = self._answer(review), Worker(self.hook, self.log, context)
             resuming = Resuming(self, worker, answer, checked_webhooks(self.webhooks))
             kickoff_id = worker.drive(resuming.send_once())
-            given = review or {}
-            said = {"decided_at": given.get("decided_at"), **resuming.said(kickoff_id).to_json()}
+            record = review or {}
+            decision = {"decided_at": record.get("decided_at"), **resuming.said(kickoff_id).to_json()}
             self.report(context, ExecutionState.RUNNING, kickoff_id, execution_id=answer.execution_id)
-            context["ti"].xcom_push(key=RESUME_KEY, value=said)
+            context["ti"].xcom_push(key=RESUME_KEY, value=decision)
             context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=answer.execution_id)
-            push_execution(context, self.hook, kickoff_id, answer.execution_id, given.get("view"))
+            push_execution(context, self.hook, kickoff_id, answer.execution_id, record.get("view"))
         except CrewError as error:
             fail_task(error)
         return kickoff_id
@@ -108,9 +108,9 @@ class CrewResumeOperator(HidesRecords, CrewTask):
 
     def _answer(self, review: Json | None) -> ReviewAnswer:
         fields = {name: getattr(self, name) for name in FIELDS}
-        given = [name for name, value in fields.items() if value is not None]
-        if review is not None and given:
+        names = [name for name, value in fields.items() if value is not None]
+        if review is not None and names:
             raise CrewInvalidInput(
-                f"Pass either review or the four fields, not both ({', '.join(given)}); nothing was sent"
+                f"Pass either review or the four fields, not both ({', '.join(names)}); nothing was sent"
             )
         return ReviewAnswer.of(fields if review is None else review)

@@ -89,9 +89,9 @@ class CrewReviewOperator(QuestionTask):
         crew_conn_id: str = CrewHook.default_conn_name,
         **kwargs: Unpack[QuestionArguments],
     ) -> None:
-        given: dict[str, Any] = {**kwargs}
-        if "defaults" in given and given["defaults"] in (options[0], [options[0]]):  # named as in HITLOperator
-            on_timeout = given.pop("defaults") and APPROVE
+        arguments: dict[str, Any] = {**kwargs}
+        if "defaults" in arguments and arguments["defaults"] in (options[0], [options[0]]):  # named as in HITLOperator
+            on_timeout = arguments.pop("defaults") and APPROVE
         policy = ReviewPolicy.of(
             options=options,
             on_timeout=on_timeout,
@@ -105,10 +105,10 @@ class CrewReviewOperator(QuestionTask):
             output_schema=output_schema,
             on_schema_mismatch=on_schema_mismatch,
         )
-        people.refuse_foreign(given)
+        people.refuse_foreign(arguments)
         # A retry asks again after a crash; a person's decision or a missed deadline ends the task for good.
-        given = {**at_least(given.get("default_args")), **given}
-        super().__init__(subject="" if subject is None else subject, body=body, **policy.form_arguments, **given)
+        arguments = {**at_least(arguments.get("default_args")), **arguments}
+        super().__init__(subject="" if subject is None else subject, body=body, **policy.form_arguments, **arguments)
         # Set here, because Airflow passes the DAG's params, if any, to `params`.
         self.params = form_params(own_params(self), Draft.hint)
         self.policy = policy
@@ -163,14 +163,14 @@ class CrewReviewOperator(QuestionTask):
         return drive(end_review(stored, self, context, self.rules(), event, until, shown, step=step), stored)
 
     def _pass_on(self, completed: Json) -> Json:
-        said = f"Execution {completed.get('execution_id')} has completed; there is nothing to review"
+        message = f"Execution {completed.get('execution_id')} has completed; there is nothing to review"
         if self.skip_completed:
-            raise AirflowSkipException(said)
-        self.log.info("%s. Its record is passed on", said)
+            raise AirflowSkipException(message)
+        self.log.info("%s. Its record is passed on", message)
         return completed
 
 
-def task_of_review(given: Any) -> str | None:
+def task_of_review(value: Any) -> str | None:
     """Return the id of the review task that an XCom comes from; None for anything else."""
-    task = given.operator if isinstance(given, XComArg) and hasattr(given, "operator") else None
+    task = value.operator if isinstance(value, XComArg) and hasattr(value, "operator") else None
     return task.task_id if isinstance(task, CrewReviewOperator) else None

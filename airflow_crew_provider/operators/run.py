@@ -90,14 +90,14 @@ class CrewRunOperator(RunTask):
             output_schema=kwargs.get("output_schema"),
             on_schema_mismatch=on_schema_mismatch,
         )
-        given: dict[str, Any] = {**kwargs}
-        given = {**at_least(given.get("default_args"), RETRIES), **given}
+        arguments: dict[str, Any] = {**kwargs}
+        arguments = {**at_least(arguments.get("default_args"), RETRIES), **arguments}
         super().__init__(
             crew_conn_id=crew_conn_id,
             subject="",
             notifiers=notifiers,
             **policy.form_arguments,
-            **given,
+            **arguments,
         )
         self.policy = policy
         self.max_questions = counted(max_questions, "max_questions") or 1

@@ -80,15 +80,15 @@ class CrewUsageApprovalOperator(QuestionTask):
         Budget(max_total_tokens, max_cost)  # refuses an invalid limit when the DAG file is parsed
         timeout, users = response_time(response_timeout), reviewers(assigned_users)
         # A retry looks for the answer again; a person's decision ends the task for good.
-        given: dict[str, Any] = {**at_least(kwargs.get("default_args")), **kwargs}
-        if given.pop("multiple", None):
+        arguments: dict[str, Any] = {**at_least(kwargs.get("default_args")), **kwargs}
+        if arguments.pop("multiple", None):
             raise ValueError("multiple is not supported: a person approves or rejects")
         super().__init__(
             subject="",
             options=[APPROVE, REJECT],
             response_timeout=timeout,
             assigned_users=users,
-            **given,
+            **arguments,
         )
         self.params = airflow_form.no_params()
         self.completed: Any = completed
@@ -115,14 +115,14 @@ class CrewUsageApprovalOperator(QuestionTask):
         record = rules.record()
         if record.get("execution_id"):
             push_execution_of(context, self.crew_conn_id, record, self.log)
-        stored, shown = record_of(context), facts_of(record)
+        stored, content = record_of(context), facts_of(record)
         question = Asking(stored, context, self, rules, begins=True)
         # A question that is open is decided by its answer, even if the DAG's limits have been edited since.
-        if question.record.is_open_for(DraftId.of(shown)) or self._needs_a_person(record):
-            drive(question.go_on(shown), stored)
+        if question.record.is_open_for(DraftId.of(content)) or self._needs_a_person(record):
+            drive(question.go_on(content), stored)
         used = " and ".join(used_in(judged(record.get("usage"))))
-        said = f"used {used}" if used else "reports no usage"
-        self.log.info("Execution %s %s; nobody was asked", record.get("execution_id"), said)
+        usage = f"used {used}" if used else "reports no usage"
+        self.log.info("Execution %s %s; nobody was asked", record.get("execution_id"), usage)
         return record
 
     def execute_complete(
@@ -133,8 +133,8 @@ class CrewUsageApprovalOperator(QuestionTask):
         stored = record_of(context)
         return drive(self._decided(Asking(stored, context, self, self.rules()), event, until, shown), stored)
 
-    def _decided(self, question: Asking[UsageRules], event: Json, until: str | None, shown: Json) -> Steps[Json]:
-        question.hold_to(shown)
+    def _decided(self, question: Asking[UsageRules], event: Json, until: str | None, content: Json) -> Steps[Json]:
+        question.hold_to(content)
 
         def at_deadline() -> Json:
             if self.defaults:
@@ -142,23 +142,23 @@ class CrewUsageApprovalOperator(QuestionTask):
             question.record.close()
             raise CrewTaskFailed(
                 f"Nobody decided within {self.response_timeout} whether the output of execution "
-                f"{shown['execution_id']} may be used, so it is not passed on; the service still has it"
+                f"{content['execution_id']} may be used, so it is not passed on; the service still has it"
             )
 
-        event = yield from question.delivered(shown, until, event, self.defaults, at_deadline)
-        if question.came_too_late(shown, until, event):
+        event = yield from question.delivered(content, until, event, self.defaults, at_deadline)
+        if question.came_too_late(content, until, event):
             event = at_deadline()
-        question.refuse_late_approval(shown, event)
+        question.refuse_late_approval(content, event)
         problem = problem_with(event, self.options, (), None)
         if problem:
-            yield from question.refuse(shown, until, event, problem)
-        record = self._approved(shown) if event["chosen_options"] == [APPROVE] else None
+            yield from question.refuse(content, until, event, problem)
+        record = self._approved(content) if event["chosen_options"] == [APPROVE] else None
         question.record.close()
         who, chosen = airflow_form.name_of(event), event["chosen_options"][0]
-        said = f"{who} chose to {chosen} the output of execution {shown['execution_id']}"
+        message = f"{who} chose to {chosen} the output of execution {content['execution_id']}"
         if record is None:
-            raise (CrewTaskFailed if self.fail_on_reject else AirflowSkipException)(said)
-        self.log.info("%s", said)
+            raise (CrewTaskFailed if self.fail_on_reject else AirflowSkipException)(message)
+        self.log.info("%s", message)
         return record
 
     def _needs_a_person(self, record: Json) -> bool:
@@ -166,17 +166,17 @@ class CrewUsageApprovalOperator(QuestionTask):
         if self.budget.passed_by(record.get("usage")):
             return True
         if unknown and self.on_unknown_usage == FAIL:
-            said = f"For execution {record.get('execution_id')}, the service did not report {unknown}"
-            raise CrewTaskFailed(f"{said}. {REPORT_USAGE}. {still_there()}")
+            message = f"For execution {record.get('execution_id')}, the service did not report {unknown}"
+            raise CrewTaskFailed(f"{message}. {REPORT_USAGE}. {still_there()}")
         return bool(unknown) and self.on_unknown_usage == ASK
 
-    def _approved(self, shown: Json) -> Json:
+    def _approved(self, content: Json) -> Json:
         """Return the record that was approved; fail if the task now has another one."""
         now = record_or_none(self.completed) or {}
-        if now and DraftId.of(facts_of(now)) == DraftId.of(shown):
+        if now and DraftId.of(facts_of(now)) == DraftId.of(content):
             return now
         by_now = f"that of execution {now.get('execution_id')}" if now else "gone"
         raise CrewTaskFailed(
-            f"The output of execution {shown['execution_id']} was approved, but the record passed to this task is "
+            f"The output of execution {content['execution_id']} was approved, but the record passed to this task is "
             f"now {by_now}: an earlier task was cleared. Nothing is passed on; start a new DAG run"
         )

@@ -34,7 +34,7 @@ _BEGINNINGS = re.compile(r"!(?=\[)|<(?=[A-Za-z/!?])|\[(?=\^)")
 
 def parted(text: str) -> str:
     """Return text that looks the same but starts no image, HTML or footnote in Markdown."""
-    return _BEGINNINGS.sub(lambda found: found[0] + JOINER, text)
+    return _BEGINNINGS.sub(lambda match: match[0] + JOINER, text)
 
 
 def code(value: Any, longest: int = 100) -> str:
@@ -123,12 +123,12 @@ def _surely_code(lines: list[str]) -> Iterator[int]:
 
 
 def _ends(line: str, fence: str) -> bool:
-    found = re.fullmatch(r" {0,3}(`+|~+)[ \t]*", line)
-    return bool(found) and found[1].startswith(fence)  # type: ignore[index]
+    match = re.fullmatch(r" {0,3}(`+|~+)[ \t]*", line)
+    return bool(match) and match[1].startswith(fence)  # type: ignore[index]
 
 
 def _escaped(paragraph: list[str]) -> list[str]:
-    text = _SPANS.sub(lambda found: _ESCAPES.get(found[0]) or parted(found[0]), "\n".join(paragraph))
+    text = _SPANS.sub(lambda match: _ESCAPES.get(match[0]) or parted(match[0]), "\n".join(paragraph))
     return text.split("\n")[: len(paragraph)]
 
 
@@ -150,11 +150,11 @@ def _parser() -> MarkdownIt:
 SHOWN_CHARACTERS = 60_000
 
 
-def as_text(given: Any) -> str:
+def as_text(value: Any) -> str:
     """Return a text that a DAG gives; what a template or an XCom makes of it may be any value, or None."""
-    if given is None or isinstance(given, str):
-        return given or ""
-    return json.dumps(given, ensure_ascii=False, default=str) if isinstance(given, dict | list | tuple) else str(given)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list | tuple) else str(value)
 
 
 def text_of(output: Any) -> str:
@@ -221,26 +221,26 @@ def with_text_of_edit(answer: Json, draft: str | None) -> Json:
     Airflow's page returns None for an emptied field, and an object for text that is a JSON object; an API client may
     omit the field.
     """
-    given = answer.get("params_input")
-    if draft is None or not given:
+    fields = answer.get("params_input")
+    if draft is None or not fields:
         return answer
-    left = given.get(EDIT_FIELD, draft)
+    left = fields.get(EDIT_FIELD, draft)
     if left is None:
         left = ""
     elif isinstance(left, dict):
         left = json.dumps(left, indent=2, ensure_ascii=False)
     elif isinstance(left, str):
         left = _plain(left)
-    return {**answer, "params_input": {**given, EDIT_FIELD: left}}
+    return {**answer, "params_input": {**fields, EDIT_FIELD: left}}
 
 
 def is_edit(draft: str, left: str) -> bool:
     """Whether text differs from the form's initial draft by more than surrounding or JSON white space."""
     if left.strip() == _plain(draft).strip():
         return False
-    found = json_object_in(left)
+    value = json_object_in(left)
     # In canonical form, because Python considers true and 1 equal.
-    return found is None or canonical_json(found) != canonical_json(json_object_in(draft))
+    return value is None or canonical_json(value) != canonical_json(json_object_in(draft))
 
 
 def _plain(text: str) -> str:

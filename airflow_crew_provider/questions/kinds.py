@@ -67,9 +67,9 @@ def question_in(record: Json) -> Question:
     return FlowQuestion(record) if is_of_flow else Draft(record)
 
 
-def question_of(seen: Execution) -> Question:
+def question_of(execution: Execution) -> Question:
     """Return the question of an execution that is waiting for a person."""
-    return question_in({"ask": seen.ask, "question": seen.question, "outcomes": seen.outcomes})
+    return question_in({"ask": execution.ask, "question": execution.question, "outcomes": execution.outcomes})
 
 
 def answered_in(review: Json) -> Question:
@@ -211,8 +211,8 @@ class Question:
     def several_needed(self, terms: Terms) -> str:
         """Return the form's line about several approvals; empty if one is enough."""
         count = max((self.needed(self.meaning(each, terms), terms) for each in self.choices(terms)), default=1)
-        said = f"* **{count} different people** {self.approval}; {self.other_answer} from any of them is enough."
-        return said if count > 1 else ""
+        sentence = f"* **{count} different people** {self.approval}; {self.other_answer} from any of them is enough."
+        return sentence if count > 1 else ""
 
     # --- the deadline ---
 
@@ -261,8 +261,8 @@ class Question:
         :param place: the round of the edit
         :param by: who made it, as the end of a clause
         """
-        said = "but not applied, because the draft had changed in the meantime. The edited text was:"
-        return f"**Edited in {place}**{by}, {said}\n\n{quoted(edited)}"
+        fate = "but not applied, because the draft had changed in the meantime. The edited text was:"
+        return f"**Edited in {place}**{by}, {fate}\n\n{quoted(edited)}"
 
     def answer_told(self, review: Json, place: str, by: str) -> str:
         """Return the sentence about the answer to this question, for the next round's form."""
@@ -363,13 +363,16 @@ class FlowQuestion(Question):
 
     def effects(self, terms: Terms, *, is_last: bool) -> list[str]:
         *others, final = [_code(each) for each in self.choices(terms)]
-        words, said = " or ".join([", ".join(others), final] if others else [final]), "the Flow continues with your"
-        lines = [f"* {words}: {said} choice. Your *Feedback* is sent with it."]
+        words, continues = (
+            " or ".join([", ".join(others), final] if others else [final]),
+            "the Flow continues with your",
+        )
+        lines = [f"* {words}: {continues} choice. Your *Feedback* is sent with it."]
         if not self.outcomes:
             approve, revise = terms.words
             lines = [
-                f"* **{approve}**: {said} *Feedback*, or with {_code(APPROVAL)} if you enter none.",
-                f"* **{revise}**: {said} *Feedback*, and decides what to do next. Feedback is required.",
+                f"* **{approve}**: {continues} *Feedback*, or with {_code(APPROVAL)} if you enter none.",
+                f"* **{revise}**: {continues} *Feedback*, and decides what to do next. Feedback is required.",
             ]
         return [*lines, _LAST_ROUND.format(self.asker)] if is_last else lines
 
@@ -523,8 +526,8 @@ class MethodQuestion(AgentQuestion):
     def notes(self) -> Iterator[str]:
         yield from super().notes()
         if metadata := self.ask["metadata"]:
-            shown = json.dumps(metadata, indent=2, sort_keys=True, ensure_ascii=False)
-            yield f"What the Flow adds to the question:\n\n{fenced(visible(shown), 'json')}"
+            lines = json.dumps(metadata, indent=2, sort_keys=True, ensure_ascii=False)
+            yield f"What the Flow adds to the question:\n\n{fenced(visible(lines), 'json')}"
 
     def effects(self, terms: Terms, *, is_last: bool) -> list[str]:
         lines, until = super().effects(terms, is_last=is_last), self.expires
@@ -584,8 +587,8 @@ class ToolCall(AboutTool):
         if word != asks.APPROVE or not self.edits(terms):
             return super().effect(word, terms)
         is_hidden = asks.HIDDEN in str(asks.arguments_text(self.ask))
-        kept = f"; leave `{asks.HIDDEN}` where it is to keep a hidden value" if is_hidden else ""
-        return f"the tool runs with these arguments, or with those under *Arguments*, a JSON object{kept}."
+        hint = f"; leave `{asks.HIDDEN}` where it is to keep a hidden value" if is_hidden else ""
+        return f"the tool runs with these arguments, or with those under *Arguments*, a JSON object{hint}."
 
     def approving(self, terms: Terms) -> list[str] | None:
         return [asks.APPROVE]
@@ -605,8 +608,8 @@ class ToolCall(AboutTool):
         return done.get(terms.on_tool_timeout, STAYS_PAUSED)
 
     def lost_edit(self, edited: str, place: str, by: str) -> str:
-        said = "but the service did not accept the changed arguments, and the tool has not run:"
-        return f"**Approved in {place}**{by}, {said}\n\n{fenced(visible(edited[: drafts.SHOWN_FEEDBACK]))}"
+        fate = "but the service did not accept the changed arguments, and the tool has not run:"
+        return f"**Approved in {place}**{by}, {fate}\n\n{fenced(visible(edited[: drafts.SHOWN_FEEDBACK]))}"
 
     def edits(self, terms: Terms) -> bool:
         return terms.approvals == 1

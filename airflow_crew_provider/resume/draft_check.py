@@ -49,7 +49,7 @@ class Verdict(StrEnum):
     HIDDEN = "hidden"  # the service does not show the execution
 
 
-def judge(answer: ReviewAnswer, draft: DraftId, seen: Execution, *, sent_before: bool) -> Verdict:
+def judge(answer: ReviewAnswer, draft: DraftId, execution: Execution, *, sent_before: bool) -> Verdict:
     """Compare the answered draft with the one in the service's status.
 
     Live deployments do not show a draft, but each of their questions has its own task id, so an answer cannot reach
@@ -57,33 +57,33 @@ def judge(answer: ReviewAnswer, draft: DraftId, seen: Execution, *, sent_before:
 
     :param sent_before: whether an earlier try may have sent this answer
     """
-    if seen.is_live:
+    if execution.is_live:
         return Verdict.UNKNOWN if sent_before else Verdict.SEND
-    if seen.state is ExecutionState.NOT_FOUND:
+    if execution.state is ExecutionState.NOT_FOUND:
         return Verdict.HIDDEN
-    if draft.waits_in(seen):
+    if draft.waits_in(execution):
         return Verdict.SEND
-    if seen.state is ExecutionState.PENDING:
-        return Verdict.TAKEN if sent_before and _may_follow(answer, seen) else Verdict.ANOTHER_DRAFT
+    if execution.state is ExecutionState.PENDING:
+        return Verdict.TAKEN if sent_before and _may_follow(answer, execution) else Verdict.ANOTHER_DRAFT
     return Verdict.TAKEN if sent_before else Verdict.NOT_WAITING
 
 
-def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
+def _may_follow(answer: ReviewAnswer, execution: Execution) -> bool:
     """Return whether this answer could have led to the current pause.
 
     After an approval, another task is waiting; after a revision, the same one. After the answer to a question in the
     middle of a task, anything but that question may follow.
     """
     if answer.in_the_middle:
-        return seen.crew_task_id != answer.crew_task_id
+        return execution.crew_task_id != answer.crew_task_id
     if answer.is_approve is None:
         return True  # any step of a Flow may follow an outcome
-    return answer.is_approve is not (_task_of(seen) == answer.crew_task_id)
+    return answer.is_approve is not (_task_of(execution) == answer.crew_task_id)
 
 
-def _task_of(seen: Execution) -> str | None:
+def _task_of(execution: Execution) -> str | None:
     """Return the id of the waiting task, even if the question was asked in the middle of it."""
-    return task_of(seen.crew_task_id) if seen.ask and seen.crew_task_id else seen.crew_task_id
+    return task_of(execution.crew_task_id) if execution.ask and execution.crew_task_id else execution.crew_task_id
 
 
 SHORTEST, LONGEST = 0.2, 5.0
@@ -148,31 +148,31 @@ class DraftCheck:
 
     def check_before_sending(self, sender: Sender) -> Steps[bool]:
         """Return whether an earlier try sent the answer; raise an error if it must not be sent."""
-        seen = yield from (self._look() if self.sent_before and self.was_keyed else self._look_when_settled())
-        verdict = judge(self._answer, self.draft, seen, sent_before=self.sent_before)
-        if seen.is_live and not self.sent_before and (other := self._other_answer()):
+        execution = yield from (self._look() if self.sent_before and self.was_keyed else self._look_when_settled())
+        verdict = judge(self._answer, self.draft, execution, sent_before=self.sent_before)
+        if execution.is_live and not self.sent_before and (other := self._other_answer()):
             self._refuse_second(other)
         if verdict is Verdict.SEND and self.sent_before and self._may_see_same_text:
-            verdict = yield from self._judge_by_round(seen)
-        self._sends_hash = self._sends_hash or (seen.checks_draft and not self.sent_before)
-        if seen.is_live and not self.sent_before:
+            verdict = yield from self._judge_by_round(execution)
+        self._sends_hash = self._sends_hash or (execution.checks_draft and not self.sent_before)
+        if execution.is_live and not self.sent_before:
             self._leaves_out_comment = self._answer.approves_with_comment and is_uuid(self._answer.crew_task_id)
         if verdict is Verdict.HIDDEN:
-            raise CrewTryFailed(self._not_shown(in_few_words(self._hook.mask(seen.raw_state))))
-        takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # or a tool's changed arguments
+            raise CrewTryFailed(self._not_shown(in_few_words(self._hook.mask(execution.raw_state))))
+        takes_edit = execution.takes_edited_output or self._answer.in_the_middle  # or a tool's changed arguments
         if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
             raise CrewTaskFailed(self._takes_no_edit())
         # Without a hash, i.e. if the answer is not from a review, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self.sent_before or self._answer.output_sha256):
-            is_late_edit = not self.sent_before and self._is_revised(seen)
-            raise (CrewEditTooLate if is_late_edit else CrewAnswerNotTaken)(self._another_draft(seen))
+            is_late_edit = not self.sent_before and self._is_revised(execution)
+            raise (CrewEditTooLate if is_late_edit else CrewAnswerNotTaken)(self._another_draft(execution))
         if self.sent_before:
-            return self._is_taken_by_now(seen, verdict, sender)
+            return self._is_taken_by_now(execution, verdict, sender)
         if verdict is Verdict.NOT_WAITING and self._answer.output_sha256:
-            raise (CrewEditTooLate if self._is_revised(seen) else CrewAnswerNotTaken)(self._not_waiting(seen))
-        if self.draft.waits_in(seen):
-            self.draft = self._answer.draft(hash_of(seen))
-            self._open_round = yield from self._round_of(seen)
+            raise (CrewEditTooLate if self._is_revised(execution) else CrewAnswerNotTaken)(self._not_waiting(execution))
+        if self.draft.waits_in(execution):
+            self.draft = self._answer.draft(hash_of(execution))
+            self._open_round = yield from self._round_of(execution)
         return False
 
     def was_taken_after_all(self, error: CrewError) -> Steps[bool]:
@@ -188,26 +188,26 @@ class DraftCheck:
         """Return whether an edit was refused because its draft was answered between the poll and the POST."""
         if self._answer.edit is None or self.sent_before or not isinstance(error, CrewBadRequest):
             return False
-        seen = yield Poll(self.draft.execution_id)
-        return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
+        reply = yield Poll(self.draft.execution_id)
+        return isinstance(reply, Execution) and self._is_revised(reply) and not self.draft.waits_in(reply)
 
     def is_still_open(self, error: CrewError) -> Steps[bool]:
         """Return whether a tool's changed arguments were refused, in which case its question is still open."""
-        given = self._answer.in_the_middle and self._answer.edit and not self.sent_before
-        if not given or not isinstance(error, CrewBadRequest):
+        is_final = self._answer.in_the_middle and self._answer.edit and not self.sent_before
+        if not is_final or not isinstance(error, CrewBadRequest):
             return False
-        seen = yield Poll(self.draft.execution_id)
-        return isinstance(seen, Execution) and self.draft.waits_in(seen)
+        reply = yield Poll(self.draft.execution_id)
+        return isinstance(reply, Execution) and self.draft.waits_in(reply)
 
-    def _is_revised(self, seen: Execution) -> bool:
+    def _is_revised(self, execution: Execution) -> bool:
         """Return whether an edit is too late because somebody else requested a revision.
 
         The next wait finds the new draft. Right after an approval, the service may briefly report the same task, so
         the next wait checks again.
         """
         # Use the raw response, because `Execution.current_task` is for display and has its secrets masked.
-        now = seen.raw.get("current_task")
-        at = {ExecutionState.PENDING: _task_of(seen), ExecutionState.RUNNING: now}.get(seen.state)
+        now = execution.raw.get("current_task")
+        at = {ExecutionState.PENDING: _task_of(execution), ExecutionState.RUNNING: now}.get(execution.state)
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
     def wait_until_answered(self) -> Steps[bool]:
@@ -217,8 +217,8 @@ class DraftCheck:
     def _no_longer_waits(self, until: float) -> Steps[bool]:
         began = self._clock()
         while (now := self._clock()) < until:
-            seen = yield Poll(self.draft.execution_id, until - now + 1)
-            if isinstance(seen, Execution) and seen.state_is_known and not self.draft.waits_in(seen):
+            reply = yield Poll(self.draft.execution_id, until - now + 1)
+            if isinstance(reply, Execution) and reply.state_is_known and not self.draft.waits_in(reply):
                 return True
             yield Pause(min(_pause(now - began), max(0.0, until - self._clock())))
         return False
@@ -231,8 +231,8 @@ class DraftCheck:
         """
         posts, question = self._record.newest.unsettled, (self._answer.execution_id, self._answer.crew_task_id)
         may_count = (post for post in posts if is_uuid(self._answer.crew_task_id) or not post.kickoff_id)
-        asked = ((post, SentAnswer.of(post)) for post in may_count)
-        return next((post for post, sent in asked if (sent.execution_id, sent.crew_task_id) == question), None)
+        answers = ((post, SentAnswer.of(post)) for post in may_count)
+        return next((post for post, sent in answers if (sent.execution_id, sent.crew_task_id) == question), None)
 
     def _refuse_second(self, other: StoredPost) -> None:
         """Refuse a second answer, unless the first one is lost and a user has cleared the task after this message.
@@ -253,8 +253,8 @@ class DraftCheck:
                 record.note(told=record.attempt.as_dict())
         raise CrewAnswerNotTaken(self._answered(other, moved_on=noted.moved_on))
 
-    def _is_taken_by_now(self, seen: Execution, verdict: Verdict, sender: Sender) -> bool:
-        by_key = self.was_keyed and seen.state is not ExecutionState.PENDING
+    def _is_taken_by_now(self, execution: Execution, verdict: Verdict, sender: Sender) -> bool:
+        by_key = self.was_keyed and execution.state is not ExecutionState.PENDING
         if verdict is Verdict.TAKEN and not by_key:
             return True
         if verdict is Verdict.UNKNOWN and not self.was_keyed:
@@ -273,18 +273,18 @@ class DraftCheck:
         moves_on = self._answer.is_approve is True and self._answer.outcome is None
         return not (self.was_keyed or self._answer.in_the_middle or moves_on)
 
-    def _judge_by_round(self, seen: Execution) -> Steps[Verdict]:
+    def _judge_by_round(self, execution: Execution) -> Steps[Verdict]:
         """Compare the numbers of the waiting and the answered question, whose drafts are identical."""
-        now = yield from self._round_of(seen)
+        now = yield from self._round_of(execution)
         if now is None or self._open_round is None:
             raise CrewTaskFailed(self._unknown("It is not known whether the crew has written the same text again."))
         return Verdict.SEND if now == self._open_round else Verdict.TAKEN
 
-    def _round_of(self, seen: Execution) -> Steps[int | None]:
-        if not self._may_see_same_text or seen.is_live or not seen.has_details:
+    def _round_of(self, execution: Execution) -> Steps[int | None]:
+        if not self._may_see_same_text or execution.is_live or not execution.has_details:
             return None
         try:
-            number: int | None = yield Get(endpoints.open_round(seen.kickoff_id))
+            number: int | None = yield Get(endpoints.open_round(execution.kickoff_id))
             return number
         except CrewError as error:
             is_reported = is_transient(error) and type(error) is not CrewProtocolError
@@ -294,8 +294,8 @@ class DraftCheck:
 
     def _look(self) -> Steps[Execution]:
         try:
-            seen: Execution = yield PollPatiently(self._answer.execution_id)
-            return seen
+            execution: Execution = yield PollPatiently(self._answer.execution_id)
+            return execution
         except (CrewNotFound, CrewProtocolError) as error:
             raise CrewTryFailed(self._not_shown(str(error))) from error
 
@@ -310,11 +310,11 @@ class DraftCheck:
         arrives_until = sent.arrives_until(self._patience, self._lag) if self._unsettled else began
         lags_until = began + self._lag
         while True:
-            seen, now = (yield from self._look()), self._clock()
-            waits = now < arrives_until and self.draft.waits_in(seen)
-            works = now < lags_until and seen.state is ExecutionState.RUNNING and not seen.is_live
+            execution, now = (yield from self._look()), self._clock()
+            waits = now < arrives_until and self.draft.waits_in(execution)
+            works = now < lags_until and execution.state is ExecutionState.RUNNING and not execution.is_live
             if not (waits or works):
-                return seen
+                return execution
             yield Pause(_pause(now - began))
 
     # --- messages ---
@@ -326,8 +326,8 @@ class DraftCheck:
             "again"
         )
 
-    def _another_draft(self, seen: Execution) -> str:
-        now = seen.shown_task or seen.crew_task_id
+    def _another_draft(self, execution: Execution) -> str:
+        now = execution.shown_task or execution.crew_task_id
         if self._answer.in_the_middle:
             return (
                 f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id} is no longer "
@@ -343,8 +343,8 @@ class DraftCheck:
         sent = SentAnswer.of(other)
         at = datetime.fromtimestamp(sent.resumed_at or sent.intended_at, UTC)
         question = f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id}"
-        seen = "; its response was lost, but the execution has continued since" if moved_on else ""
-        by = f"({sent.decision}, {at:%Y-%m-%d %H:%M} UTC{seen}) by an earlier run of this task"
+        lost = "; its response was lost, but the execution has continued since" if moved_on else ""
+        by = f"({sent.decision}, {at:%Y-%m-%d %H:%M} UTC{lost}) by an earlier run of this task"
         if other.kickoff_id or moved_on:
             return (
                 f"{question} was already answered {by}. This answer was not sent and changed nothing; clear the "
@@ -355,14 +355,14 @@ class DraftCheck:
             "changed nothing; to send it, clear this task once more"
         )
 
-    def _not_waiting(self, seen: Execution) -> str:
+    def _not_waiting(self, execution: Execution) -> str:
         for post in self._record.newest.unsettled:
             sent = SentAnswer.of(post)
             if post.kickoff_id and self.draft == (sent.execution_id, sent.crew_task_id, sent.draft_sha256):
                 return self._answered(post, moved_on=False)
         return (
-            f"Execution {self._answer.execution_id} is not waiting for an answer; it is {seen.state}: it was answered "
-            "elsewhere, or it was stopped. This answer was not sent"
+            f"Execution {self._answer.execution_id} is not waiting for an answer; it is {execution.state}: it was "
+            "answered elsewhere, or it was stopped. This answer was not sent"
         )
 
     def _takes_no_edit(self) -> str:

@@ -42,14 +42,14 @@ class ResumeRecord:
     said: Json = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_json(cls, said: Any) -> ResumeRecord | None:
+    def from_json(cls, value: Any) -> ResumeRecord | None:
         """Read the XCom of a resume from this release or an earlier one; return None for anything else."""
-        if not isinstance(said, dict) or not isinstance(said.get("kickoff_id"), str):
+        if not isinstance(value, dict) or not isinstance(value.get("kickoff_id"), str):
             return None
         numbers = {"resumed_at"}
         names = [each.name for each in fields(cls) if each.name != "said"]
-        known = [each for each in names if isinstance(said.get(each), int | float if each in numbers else str)]
-        return cls(**{name: said[name] for name in known}, said=said)
+        known = [each for each in names if isinstance(value.get(each), int | float if each in numbers else str)]
+        return cls(**{name: value[name] for name in known}, said=value)
 
     def to_json(self) -> Json:
         """Return the XCom."""
@@ -80,21 +80,21 @@ class ResumeRecord:
 def resume_before(context: Any, task: RelatedTask, kickoff_id: str) -> ResumeRecord | None:
     """Return the last upstream resume's report on the execution with this id; None if there is none."""
     try:
-        found = _resumes(context, task, kickoff_id, upstream=True)
+        resumes = _resumes(context, task, kickoff_id, upstream=True)
     except Exception:
         log.warning(
             "The result of the upstream resume cannot be read; an old pause may be mistaken for a new one",
             exc_info=True,
         )
         return None
-    return _latest(found)
+    return _latest(resumes)
 
 
 def _resumes(context: Any, task: RelatedTask, kickoff_id: str, *, upstream: bool) -> list[ResumeRecord]:
     relatives = task.get_flat_relatives(upstream=upstream) if task.has_dag() else ()
     names = sorted(each.task_id for each in relatives if set(FIELDS) <= set(each.template_fields))
-    found = (context["ti"].xcom_pull(task_ids=names, key=RESUME_KEY) or []) if names else []
-    read = (ResumeRecord.from_json(each) for each in found)
+    records = (context["ti"].xcom_pull(task_ids=names, key=RESUME_KEY) or []) if names else []
+    read = (ResumeRecord.from_json(each) for each in records)
     return [each for each in read if each is not None and each.kickoff_id == kickoff_id]
 
 

@@ -104,15 +104,15 @@ class Resuming:
 
     def said(self, kickoff_id: str) -> ResumeRecord:
         """Return the task's report on the answer; a try that found it already sent reports only that."""
-        said = self._resumed or Resumed(kickoff_id, "sent before")
+        resumed = self._resumed or Resumed(kickoff_id, "sent before")
         return ResumeRecord(
-            said.kickoff_id,
+            resumed.kickoff_id,
             self._answer.execution_id,
             self._answer.crew_task_id,
             self._check.draft.output_sha256,
             self._check.resumed_at,
-            said.status,
-            said={**self._answer.request, **self._left_out, **vars(said)},
+            resumed.status,
+            said={**self._answer.request, **self._left_out, **vars(resumed)},
         )
 
     def _send(self, webhooks: Webhooks | str | None) -> Steps[str]:
@@ -237,10 +237,10 @@ class Resuming:
     def _tell(self, resumed: Resumed) -> None:
         answer = self._answer.decision
         if resumed.status == answers.ALREADY:
-            said = "The answer (%s) was not used: %s. Execution %s continues with the earlier answer"
+            message = "The answer (%s) was not used: %s. Execution %s continues with the earlier answer"
             if self._check.sent_before:
-                said = "The answer (%s) was sent again: %s, perhaps by an earlier try. Execution %s continues"
-            self._log.warning(said, answer, resumed.message, self._answer.execution_id)
+                message = "The answer (%s) was sent again: %s, perhaps by an earlier try. Execution %s continues"
+            self._log.warning(message, answer, resumed.message, self._answer.execution_id)
             return
         self._log.info(
             "Sent the answer (%s) to task %s of execution %s: %s; poll %s from now on",

@@ -18,14 +18,14 @@ from airflow_crew_provider.wait.watch import OLD_PAUSE_SHOWS, AnsweredDraft
 
 def answer_unattended(task: object, worker: Worker, execution: Execution) -> Steps[AnsweredDraft]:
     """Send the answer of the question's kind; repeating it is safe, because the service accepts only one."""
-    kickoff_id, question, asked = execution.kickoff_id, execution.crew_task_id, question_of(execution)
+    kickoff_id, question, question_kind = execution.kickoff_id, execution.crew_task_id, question_of(execution)
     assert question
-    assert asked.unattended
+    assert question_kind.unattended
     worker.log.warning(
         "Execution %s asks about a call whose outcome is unknown: %s. This task asks nobody, so it answers %r",
         kickoff_id,
-        worker.hook.mask_for_log(asked.summary),
-        asked.unattended,
+        worker.hook.mask_for_log(question_kind.summary),
+        question_kind.unattended,
     )
     draft = DraftId(kickoff_id, question, hash_of(execution))
     answer = Resume(
@@ -33,9 +33,9 @@ def answer_unattended(task: object, worker: Worker, execution: Execution) -> Ste
         crew_task_id=question,
         human_feedback="",
         output_sha256=draft.output_sha256 if execution.checks_draft else None,
-        **asked.meaning(asked.unattended, Terms()),
+        **question_kind.meaning(question_kind.unattended, Terms()),
     )
-    name = fingerprint({"answer": asked.unattended, "to": [kickoff_id, question]})
+    name = fingerprint({"answer": question_kind.unattended, "to": [kickoff_id, question]})
     error: CrewError | None = None
     try:
         posts, attempt = worker.record.part(RESUME_STATE, None), Attempt.of(worker.context, task)

@@ -97,8 +97,8 @@ def form_params(own: dict[str, Param], hint: str, draft: str | None = None, titl
 def fields_of(operator: BaseOperator) -> Json:
     """Return the fields that the DAG's author added to the form, as plain JSON."""
     own = {name: param.serialize() for name, param in own_params(operator).items() if name not in OUR_FIELDS}
-    given = {name: {each: field[each] for each in FIELD if field[each] is not UNSET} for name, field in own.items()}
-    return dict(json.loads(json.dumps(given, default=str)))
+    fields = {name: {each: field[each] for each in FIELD if field[each] is not UNSET} for name, field in own.items()}
+    return dict(json.loads(json.dumps(fields, default=str)))
 
 
 def params_of(fields: Json, operator: BaseOperator) -> dict[str, Param]:
@@ -117,8 +117,8 @@ def no_params() -> ParamsDict:
 
 def own_params(operator: BaseOperator) -> dict[str, Param]:
     """Return the task's own params, without the DAG's, which Airflow merges into them."""
-    given: Any = operator.params
-    params = {name: given.get_param(name) for name in given}
+    own: Any = operator.params
+    params = {name: own.get_param(name) for name in own}
     if hasattr(ParamsDict, "filter_params_by_source"):
         return {name: param for name, param in params.items() if param.source == "task"}
     # Airflow 3.1 does not record where a param comes from; one equal to the DAG's is treated as the DAG's.

@@ -50,15 +50,15 @@ def problem_with(event: Json, options: Sequence[str], fields: Collection[str], r
     """
     if event.get("error_type") == VALIDATION:
         return f"it does not fit the form: {code(event.get('error'))}"
-    chosen, given = event.get("chosen_options") or [], event.get("params_input") or {}
+    chosen, filled_in = event.get("chosen_options") or [], event.get("params_input") or {}
     if len(chosen) != 1 or chosen[0] not in options:
         return f"it chose {_listed(chosen)}, but the form has {_listed(options)}"
-    if given and set(given) != set(fields):
-        return f"its fields are {_listed(given)}, but the form has {_listed(fields)}"
-    no_text = next((name for name in TEXTS if not isinstance(given.get(name), str | None)), None)
+    if filled_in and set(filled_in) != set(fields):
+        return f"its fields are {_listed(filled_in)}, but the form has {_listed(fields)}"
+    no_text = next((name for name in TEXTS if not isinstance(filled_in.get(name), str | None)), None)
     if no_text:
         return f"its field {code(no_text)} must be a string"
-    feedback = given.get(FEEDBACK_FIELD)
+    feedback = filled_in.get(FEEDBACK_FIELD)
     if chosen[0] == revise and not (feedback or "").strip():
         return "it requests a revision without saying what to change" if options[1:] else "the answer is empty"
     return None
@@ -79,12 +79,12 @@ def notice(who: str, problem: str) -> str:
 VIOLATIONS = "violations"
 
 
-def pending_record(given: Any) -> Json:
+def pending_record(value: Any) -> Json:
     """Return the record of a draft to review, or a completed one.
 
     :raises CrewInvalidInput: the value is not such a record
     """
-    pending = {"state": PENDING, **record_of(given, "pending")}
+    pending = {"state": PENDING, **record_of(value, "pending")}
     missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
     if missing and pending["state"] != COMPLETED:
         raise CrewInvalidInput(f"The pending record is missing {', '.join(missing)}; nobody was asked")
@@ -108,15 +108,15 @@ def has_its_draft(pending: Json) -> bool:
     return named is None or output_sha256(pending.get("output")) in (named, pending.get("object_sha256"))
 
 
-def refuse_changed(given: Any, shown: Json) -> None:
+def refuse_changed(value: Any, draft: Json) -> None:
     """Refuse an answer if the output in the record no longer matches its hash.
 
     A missing record, or an intact one about another draft, is ignored: the answer is for the draft that was shown.
     """
-    pending = record_or_none(given)
+    pending = record_or_none(value)
     if pending is not None and not has_its_draft(pending):
         raise CrewInvalidInput(
-            f"{_changed(pending)}. The answer was not sent, and execution {shown['execution_id']} stays paused. "
+            f"{_changed(pending)}. The answer was not sent, and execution {draft['execution_id']} stays paused. "
             "Clear the wait and this task to continue"
         )
 
@@ -131,7 +131,7 @@ def _changed(pending: Json) -> str:
 def shown_draft(pending: Json) -> Json:
     """Return the part of a pending record to show to a person, and the hash of the whole draft."""
     output, text = pending["output"], text_of(pending["output"])
-    shown = {
+    draft = {
         **{name: pending[name] for name in ("execution_id", "crew_task_id")},
         "crew_task_name": pending.get("crew_task_name"),
         "agent": question_in(pending).author,
@@ -143,39 +143,39 @@ def shown_draft(pending: Json) -> Json:
         **({"takes_edited_output": True} if pending.get("takes_edited_output") is True else {}),
         **({"dialect": "live"} if pending.get("dialect") == "live" else {}),
     }
-    return shown if isinstance(output, str) else {**shown, "language": "json"}
+    return draft if isinstance(output, str) else {**draft, "language": "json"}
 
 
-def whole_draft(pending: Json | None, shown: Json) -> Any:
+def whole_draft(pending: Json | None, draft: Json) -> Any:
     """Return the draft that was shown, or only the part shown if the record is gone or is about another draft."""
     if pending is None or any(pending.get(name) is None for name in ("execution_id", "crew_task_id", "output")):
-        return shown["output"]
-    return pending["output"] if DraftId.of(shown_draft(pending)) == DraftId.of(shown) else shown["output"]
+        return draft["output"]
+    return pending["output"] if DraftId.of(shown_draft(pending)) == DraftId.of(draft) else draft["output"]
 
 
 # --- the review ---
 
 
-def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewer: Json | None) -> Json:
+def review_of(draft: Json, answer: Json, *, choice: Json, feedback: str, reviewer: Json | None) -> Json:
     """Return a review that binds the answer to the draft that was shown."""
     return {
-        "execution_id": shown["execution_id"],
-        "crew_task_id": shown["crew_task_id"],
+        "execution_id": draft["execution_id"],
+        "crew_task_id": draft["crew_task_id"],
         **choice,
-        **({"ask": shown["ask"]} if shown.get("ask") else {}),
+        **({"ask": draft["ask"]} if draft.get("ask") else {}),
         "human_feedback": feedback,
         "reviewer": {"id": reviewer["id"], "name": reviewer["name"]} if reviewer else None,
         "decided_at": answer["responded_at"].isoformat(),
-        "output_sha256": shown["output_sha256"],
+        "output_sha256": draft["output_sha256"],
         AUTO_APPROVED: None,
-        **({"view": shown["view"]} if shown.get("view") else {}),
+        **({"view": draft["view"]} if draft.get("view") else {}),
     }
 
 
-def with_text_to_send(review: Json, shown: Json) -> Json:
+def with_text_to_send(review: Json, draft: Json) -> Json:
     """Return a review that leaves out its comment when it is sent, if the crew would misread it."""
     comment = review["human_feedback"]
-    is_left_out = review["is_approve"] and question_in(shown).reads_no_comment and comment.strip()
+    is_left_out = review["is_approve"] and question_in(draft).reads_no_comment and comment.strip()
     return {**review, SENT_FEEDBACK: APPROVAL} if is_left_out and not reads_like_approval(comment) else review
 
 
@@ -192,8 +192,8 @@ def decided_by(review: Json) -> str | None:
 
 def in_one_line(decision: Json) -> str:
     """Return a decision as one log line."""
-    said = decision["human_feedback"]
-    cut = said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)"
+    feedback = decision["human_feedback"]
+    cut = feedback if len(feedback) <= 500 else f"{feedback[:500]} … ({len(feedback)} characters)"
     summary = question_in(decision).summary
     why = f" ({summary})" if summary else ""
     unread = ", which the crew does not read" if SENT_FEEDBACK in decision else ""
@@ -218,10 +218,10 @@ def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
 ASK_AGAIN = "Clear this task to ask again"
 
 
-def no_answer(shown: Json, response_timeout: timedelta | None, again: str = ASK_AGAIN) -> str:
+def no_answer(draft: Json, response_timeout: timedelta | None, again: str = ASK_AGAIN) -> str:
     """Return the message for a question that nobody answered in time."""
     return (
-        f"Nobody answered within {response_timeout}. Nothing was sent: execution {shown['execution_id']} stays paused. "
+        f"Nobody answered within {response_timeout}. Nothing was sent: execution {draft['execution_id']} stays paused. "
         f"{again}. You can also answer with CrewResumeOperator"
     )
 
@@ -262,36 +262,36 @@ def violations_of(schema: Any, pending: Json) -> list[str]:
     return matching(validator_of(schema), pending["output"])[1]
 
 
-def revision_by_schema(shown: Json) -> Json:
+def revision_by_schema(draft: Json) -> Json:
     """Return the review that requests a revision with the violations as feedback."""
     feedback = (
         "The output does not match the required schema. Violations, each with its path: "
-        f"{shown[VIOLATIONS]}. Return the whole output again, corrected to match it"
+        f"{draft[VIOLATIONS]}. Return the whole output again, corrected to match it"
     )
-    return {**_without_person(shown, {"is_approve": False}, feedback), SCHEMA_REVISION: BY_SCHEMA}
+    return {**_without_person(draft, {"is_approve": False}, feedback), SCHEMA_REVISION: BY_SCHEMA}
 
 
 # --- other decisions without a person ---
 
 
-def denial_unseen(shown: Json) -> Json:
+def denial_unseen(draft: Json) -> Json:
     """Return the review that denies a tool call because the form cannot show all of it."""
     feedback = (
         "Denied, because the call could not be shown to a person in full: its arguments are unreadable, or longer "
         f"than {SHOWN_CHARACTERS:,} characters. Use a shorter call"
     )
-    return {**_without_person(shown, {"is_approve": False, "outcome": asks.DENY}, feedback), NOT_SHOWN: True}
+    return {**_without_person(draft, {"is_approve": False, "outcome": asks.DENY}, feedback), NOT_SHOWN: True}
 
 
-def approval_by_rule(shown: Json, reason: str) -> Json:
+def approval_by_rule(draft: Json, reason: str) -> Json:
     """Return the review with which ``auto_approve`` approves a draft."""
-    return {**_without_person(shown, {"is_approve": True}), AUTO_APPROVED: reason}
+    return {**_without_person(draft, {"is_approve": True}), AUTO_APPROVED: reason}
 
 
-def _without_person(shown: Json, choice: Json, feedback: str = "") -> Json:
+def _without_person(draft: Json, choice: Json, feedback: str = "") -> Json:
     """Return the review for a choice made now, without a person."""
     now = {"responded_at": datetime.now(UTC)}
-    return review_of(shown, now, choice=choice, feedback=feedback, reviewer=None)
+    return review_of(draft, now, choice=choice, feedback=feedback, reviewer=None)
 
 
 def _tasks_follow(pending: Json) -> bool:

@@ -171,74 +171,74 @@ class ReviewRules(ReviewPolicy):
     def shown(self, pending: Json) -> Json:
         """Return the part of a pending record to show to a person, with the draft's violations."""
         try:
-            found = answer.violations_of(self.output_schema, pending)
+            violations = answer.violations_of(self.output_schema, pending)
         except CrewInvalidInput as error:
             fail_task(error, "Nobody was asked, and the execution stays paused; correct the rule and clear this task")
-        return {**answer.shown_draft(pending), **({VIOLATIONS: listed(found)} if found else {})}
+        return {**answer.shown_draft(pending), **({VIOLATIONS: listed(violations)} if violations else {})}
 
     def shown_now(self) -> Json:
         """Return the content to show now."""
         return self.shown(self.record())
 
-    def approving(self, shown: Json) -> list[str] | None:
+    def approving(self, content: Json) -> list[str] | None:
         """Return the choice that approves; None if there is no clear one."""
-        return question_in(shown).approving(self)
+        return question_in(content).approving(self)
 
-    def expires(self, shown: Json) -> datetime | None:
+    def expires(self, content: Json) -> datetime | None:
         """When the service gives nobody's answer by itself; None if it does not."""
-        return question_in(shown).expires
+        return question_in(content).expires
 
-    def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
+    def offer(self, task: airflow_form.HITLOperator, content: Json) -> None:
         """Set the form's choices, fields and default; the choices depend on whether an agent, a Flow or a crew asks."""
-        asked, own = question_in(shown), airflow_form.params_of(self.fields, task)
-        task.options = asked.choices(self)
-        if not asked.takes_own_body:
+        question, own = question_in(content), airflow_form.params_of(self.fields, task)
+        task.options = question.choices(self)
+        if not question.takes_own_body:
             task.body = None
-        edited = asked.editable_text if asked.edits(self) else None
-        task.params = airflow_form.form_params(own, asked.hint, edited, asked.field)
+        edited = question.editable_text if question.edits(self) else None
+        task.params = airflow_form.form_params(own, question.hint, edited, question.field)
         try:
-            chosen = asked.at_deadline(self)
-            asked.refuse_approvals(self.approvals)
+            chosen = question.at_deadline(self)
+            question.refuse_approvals(self.approvals)
         except CrewInvalidInput as error:
             fail_task(error)
         # With defaults, Airflow would answer the question at the first escalation step.
         task.defaults = None if self.escalation.steps or task.response_timeout is None else chosen
 
-    def was_rejected_before(self, shown: Json) -> bool:
+    def was_rejected_before(self, content: Json) -> bool:
         """Whether somebody rejected this draft in an earlier round."""
-        return shown["output_sha256"] in self.rejected_before(shown)
+        return content["output_sha256"] in self.rejected_before(content)
 
-    def rejected_before(self, shown: Json) -> list[Any]:
+    def rejected_before(self, content: Json) -> list[Any]:
         """Return the hashes of this execution's drafts that people rejected in earlier rounds."""
         previous = record_or_none(self.previous) or {}
-        if previous.get("execution_id") != shown["execution_id"]:
+        if previous.get("execution_id") != content["execution_id"]:
             return []
         draft = previous.get("output_sha256")
         is_rejection = previous.get("is_approve") is False and previous.get("reviewer") and draft
         earlier = previous.get(REJECTED_BEFORE)
         return [*(earlier if isinstance(earlier, list) else []), *([draft] if is_rejection else [])]
 
-    def not_approved(self, shown: Json) -> str:
+    def not_approved(self, content: Json) -> str:
         """Return the message if the deadline would approve a draft that somebody has rejected."""
         return (
             "Somebody has rejected this draft, so it was not approved at the deadline. Nothing was sent: execution "
-            f"{shown['execution_id']} stays paused. {self.again}. You can also answer with CrewResumeOperator"
+            f"{content['execution_id']} stays paused. {self.again}. You can also answer with CrewResumeOperator"
         )
 
-    def form(self, context: Any, shown: Json, until: str | None, refused: str, since: datetime) -> ReviewForm:
+    def form(self, context: Any, content: Json, until: str | None, refused: str, since: datetime) -> ReviewForm:
         """Return the form, including the previous round."""
         return replace(
-            self.page(shown),
+            self.page(content),
             previous=self._round_before(context),
             refused=refused,
             later=told(self.may_answer, since),
             until=(datetime.fromisoformat(until) if until else None),
         )
 
-    def page(self, shown: Json) -> ReviewForm:
+    def page(self, content: Json) -> ReviewForm:
         """Return a draft's form, without the previous round, the last refusal, the escalation or the deadline."""
         number, most = self.round_number, self.max_rounds
-        return ReviewForm(pending=shown, terms=self, round_number=number, max_rounds=most, whole=self.whole)
+        return ReviewForm(pending=content, terms=self, round_number=number, max_rounds=most, whole=self.whole)
 
     def _round_before(self, context: Any) -> Json | None:
         """Return the previous round's review, with its draft if that review was made in this DAG."""
@@ -258,9 +258,9 @@ class ReviewRules(ReviewPolicy):
 
 def begin_review(stored: Stored, task: AskingTask, context: Any, rules: ReviewRules, pending: Json) -> Steps[Json]:
     """Return the review if no person is needed; otherwise, ask one."""
-    question, shown = Asking(stored, context, task, rules, begins=True), rules.shown(pending)
-    review = Decision(question, shown).decide_without_person()
-    return review if review is not None else (yield from question.go_on(shown))
+    question, content = Asking(stored, context, task, rules, begins=True), rules.shown(pending)
+    review = Decision(question, content).decide_without_person()
+    return review if review is not None else (yield from question.go_on(content))
 
 
 def end_review(
@@ -294,11 +294,11 @@ class Decision:
     :param until: when the question expires, in ISO 8601
     """
 
-    def __init__(self, question: Asking[ReviewRules], shown: Json, until: str | None = None) -> None:
-        self._question, self._shown, self._until = question, shown, until
+    def __init__(self, question: Asking[ReviewRules], content: Json, until: str | None = None) -> None:
+        self._question, self._shown, self._until = question, content, until
         self._task, self._context = question.task, question.context
         self._rules, self._record = question.rules, question.record
-        self._asked = question_in(shown)
+        self._asked = question_in(content)
 
     def decide_without_person(self) -> Json | None:
         """Return a review that can be made without a person; None if a person must decide."""
@@ -433,10 +433,10 @@ class Decision:
             return None
         try:
             draft = {**(record_or_none(self._rules.pending) or {}), **self._shown, "output": edited}
-            found = answer.violations_of(self._rules.output_schema, draft)
+            violations = answer.violations_of(self._rules.output_schema, draft)
         except CrewInvalidInput as error:
             return str(error)
-        return f"the edited text does not match the output schema: {code(listed(found))}" if found else None
+        return f"the edited text does not match the output schema: {code(listed(violations))}" if violations else None
 
     # --- the meaning of an answer ---
 
@@ -461,21 +461,23 @@ class Decision:
 
     def _filled_in(self, event: Json) -> Json:
         """Return the fields that the DAG's author added; without an answer, as the form shows them."""
-        given = event.get("params_input") or {}
-        return {name: given.get(name, field.get("value")) for name, field in self._rules.fields.items()}
+        fields = event.get("params_input") or {}
+        return {name: fields.get(name, field.get("value")) for name, field in self._rules.fields.items()}
 
     def _with_others(self, review: Json) -> Steps[Json]:
         """Return the review once enough people have approved; until then, ask the next person."""
         of_each = ("reviewer", "decided_at", "human_feedback", "params_input")
         approval = {name: review[name] for name in of_each if name in review}
-        given = self._record.approvals
-        approvals = given if len(given) >= self._rules.approvals else self._record.add_approval(approval)
+        approvals_before = self._record.approvals
+        approvals = (
+            approvals_before if len(approvals_before) >= self._rules.approvals else self._record.add_approval(approval)
+        )
         missing = self._rules.approvals - len(approvals)
         if missing <= 0:
             return answer.of_all_approvals(review, approvals)
-        said = f"Approved by {', '.join(code(each) for each in _ids(approvals))}; {missing} more must approve"
-        self._task.log.info("%s. Asking again", said)
-        return (yield from self._question.ask(self._shown, self._until, f"{said}."))
+        message = f"Approved by {', '.join(code(each) for each in _ids(approvals))}; {missing} more must approve"
+        self._task.log.info("%s. Asking again", message)
+        return (yield from self._question.ask(self._shown, self._until, f"{message}."))
 
     def _sent_back_before(self) -> Json:
         """Return the field for a review if a schema has already sent back a draft of its execution; empty if not.

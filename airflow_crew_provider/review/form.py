@@ -110,12 +110,12 @@ class ReviewForm:
         violations = self.pending.get(VIOLATIONS)
         if not violations:
             return ""
-        said = "**The draft does not match the output schema.** If you approve it as is, the run fails. Violations:"
-        return f"{said}\n\n{quoted(violations)}"
+        message = "**The draft does not match the output schema.** If you approve it as is, the run fails. Violations:"
+        return f"{message}\n\n{quoted(violations)}"
 
     def _files(self) -> str:
-        shown = [_file(each) for each in self.pending.get("files") or ()]
-        return f"**Files:** {', '.join(shown)}" if shown else ""
+        lines = [_file(each) for each in self.pending.get("files") or ()]
+        return f"**Files:** {', '.join(lines)}" if lines else ""
 
     def _before(self) -> str:
         previous = self.previous

@@ -42,14 +42,14 @@ def response_time(value: Any, name: str = "response_timeout") -> timedelta | Non
     if value is None:
         return None
     try:
-        given = value if isinstance(value, timedelta) else timedelta(seconds=float(_no_bool(value)))
+        duration = value if isinstance(value, timedelta) else timedelta(seconds=float(_no_bool(value)))
     except (TypeError, ValueError, OverflowError):
-        given = timedelta(0)
-    if given <= timedelta(0):
+        duration = timedelta(0)
+    if duration <= timedelta(0):
         raise ValueError(f"{name} must be a timedelta or a number of seconds above 0, not {value!r}")
-    if given > LONGEST:
+    if duration > LONGEST:
         raise ValueError(f"{name} must be at most {LONGEST.days:,} days, not {value!r}; leave it out for no limit")
-    return given
+    return duration
 
 
 def deadline_after(response_timeout: timedelta | None, expires: datetime | None = None) -> str | None:
@@ -88,29 +88,29 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-def reviewers(given: Any) -> list[Json] | None:
+def reviewers(value: Any) -> list[Json] | None:
     """Read the assigned users: one or several, each an id or a dict with an ``id`` and an optional ``name``.
 
     An empty list is an error, because to Airflow it means everybody.
     """
-    if given is None:
+    if value is None:
         return None
-    several = [given] if isinstance(given, str | Mapping) else given
+    several = [value] if isinstance(value, str | Mapping) else value
     try:
         read = [_reviewer(each) for each in several]
     except TypeError:
-        raise ValueError(f"assigned_users must be user ids, or dicts with id and name, not {given!r}") from None
+        raise ValueError(f"assigned_users must be user ids, or dicts with id and name, not {value!r}") from None
     if not read:
         raise ValueError("assigned_users names nobody; leave it out to let anyone answer")
     return read
 
 
-def _reviewer(given: Any) -> Json:
-    known = dict(given) if isinstance(given, Mapping) else {"id": given}
+def _reviewer(value: Any) -> Json:
+    known = dict(value) if isinstance(value, Mapping) else {"id": value}
     user = {"id": known.get("id"), "name": known.get("name") or known.get("id")}
     texts = {name: each.strip() for name, each in user.items() if isinstance(each, str)}
     if set(known) - set(user) or len(texts) < len(user) or not all(texts.values()):
-        raise TypeError(given)
+        raise TypeError(value)
     return texts
 
 
@@ -157,9 +157,9 @@ class Escalation:
     assigned: list[Json] | None
 
     @classmethod
-    def of(cls, given: Any, assigned: list[Json] | None, response_timeout: timedelta | None) -> Escalation:
+    def of(cls, steps_given: Any, assigned: list[Json] | None, response_timeout: timedelta | None) -> Escalation:
         """Read pairs of a time and users or notifiers; refuse impossible steps."""
-        steps = sorted((_step(each) for each in given or ()), key=lambda step: step.after)
+        steps = sorted((_step(each) for each in steps_given or ()), key=lambda step: step.after)
         if assigned is None and any(step.users for step in steps):
             raise ValueError("escalate names users, but everybody may answer: set assigned_users too")
         if response_timeout and any(step.after >= response_timeout for step in steps):
@@ -211,20 +211,20 @@ def _ids(step: EscalationStep) -> set[str]:
 
 def _numbered(steps: Iterable[EscalationStep]) -> Iterator[EscalationStep]:
     """Give each step its own name; the first of its kind keeps the name that earlier releases recorded."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for step in steps:
-        seen[step.kind] += 1
-        yield replace(step, number=seen[step.kind])
+        counts[step.kind] += 1
+        yield replace(step, number=counts[step.kind])
 
 
 def _kind(notifier: Any) -> str:
     return getattr(notifier, "__name__", None) or type(notifier).__name__
 
 
-def _step(given: Any) -> EscalationStep:
-    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
-        raise ValueError(f"escalate must be a list of pairs of a time and users or notifiers, not {given!r}")
-    after, who = given
+def _step(value: Any) -> EscalationStep:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise ValueError(f"escalate must be a list of pairs of a time and users or notifiers, not {value!r}")
+    after, who = value
     several = [who] if isinstance(who, str | Mapping) or callable(who) else list(who)
     notifiers = [each for each in several if callable(each)]
     if not several:

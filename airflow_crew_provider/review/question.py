@@ -69,22 +69,22 @@ class Rules(Protocol):
     def by(self, terms: Json) -> Any:
         """Return the rules with the terms of a form that was shown."""
 
-    def offer(self, task: HITLOperator, shown: Json) -> None:
+    def offer(self, task: HITLOperator, content: Json) -> None:
         """Set the options, fields and defaults of the task's form."""
 
-    def form(self, context: Any, shown: Json, until: str | None, refused: str, since: datetime) -> Form:
+    def form(self, context: Any, content: Json, until: str | None, refused: str, since: datetime) -> Form:
         """Return the form of a question that was first asked at a time."""
 
-    def approving(self, shown: Json) -> list[str] | None:
+    def approving(self, content: Json) -> list[str] | None:
         """Return the choice that approves; None if there is no clear one."""
 
-    def expires(self, shown: Json) -> datetime | None:
+    def expires(self, content: Json) -> datetime | None:
         """When the question needs no answer any more; None if it always does."""
 
-    def was_rejected_before(self, shown: Json) -> bool:
+    def was_rejected_before(self, content: Json) -> bool:
         """Whether somebody rejected this in an earlier question."""
 
-    def not_approved(self, shown: Json) -> str:
+    def not_approved(self, content: Json) -> str:
         """Return the message if the deadline would approve what somebody has rejected."""
 
 
@@ -124,26 +124,26 @@ class Asking(Generic[AnyRules]):
         if begins:
             self.record.begin_try()
 
-    def go_on(self, shown: Json, found: str = "") -> Steps[NoReturn]:
+    def go_on(self, content: Json, violation: str = "") -> Steps[NoReturn]:
         """Ask or, if an earlier try has asked, look for an answer given since then; then wait for one.
 
         :param found: the result of the last lookup: no answer, no form, or unknown; empty if none ran
         """
-        identity = DraftId.of(shown)
-        kept = self._terms_of_kept_form(identity)
-        terms = self.record.terms(identity) or shown.get(TERMS) or {**self.rules.terms(), **kept}
-        shown = {**shown, TERMS: terms}
-        self.hold_to(shown)
-        until = self.record.until(identity) or deadline_after(self.task.response_timeout, self.rules.expires(shown))
-        if not self.record.is_open_for(identity) or self._must_ask_again(found):
-            if found == UNKNOWN:
-                yield from self._look_once_more(shown, until)
-            yield from self.ask(shown, until)
-        self.record.mark_asked(identity, until, shown[TERMS], doubt=self.record.in_doubt and not found)
-        if found:
-            yield from self._wait(shown, until)
+        identity = DraftId.of(content)
+        earlier = self._terms_of_kept_form(identity)
+        terms = self.record.terms(identity) or content.get(TERMS) or {**self.rules.terms(), **earlier}
+        content = {**content, TERMS: terms}
+        self.hold_to(content)
+        until = self.record.until(identity) or deadline_after(self.task.response_timeout, self.rules.expires(content))
+        if not self.record.is_open_for(identity) or self._must_ask_again(violation):
+            if violation == UNKNOWN:
+                yield from self._look_once_more(content, until)
+            yield from self.ask(content, until)
+        self.record.mark_asked(identity, until, content[TERMS], doubt=self.record.in_doubt and not violation)
+        if violation:
+            yield from self._wait(content, until)
         self.task.log.info("An earlier try showed this draft; an answer given since then counts")
-        yield from self.look_again(shown, until)
+        yield from self.look_again(content, until)
         raise AssertionError(NOTHING_FOLLOWS)
 
     def _terms_of_kept_form(self, identity: DraftId) -> Json:
@@ -161,9 +161,9 @@ class Asking(Generic[AnyRules]):
             )
         return {name: before[name] for name in OFFERED if name in before}
 
-    def _look_once_more(self, shown: Json, until: str | None) -> Steps[None]:
+    def _look_once_more(self, content: Json, until: str | None) -> Steps[None]:
         """Look for an answer once more in this try: as long as it is not known, asking could remove one."""
-        if not self.record.is_open_for(DraftId.of(shown)):
+        if not self.record.is_open_for(DraftId.of(content)):
             return
         if self.record.kept.once_more:
             raise CrewTryFailed(
@@ -171,45 +171,45 @@ class Asking(Generic[AnyRules]):
                 "running. Nobody was asked again, and any answer is kept; a retry of this task looks again"
             )
         self.task.log.warning("Airflow could not look for an answer; looking once more")
-        yield from self.look_again(shown, until, once_more=True)
+        yield from self.look_again(content, until, once_more=True)
 
-    def _must_ask_again(self, found: str) -> bool:
+    def _must_ask_again(self, violation: str) -> bool:
         """Whether no form exists, or only one that nobody can answer any more, e.g. an earlier attempt's."""
-        if not found:
+        if not violation:
             return False
         is_of_earlier = self.record.kept.asked_by not in (None, airflow_form.asking_attempt(self.context))
-        return is_of_earlier or found == airflow_form.NO_FORM or (found == UNKNOWN and self.record.in_doubt)
+        return is_of_earlier or violation == airflow_form.NO_FORM or (violation == UNKNOWN and self.record.in_doubt)
 
-    def hold_to(self, shown: Json) -> None:
+    def hold_to(self, content: Json) -> None:
         """Offer the form's choices, even if the DAG file has been edited since."""
-        self.rules = self.rules.by(shown.get(TERMS) or {})
-        self.rules.offer(self.task, shown)
+        self.rules = self.rules.by(content.get(TERMS) or {})
+        self.rules.offer(self.task, content)
 
-    def ask(self, shown: Json, until: str | None, refused: str = "") -> Steps[NoReturn]:
+    def ask(self, content: Json, until: str | None, refused: str = "") -> Steps[NoReturn]:
         """Ask and free the worker slot; ``refused`` is the notice about the last answer."""
-        task, identity = self.task, DraftId.of(shown)
+        task, identity = self.task, DraftId.of(content)
         task.assigned_users = self.rules.people  # type: ignore[assignment]
-        form = self.rules.form(self.context, shown, until, refused, self.record.since(identity))
+        form = self.rules.form(self.context, content, until, refused, self.record.since(identity))
         task.subject = as_text(task.subject) or f"{form.subject} · {_place_of(self.context['ti'])}"
-        given = as_text(task.body)
-        task.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
+        body = as_text(task.body)
+        task.body = "\n\n".join(part for part in (form.notice, body) if part) if body else form.body
         # A form that Airflow has kept shows the last draft, even if the task's own body renders differently now.
-        signs = [] if self.record.is_about(identity) else [given] if given else [form.mark, shown["execution_id"]]
+        signs = [] if self.record.is_about(identity) else [body] if body else [form.mark, content["execution_id"]]
         attempt = airflow_form.asking_attempt(self.context)
         self.record.mark_asking(identity, until, attempt)
         at = datetime.now(UTC)
         if airflow_form.shows_another_draft(task, (yield Do(airflow_form.ask, task, self.context)), signs):
             raise CrewTaskFailed(self.rules.holds_another)
-        self.record.mark_asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt, at=at)
+        self.record.mark_asked(identity, until, content.get(TERMS), again=bool(refused), by=attempt, at=at)
         task.log.info("Waiting for a person: %s", task.subject)
-        yield from self._wait(shown, until)
+        yield from self._wait(content, until)
         raise AssertionError(NOTHING_FOLLOWS)
 
-    def refuse(self, shown: Json, until: str | None, event: Json, problem: str) -> Steps[NoReturn]:
+    def refuse(self, content: Json, until: str | None, event: Json, problem: str) -> Steps[NoReturn]:
         """Ask again, which removes the answer."""
-        who, kept = airflow_form.name_of(event), self._keep_refused(shown, event)
-        self.task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, kept)
-        yield from self.ask(shown, until, notice(who, problem))
+        who, refusal = airflow_form.name_of(event), self._keep_refused(content, event)
+        self.task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, refusal)
+        yield from self.ask(content, until, notice(who, problem))
         raise AssertionError(NOTHING_FOLLOWS)
 
     def delivered(
@@ -242,49 +242,49 @@ class Asking(Generic[AnyRules]):
             self.task.process_trigger_event_error(event)
         return event
 
-    def came_too_late(self, shown: Json, until: str | None, event: Json) -> bool:
+    def came_too_late(self, content: Json, until: str | None, event: Json) -> bool:
         """Whether a person's answer came after the deadline; like any other that is not accepted, it is kept."""
         late = airflow_form.too_late(event, until)
         if late:
-            self.task.log.warning("%s.%s The deadline decides", late, self._keep_refused(shown, event))
+            self.task.log.warning("%s.%s The deadline decides", late, self._keep_refused(content, event))
         return late is not None
 
-    def _keep_refused(self, shown: Json, event: Json) -> str:
+    def _keep_refused(self, content: Json, event: Json) -> str:
         """Store an answer that is not accepted, and any rejection in it; return a sentence about its content."""
-        self.keep_rejection(shown, event)
+        self.keep_rejection(content, event)
         if not event.get("params_input") or unreadable(event["params_input"]):
             return ""
         self.context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
         return f" Its content is kept in XCom {REFUSED_KEY}."
 
-    def keep_rejection(self, shown: Json, event: Json) -> None:
+    def keep_rejection(self, content: Json, event: Json) -> None:
         """Record a rejection: the question may stay open, and an edited DAG could approve at the deadline."""
-        approving, chosen = self.rules.approving(shown), event.get("chosen_options")
+        approving, chosen = self.rules.approving(content), event.get("chosen_options")
         is_about_it = not (airflow_form.timed_out(event) or event.get(OTHER_QUESTION))
         if chosen and approving and chosen != approving and is_about_it:
-            self.record.reject_draft(DraftId.of(shown))
+            self.record.reject_draft(DraftId.of(content))
 
-    def was_rejected(self, shown: Json) -> bool:
+    def was_rejected(self, content: Json) -> bool:
         """Whether a person has rejected this, here or in an earlier round, even in an answer that was refused."""
-        return self.record.was_rejected(DraftId.of(shown)) or self.rules.was_rejected_before(shown)
+        return self.record.was_rejected(DraftId.of(content)) or self.rules.was_rejected_before(content)
 
-    def refuse_late_approval(self, shown: Json, event: Json) -> None:
+    def refuse_late_approval(self, content: Json, event: Json) -> None:
         """Fail if the deadline would approve what somebody has rejected."""
-        approves = airflow_form.timed_out(event) and event["chosen_options"] == self.rules.approving(shown)
-        if approves and self.was_rejected(shown):
+        approves = airflow_form.timed_out(event) and event["chosen_options"] == self.rules.approving(content)
+        if approves and self.was_rejected(content):
             self.record.close()
-            raise CrewTaskFailed(self.rules.not_approved(shown))
+            raise CrewTaskFailed(self.rules.not_approved(content))
 
-    def _wait(self, shown: Json, until: str | None) -> Steps[NoReturn]:
+    def _wait(self, content: Json, until: str | None) -> Steps[NoReturn]:
         yield from self._notify(self.task.notifiers)
-        since = self.record.since(DraftId.of(shown))
+        since = self.record.since(DraftId.of(content))
         now = yield from self._escalate(since)
         end = datetime.fromisoformat(until) if until else None
         step = self.rules.escalation.next_after(since, now)
         wakes = {"step": True} if step and (end is None or step < end) else {}
         next_end = step if wakes else end
         left = max(next_end - now, timedelta(seconds=1)) if next_end else None
-        kwargs = {"until": until, "shown": shown, **wakes}
+        kwargs = {"until": until, "shown": content, **wakes}
         yield Do(airflow_form.park, self.task, self.context, left, kwargs)
         raise AssertionError(NOTHING_FOLLOWS)
 
@@ -295,8 +295,8 @@ class Asking(Generic[AnyRules]):
             if not (yield from self._notify(step.notifiers or self.task.notifiers, step.name)):
                 continue
             who = ", ".join(user["id"] for user in step.users)
-            said = f"; {who} may now answer too" if who else ""
-            self.task.log.info("Nobody has answered for %s: step %d of the escalation%s", step.after, number, said)
+            addition = f"; {who} may now answer too" if who else ""
+            self.task.log.info("Nobody has answered for %s: step %d of the escalation%s", step.after, number, addition)
         return now
 
     def _notify(self, notifiers: Sequence[Any], step: str = "") -> Steps[bool]:
@@ -308,11 +308,11 @@ class Asking(Generic[AnyRules]):
         self.record.mark_notified(step)
         return True
 
-    def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> Steps[NoReturn]:
+    def look_again(self, content: Json, until: str | None, *, once_more: bool = False) -> Steps[NoReturn]:
         """Look for an answer already given, e.g. just as an escalation step began; if there is none, escalate."""
-        self.record.mark_looking(shown, once_more=once_more)
-        kept = {"until": until, "shown": shown}
-        yield Do(airflow_form.find_answer, self.task, self.context, until, kept, self.record.kept.asked_by)
+        self.record.mark_looking(content, once_more=once_more)
+        kwargs = {"until": until, "shown": content}
+        yield Do(airflow_form.find_answer, self.task, self.context, until, kwargs, self.record.kept.asked_by)
         raise AssertionError(NOTHING_FOLLOWS)
 
 
@@ -380,9 +380,9 @@ def resume_question(
 
     :param resume: Airflow's own way to continue; None if a trigger found nothing
     """
-    found, failure = airflow_form.found_nothing(resumed_with), None
+    nothing_found, failure = airflow_form.found_nothing(resumed_with), None
     try:
-        if resume and not found:
+        if resume and not nothing_found:
             return resume()
     except (airflow_form.TaskDeferralError, airflow_form.TaskDeferralTimeout) as error:
         failure = error
@@ -392,4 +392,6 @@ def resume_question(
             raise failure  # the lookup itself failed; the next try repeats it
         task.log.warning("Airflow could not resume this task: %s. Looking for the answer", failure)
         return (yield from question.go_on(question.rules.shown_now()))
-    return (yield from question.go_on(question.record.kept.shown or question.rules.shown_now(), found or UNKNOWN))
+    return (
+        yield from question.go_on(question.record.kept.shown or question.rules.shown_now(), nothing_found or UNKNOWN)
+    )

@@ -37,12 +37,12 @@ class QuestionRecord:
 
     def __init__(self, memory: Store, attempt: Attempt) -> None:
         self._memory, self._attempt = memory, attempt
-        found = memory.recall()
-        self.kept = StoredQuestion.from_json(found)
+        stored = memory.recall()
+        self.kept = StoredQuestion.from_json(stored)
         relation = attempt.relation_to(self.kept.attempt)
         self.cleared = relation is Relation.CLEAR
-        if UNOPENED in found and relation not in (Relation.CLEAR, Relation.OTHER_RUN):
-            raise TaskStateUnavailable(found[UNOPENED])
+        if UNOPENED in stored and relation not in (Relation.CLEAR, Relation.OTHER_RUN):
+            raise TaskStateUnavailable(stored[UNOPENED])
 
     @classmethod
     def of(cls, stored: Stored, attempt: Attempt) -> QuestionRecord:
@@ -54,9 +54,9 @@ class QuestionRecord:
 
     def begin_try(self) -> None:
         """Forget the question of a deleted DAG run with the same id; call this first in a try."""
-        kept = self.kept.attempt
-        self._attempt.tell_doubt(kept)
-        if kept and self._attempt.relation_to(kept) is Relation.OTHER_RUN:
+        before = self.kept.attempt
+        self._attempt.tell_doubt(before)
+        if before and self._attempt.relation_to(before) is Relation.OTHER_RUN:
             self.kept, self.cleared = StoredQuestion(), False
             self._must_keep(ASKS_LATER)
 
@@ -120,7 +120,7 @@ class QuestionRecord:
         :param at: when it was asked, if that was just now
         """
         known = self._known_of(draft)
-        asked = replace(
+        question = replace(
             known,
             since=known.since or datetime.now(UTC).isoformat(),
             until=until,
@@ -130,7 +130,7 @@ class QuestionRecord:
             asked_by=by or self.kept.asked_by,
             doubt=doubt,
         )
-        self.kept = self.kept.moved("look" if doubt else "asked", asked)
+        self.kept = self.kept.moved("look" if doubt else "asked", question)
         self.cleared = False
         self._keep()
 
@@ -140,9 +140,9 @@ class QuestionRecord:
         carried = {name: getattr(before, name) for name in ("since", "notified", "told", "approvals", "terms")}
         return self.kept.anew(self._attempt, draft=draft, **carried)
 
-    def mark_looking(self, shown: Json, *, once_more: bool = False) -> None:
+    def mark_looking(self, content: Json, *, once_more: bool = False) -> None:
         """Record the content shown, because Airflow does not pass it back after a lookup that fails or times out."""
-        self._keep(shown=shown, once_more=once_more or self.kept.once_more)
+        self._keep(shown=content, once_more=once_more or self.kept.once_more)
 
     def since(self, draft: DraftId) -> datetime:
         """Return when the question about this draft was opened; the current time if it is not open."""

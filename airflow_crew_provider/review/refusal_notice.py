@@ -67,8 +67,8 @@ def _explain(detail: Any) -> None:
     text = _NOTICE.sub("", detail.body or "")
     problem = why_refused(before, text, list(detail.options), detail.params or {})
     who = (state.attrs.responded_by.history.deleted or [None])[0] or {}
-    said = f"**{notice(str(who.get('name') or who.get('id') or 'somebody'), problem)}**\n\n" if problem else ""
-    detail.body = said + text
+    sentence = f"**{notice(str(who.get('name') or who.get('id') or 'somebody'), problem)}**\n\n" if problem else ""
+    detail.body = sentence + text
 
 
 def why_refused(answer: dict[str, Any], text: str, options: list[str], params: dict[str, Any]) -> str | None:
@@ -82,10 +82,10 @@ def why_refused(answer: dict[str, Any], text: str, options: list[str], params: d
     draft = draft_in(params)
     answer, question = with_text_of_edit(answer, draft), _question_on(text, options, draft)
     problem = problem_with(answer, options, list(params), question.needs_text(Terms(words=options)))
-    given = (answer["params_input"] or {}).get(EDIT_FIELD)
-    if problem or not isinstance(draft, str) or not isinstance(given, str) or not is_edit(draft, given):
+    edit = (answer["params_input"] or {}).get(EDIT_FIELD)
+    if problem or not isinstance(draft, str) or not isinstance(edit, str) or not is_edit(draft, edit):
         return problem
-    return question.edit_problem({"outcome": answer["chosen_options"][0]}, given)
+    return question.edit_problem({"outcome": answer["chosen_options"][0]}, edit)
 
 
 def _question_on(text: str, options: list[str], draft: Any) -> Question:

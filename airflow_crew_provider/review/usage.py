@@ -123,29 +123,29 @@ class UsageRules:
         """Return the rules with the terms of a form that was shown."""
         return replace(self, **{name: terms[name] for name in ("people", "defaults") if name in terms})
 
-    def offer(self, task: HITLOperator, shown: Json) -> None:
+    def offer(self, task: HITLOperator, content: Json) -> None:
         """Set the form's default; its choices are the same in every DAG."""
         task.defaults = self.defaults
 
-    def form(self, context: Any, shown: Json, until: str | None, refused: str, since: datetime) -> UsageForm:
+    def form(self, context: Any, content: Json, until: str | None, refused: str, since: datetime) -> UsageForm:
         """Return the form."""
-        return UsageForm(shown, self.budget, refused)
+        return UsageForm(content, self.budget, refused)
 
-    def expires(self, shown: Json) -> None:
+    def expires(self, content: Json) -> None:
         """A question about usage always needs an answer."""
 
-    def approving(self, shown: Json) -> list[str]:
+    def approving(self, content: Json) -> list[str]:
         """Return the choice that approves."""
         return [APPROVE]
 
-    def was_rejected_before(self, shown: Json) -> bool:
+    def was_rejected_before(self, content: Json) -> bool:
         """Nobody is asked twice about one execution's output."""
         return False
 
-    def not_approved(self, shown: Json) -> str:
+    def not_approved(self, content: Json) -> str:
         """Return the message if the deadline would approve an output that somebody has rejected."""
         return (
-            f"Somebody has rejected this output, of execution {shown['execution_id']}, so it was not approved at the "
+            f"Somebody has rejected this output, of execution {content['execution_id']}, so it was not approved at the "
             "deadline. It is not passed on; the service still has it"
         )
 

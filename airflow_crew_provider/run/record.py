@@ -44,8 +44,8 @@ class RunRecord:
     def __init__(self, stored: Stored, attempt: Attempt) -> None:
         self._stored, self._attempt = stored, attempt
         self._memory = stored.part(RUN_STATE, PLAIN_OF_RUN)
-        found = self._memory.recall()
-        self.kept, self._unopened = StoredRun.from_json(found), found.get(UNOPENED)
+        fields = self._memory.recall()
+        self.kept, self._unopened = StoredRun.from_json(fields), fields.get(UNOPENED)
 
     def begin(self, execution_id: str, inbox: Json | None, *, now: float) -> None:
         """Begin a try with an execution that this try or an earlier one started."""
@@ -93,7 +93,7 @@ class RunRecord:
 
     def send(
         self,
-        said: Json | None,
+        reply: Json | None,
         *,
         now: float,
         kickoff_id: str | None = None,
@@ -105,13 +105,13 @@ class RunRecord:
         :param said: the service's response; None if the answer was not sent or changed nothing
         """
         *before, decision = self.kept.decisions
-        told = {**decision, "taken": said is not None, "service": said}
-        sent = replace(self.kept, review=None, since=now, decisions=[*before, told])
-        if said is not None:
+        decision_sent = {**decision, "taken": reply is not None, "service": reply}
+        sent = replace(self.kept, review=None, since=now, decisions=[*before, decision_sent])
+        if reply is not None:
             last = {"draft": list(answered.draft), "until": answered.until} if answered else None
             polled = kickoff_id or sent.kickoff_id
             sent = replace(sent, kickoff_id=polled, inbox=inbox or sent.inbox, answered=last)
-        self._move("send", sent, "The answer was sent exactly once" if said else "A retry of this task compares again")
+        self._move("send", sent, "The answer was sent exactly once" if reply else "A retry of this task compares again")
 
     def finish(self) -> None:
         """Record that the execution has completed."""
@@ -155,10 +155,10 @@ def bound_to(number: int, event: Json) -> Json:
     """Return the event, marked as invalid if it answers another question; an event at a deadline need not name one."""
     if "chosen_options" not in event or "error" in event:
         return event
-    given: Any = event.get("params_input") or {}
-    named = given.get(NUMBER_FIELD) if isinstance(given, Mapping) else None
+    fields: Any = event.get("params_input") or {}
+    named = fields.get(NUMBER_FIELD) if isinstance(fields, Mapping) else None
     if named == number or (named is None and not event.get("responded_by_user")):
         return event
-    said = f"it answers question {named}" if named is not None else f"it has no {NUMBER_FIELD}"
-    invalid = {"error": f"{said}, but this is question {number}", "error_type": VALIDATION}
+    problem = f"it answers question {named}" if named is not None else f"it has no {NUMBER_FIELD}"
+    invalid = {"error": f"{problem}, but this is question {number}", "error_type": VALIDATION}
     return {**event, **invalid, OTHER_QUESTION: named is not None}

@@ -75,14 +75,14 @@ class WholeRun:
         return RunRecord(self.worker.record, Attempt.of(self._context, self._task))
 
     def _newest_id(self, kickoff_id: str) -> str:
-        kept = self._stored().kept
-        return kept.kickoff_id if kept.execution_id == kickoff_id else kickoff_id
+        stored = self._stored().kept
+        return stored.kickoff_id if stored.execution_id == kickoff_id else kickoff_id
 
     def _follow(self) -> None:
         """Make all polls also read webhooks, if the execution was started with the inbox."""
-        kept = self.record.kept
-        self._task.execution_id, self.own.kickoff_id = kept.execution_id or None, self.polled_id or None
-        self.worker.read_also(InboxSource(self.worker.hook, kept.inbox))
+        stored = self.record.kept
+        self._task.execution_id, self.own.kickoff_id = stored.execution_id or None, self.polled_id or None
+        self.worker.read_also(InboxSource(self.worker.hook, stored.inbox))
 
     def _push_decisions(self, record: RunRecord | None = None) -> None:
         self._context["ti"].xcom_push(key=DECISIONS_KEY, value=(record or self.record).decisions)
@@ -120,13 +120,13 @@ class WholeRun:
         return (yield from self._until_completed(wait, wait.without_trigger(error)))
 
     def _wait(self, view: str | None = None) -> Wait:
-        kept, task = self.record.kept, self._task
-        wait = self.own.wait(self.polled_id, inbox=kept.inbox, execution_id=task.execution_id, view=view)
+        stored, task = self.record.kept, self._task
+        wait = self.own.wait(self.polled_id, inbox=stored.inbox, execution_id=task.execution_id, view=view)
         watch = wait.watch
         limits = seconds(task.timeout, "timeout"), seconds(task.execution_timeout, "execution_timeout")
         limit = min((each for each in limits if each is not None), default=None)
         watch.wait_past_pending = False
-        watch.started = kept.since or watch.started
+        watch.started = stored.since or watch.started
         watch.deadline, watch.answered = self.record.deadline(limit), self.record.answered
         return wait
 
@@ -203,9 +203,9 @@ class WholeRun:
 
         :param resume: Airflow's own way to continue; None if there is an answer
         """
-        kept = self.record.kept
+        run = self.record.kept
         if isinstance(event := resumed_with.get("event"), dict):
-            resumed_with = {**resumed_with, "event": bound_to(kept.form, event)}
+            resumed_with = {**resumed_with, "event": bound_to(run.form, event)}
         pending = yield from self._pending_again()
         if pending is None and "shown" not in resumed_with:
             raise CrewTryFailed(
@@ -213,18 +213,18 @@ class WholeRun:
                 "question. A retry of this task continues from the execution's current state"
             )
         rules = self._rules(pending or {})
-        stored, asked = self.worker.record, (self._task, self._context)
+        stored, arguments = self.worker.record, (self._task, self._context)
         if resume is None and not found_nothing(resumed_with):
-            review = yield from end_review(stored, *asked, rules, **resumed_with)
+            review = yield from end_review(stored, *arguments, rules, **resumed_with)
         else:
-            review = yield from resume_question(stored, *asked, lambda: rules, resumed_with, resume)
+            review = yield from resume_question(stored, *arguments, lambda: rules, resumed_with, resume)
         return (yield from self._decided(review))
 
     def _pending_again(self) -> Steps[Json | None]:
         """Poll for the question's record, whose draft may be too long to store; return None if it is not found."""
-        seen = yield Poll(self.polled_id)
-        is_pending = isinstance(seen, Execution) and seen.state is ExecutionState.PENDING
-        record = seen.record(self._task.execution_id) if is_pending else None
+        reply = yield Poll(self.polled_id)
+        is_pending = isinstance(reply, Execution) and reply.state is ExecutionState.PENDING
+        record = reply.record(self._task.execution_id) if is_pending else None
         return record if record and [*DraftId.of(record)] == self.record.kept.draft else None
 
     # --- answer ---
@@ -261,12 +261,12 @@ class WholeRun:
         return (yield from self._until_completed(wait, wait.go_on()))
 
     def _sent(self, resuming: Resuming, kickoff_id: str) -> None:
-        said = resuming.said(kickoff_id)
-        service = {"kickoff_id": kickoff_id, "status": said.status, "message": said.said.get("message")}
+        resumed = resuming.said(kickoff_id)
+        service = {"kickoff_id": kickoff_id, "status": resumed.status, "message": resumed.said.get("message")}
         self.record.send(
-            service if said.state is AnswerState.SENT else None,
+            service if resumed.state is AnswerState.SENT else None,
             now=time.time(),
             kickoff_id=kickoff_id,
             inbox=own_address(self._context, resuming.registration, kickoff_id),
-            answered=said.answered,
+            answered=resumed.answered,
         )

@@ -191,8 +191,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             raise AirflowSensorTimeout(message) from None
         except CrewOverBudget as over:
             fail_over_budget(self._worker.poller, over.kickoff_id, over.passed, self.log)
-        if said := lost_edit(context, self, execution):
-            raise CrewTaskFailed(said)
+        if warning := lost_edit(context, self, execution):
+            raise CrewTaskFailed(warning)
         changed: Json = {}
         if execution.state is ExecutionState.PENDING:
             self.log.info("%s", self.hook.mask_for_log(waits_for_a_person(execution)))
@@ -226,10 +226,10 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     # In reschedule mode, each poll runs in a separate process, so the state of the watch is stored between polls.
 
     def _recall(self, context: Any, watch: Watch) -> None:
-        kept = self._store(context).recall() if self.reschedule else {}
+        learned = self._store(context).recall() if self.reschedule else {}
         about = self._about(context)
-        if "kickoff_id" in kept and all(kept.get(name, value) == value for name, value in about.items()):
-            watch.recall(kept)
+        if "kickoff_id" in learned and all(learned.get(name, value) == value for name, value in about.items()):
+            watch.recall(learned)
 
     def _store(self, context: Any) -> Store:
         return record_of(context).part(WATCH_STATE, (*LEARNED, *self._about(context)))

@@ -187,25 +187,25 @@ class Attempt:
         """Return the fields of this try to store in a record; omit unknown ones."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def relation_to(self, kept: Json) -> Relation:
+    def relation_to(self, before: Json) -> Relation:
         """Return what an earlier try is to this one.
 
         :param kept: its `as_dict`; release 0.1 stored neither the try's number nor the run's start
         """
-        return self._row(kept).relation
+        return self._row(before).relation
 
-    def tell_doubt(self, kept: Json) -> None:
+    def tell_doubt(self, before: Json) -> None:
         """Log a warning if the numbers allow two readings."""
-        row = self._row(kept)
-        if kept and row.relation is Relation.DOUBTFUL:
-            log.warning("%s", row.reason.format(then=kept.get("retries"), now=self.retries))
+        row = self._row(before)
+        if before and row.relation is Relation.DOUBTFUL:
+            log.warning("%s", row.reason.format(then=before.get("retries"), now=self.retries))
 
-    def _row(self, kept: Json) -> Row:
-        changes = {name: _change(getattr(self, name), kept.get(name)) for name in _COMPARED}
+    def _row(self, before: Json) -> Row:
+        changes = {name: _change(getattr(self, name), before.get(name)) for name in _COMPARED}
         if changes["try_number"] is UNKNOWN:
             changes["try_number"] = MORE  # release 0.1 stored no number, so a try before this one wrote the record
         hides_clear = (
-            kept.get("retries", self.retries) != self.retries
+            before.get("retries", self.retries) != self.retries
             and changes["max_tries"] is EQUAL
             and self.max_tries == self.try_number - 1 + self.retries
         )

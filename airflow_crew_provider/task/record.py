@@ -208,14 +208,14 @@ class StoredPost(Part):
     noun: ClassVar[str] = "A POST"
 
     @classmethod
-    def from_json(cls, kept: Json) -> StoredPost:
+    def from_json(cls, stored: Json) -> StoredPost:
         """Read a record from this release or an earlier one; missing fields get their defaults."""
         return cls(
-            sender={name: kept[name] for name in OF_SENDER if name in kept},
-            attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept},
-            more={name: value for name, value in kept.items() if name not in _NAMED},
-            earlier=tuple(cls.from_json(post) for post in kept.get("earlier") or ()),
-            **{name: kept[name] for name in _DEFAULTS if kept.get(name) is not None},
+            sender={name: stored[name] for name in OF_SENDER if name in stored},
+            attempt={name: stored[name] for name in _OF_ATTEMPT if name in stored},
+            more={name: value for name, value in stored.items() if name not in _NAMED},
+            earlier=tuple(cls.from_json(post) for post in stored.get("earlier") or ()),
+            **{name: stored[name] for name in _DEFAULTS if stored.get(name) is not None},
         )
 
     def to_json(self) -> Json:
@@ -364,13 +364,13 @@ class StoredQuestion(Part):
     noun: ClassVar[str] = "A question"
 
     @classmethod
-    def from_json(cls, kept: Json) -> StoredQuestion:
+    def from_json(cls, stored: Json) -> StoredQuestion:
         """Read a record from this release or an earlier one; unknown fields are ignored."""
-        known = {name: kept[name] for name in _FIELDS if kept.get(name)}
+        known = {name: stored[name] for name in _FIELDS if stored.get(name)}
         known |= {name: DraftId(*known[name]) for name in ("draft", "sent_back") if name in known}
         if known.get("rejected") is True:  # development versions of 0.2.0: the draft shown was rejected
             known["rejected"] = [without_task(known["draft"])]
-        return cls(attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept}, **known)
+        return cls(attempt={name: stored[name] for name in _OF_ATTEMPT if name in stored}, **known)
 
     def to_json(self) -> Json:
         """Return the JSON to store; empty if nothing is known."""
@@ -440,9 +440,9 @@ class StoredRun(Part):
     noun: ClassVar[str] = "A task"
 
     @classmethod
-    def from_json(cls, kept: Json) -> StoredRun:
+    def from_json(cls, stored: Json) -> StoredRun:
         """Read a record; unknown fields are ignored."""
-        return cls(**{each.name: kept[each.name] for each in fields(cls) if kept.get(each.name) is not None})
+        return cls(**{each.name: stored[each.name] for each in fields(cls) if stored.get(each.name) is not None})
 
     def to_json(self) -> Json:
         """Return the JSON to store."""

@@ -161,9 +161,9 @@ class TaskRecord:
 
     def rows(self) -> Json:
         """Return all parts as they are stored."""
-        found = self._get(self.key) if self._is_new else self.find(self.key)
-        self._is_new = found is None
-        parts = {} if found is None else self.read(found).get(PARTS)
+        rows = self._get(self.key) if self._is_new else self.find(self.key)
+        self._is_new = rows is None
+        parts = {} if rows is None else self.read(rows).get(PARTS)
         if isinstance(parts, dict) and all(isinstance(each, dict) for each in parts.values()):
             return parts
         raise self.unreadable("it is no record")
@@ -194,17 +194,17 @@ class TaskRecord:
 
     def find(self, key: str) -> Any:
         """Return a Variable's value; None only if there certainly is no such Variable."""
-        found = self._get(key)
-        if found is not None:
-            return found
+        row = self._get(key)
+        if row is not None:
+            return row
         is_named = _checked("read", lambda: variables.has_variable(key))
         if is_named is False:
             return None
         self._prove_readable()
-        found = self._get(key)
-        if found is None and is_named:
+        row = self._get(key)
+        if row is None and is_named:
             raise TaskStateUnavailable(f"The record of this task, Variable {key}, {NOT_DECRYPTED}")
-        return found
+        return row
 
     def write(self, key: str, value: Json, store: Callable[[str, str, str], None] = variables.write) -> None:
         """Store a Variable."""
@@ -248,15 +248,15 @@ class PartStore:
         record, store = self._record, self._record.state_store
         if self.name in record.changed:
             return dict(record.changed[self.name])
-        found, earlier = record.rows().get(self.name), None
-        if found is None or self._is_post:
+        newest, earlier = record.rows().get(self.name), None
+        if newest is None or self._is_post:
             earlier = record.find(self.earlier_key)
             if store is not None:
                 earlier = _newer(earlier, _checked("read", lambda: store.get(self.name)))
-            found = _newer(found, earlier)
-        if found is None:
+            newest = _newer(newest, earlier)
+        if newest is None:
             return {}
-        part = record.read(found, of_post=self._is_post) if found is earlier else dict(found)
+        part = record.read(newest, of_post=self._is_post) if newest is earlier else dict(newest)
         for name in (*record.run, "version", "digest"):
             part.pop(name, None)
         return self.secret.opened(part)
@@ -315,13 +315,13 @@ def _raised(problem: TaskStateUnavailable) -> NoReturn:
     raise problem
 
 
-def _newer(found: Any, before: Any) -> Any:
+def _newer(part: Any, before: Any) -> Any:
     """Return what is newer: what is on record, or what an earlier release has written in its own place."""
-    if found is None:
+    if part is None:
         return before
     is_record = isinstance(before, dict) and _EXTERNAL not in before
     if not is_record or (before.get("version") == VERSION and before.get("digest") == _digest(before)):
-        return found
+        return part
     return before  # an earlier release keeps fields that it does not know, so only the digest shows its change
 
 
@@ -363,8 +363,8 @@ class Secret:
         with suppress(InvalidToken, ValueError):
             return {**record, **json.loads(Fernet(self._kept() or "").decrypt(token.encode()))}
         missing, self.key = self.key, None
-        said = f"The texts in the record of this task cannot be opened: Variable {missing} is missing, or is another"
-        return {**record, UNOPENED: f"{said} record's. Nothing is sent or asked without them"}
+        message = f"The texts in the record of this task cannot be opened: Variable {missing} is missing, or is another"
+        return {**record, UNOPENED: f"{message} record's. Nothing is sent or asked without them"}
 
     def _made(self) -> str:
         key, name = Fernet.generate_key().decode(), f"{self._prefix}__{uuid4().hex[:8]}"

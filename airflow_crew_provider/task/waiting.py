@@ -254,8 +254,8 @@ class Wait:
         if outcome.kind == FAILED:
             self._fail(outcome.usage, CrewExecutionFailed(watch.kickoff_id, outcome.message))
         if outcome.kind in (TIMEOUT, GAVE_UP):
-            seen = watch.progress.last
-            self._report(ExecutionState.RUNNING, outcome.usage or (seen.usage if seen else None))
+            status = watch.progress.last
+            self._report(ExecutionState.RUNNING, outcome.usage or (status.usage if status else None))
         if outcome.kind == TIMEOUT:
             raise CrewTimeout(outcome.message)
         if outcome.kind == GAVE_UP:

@@ -80,9 +80,9 @@ class CrewResultOperator(HidesRecords, CrewTask):
         """
         if not self._something_ran(context["ti"]):
             raise AirflowSkipException("Nothing was started, so there is no result")
-        found = [record for given in self.records for record in _each(given) if isinstance(record, Mapping)]
-        execution_id = self.execution_id or (found[0].get("execution_id") if found else None)
-        mine = [record for record in found if record.get("execution_id") == execution_id]
+        records = [record for value in self.records for record in _each(value) if isinstance(record, Mapping)]
+        execution_id = self.execution_id or (records[0].get("execution_id") if records else None)
+        mine = [record for record in records if record.get("execution_id") == execution_id]
         if not mine:
             raise CrewTaskFailed(
                 f"No wait has a record of execution {execution_id}; clear the kickoff and all tasks downstream"
@@ -114,9 +114,9 @@ def until_completed(loop: Any, ti: Any) -> Any:
     return decided(stop=is_over, reason=f"round {loop.index + 1}: {word}")
 
 
-def _each(given: Any) -> Iterable[Any]:
+def _each(value: Any) -> Iterable[Any]:
     """Return a wait's records; for one in a loop, Airflow returns those from all iterations in order."""
-    return given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
 
 
 def _no_round_left(record: Mapping[str, Any]) -> str:
@@ -217,16 +217,16 @@ def crew_with_review(
         again = at_least(defaults, delay=AGAIN)
         again |= OWN
         wait |= {**again, **OWN_OF_WAITS}
-        given: Json = {"inputs": inputs, "files": files, "webhooks": webhooks, "meta": meta}
+        request: Json = {"inputs": inputs, "files": files, "webhooks": webhooks, "meta": meta}
         first_task: Json = {**again, "trigger_rule": rule} if (rule := defaults.get("trigger_rule")) else again
-        kickoff = CrewKickoffOperator(task_id="kickoff", **given, **owned, **first_task, **OWN_OF_KICKOFF)
+        kickoff = CrewKickoffOperator(task_id="kickoff", **request, **owned, **first_task, **OWN_OF_KICKOFF)
         kickoff.schema_of_waits = output_schema
         first = CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, execution_id=None, **wait)
         schema: Json = {"output_schema": output_schema, "on_schema_mismatch": on_schema_mismatch}
         policies: Json = {"on_tool_timeout": on_tool_timeout, "auto_approve": auto_approve}
-        asked: Json = {**shared, **OWN, "skip_completed": True, **schema, **policies, **(review or {})}
-        asked["max_rounds"] = max_rounds
-        rounds = Rounds(first, max_rounds, asked, {"webhooks": webhooks, **shared, **again, **OWN_OF_RESUMES}, wait)
+        arguments: Json = {**shared, **OWN, "skip_completed": True, **schema, **policies, **(review or {})}
+        arguments["max_rounds"] = max_rounds
+        rounds = Rounds(first, max_rounds, arguments, {"webhooks": webhooks, **shared, **again, **OWN_OF_RESUMES}, wait)
         waits = rounds.in_a_loop(again) if loop else rounds.one_after_another()
         CrewResultOperator(
             task_id="result",

@@ -121,17 +121,17 @@ class Knowledge:
     async def facts(self, run: Run, task: TaskRecord, dag_id: str, run_id: str, now: float) -> Facts:
         """Return the facts that a task's page shows."""
         same, target = run.about(task), run.target(task)
-        seen = of_dag(await self.executions.latest(target, now), dag_id, is_own=run.has_started(task))
+        execution = of_dag(await self.executions.latest(target, now), dag_id, is_own=run.has_started(task))
         key = (dag_id, run_id, frozenset(each.place for each in same))
         decided = await self.decided.latest(key, now)
-        asked = next((each for each in same if each.has_open_form), None)
+        asking = next((each for each in same if each.has_open_form), None)
         return Facts(
             kickoff_id=target.kickoff_id,
             execution_id=target.execution_id,
             crew_conn_id=target.crew_conn_id,
-            seen=seen,
+            seen=execution,
             decisions=_of_execution(decided.decisions, target.execution_id) if decided else (),
-            form=_form(dag_id, run_id, asked) if asked else "",
+            form=_form(dag_id, run_id, asking) if asking else "",
         )
 
     def _overview(self, key: tuple[str, str, str], before: Page | None) -> Page:
@@ -143,8 +143,8 @@ class Knowledge:
         def seen(task: TaskRecord) -> Seen | None:
             return of_dag(self.executions.peek(run.target(task)), dag_id, is_own=run.has_started(task))
 
-        shown = [_line(seen(task), task, prefix) for task in latest[:MOST_SHOWN]]
-        return Page.of(page.run_page(dag_id, run_id, shown, left_out=max(0, len(latest) - MOST_SHOWN)))
+        lines = [_line(seen(task), task, prefix) for task in latest[:MOST_SHOWN]]
+        return Page.of(page.run_page(dag_id, run_id, lines, left_out=max(0, len(latest) - MOST_SHOWN)))
 
 
 def _connection(target: Target) -> str:
@@ -213,18 +213,18 @@ async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_in
     place = f"{overview}/{address('tasks', task_id, index)}"
     if task is None:
         await _refuse_unknown(dag_id, run_id, task_id, index)
-        shown, is_live = Page.of(page.nothing_yet(overview)), True
+        rendered, is_live = Page.of(page.nothing_yet(overview)), True
     else:
         facts = await known.facts(run, task, dag_id, run_id, now)
         form = f"{_airflow(request)}/{facts.form}" if facts.form else ""
         own = {"form": form, "run": overview, "pictures": f"{place}/pictures", "query": _query(iteration)}
         key = (*own.values(), facts.crew_conn_id, facts.execution_id)
-        shown = await known.fragments.of(key, facts, lambda: Page.of(page.fragment(facts, **own)))
+        rendered = await known.fragments.of(key, facts, lambda: Page.of(page.fragment(facts, **own)))
         is_live = facts.is_live
     if not whole:
-        return _fragment(request, shown, is_live=is_live)
+        return _fragment(request, rendered, is_live=is_live)
     updates = f"{place}/fragment{_query(iteration)}"
-    return _html(page.task_page(task_id, shown.body, address=updates, is_live=is_live, run=overview))
+    return _html(page.task_page(task_id, rendered.body, address=updates, is_live=is_live, run=overview))
 
 
 @router.get("/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}/pictures/{sha256}")
@@ -233,18 +233,18 @@ async def picture(request: Request, dag_id: str, run_id: str, task_id: str, map_
     known, now = knowledge(request), time.monotonic()
     run = await known.run(dag_id, run_id, now)
     task = run.of(task_id, _index(map_index), _iteration(request))
-    seen = (await known.facts(run, task, dag_id, run_id, now)).seen if task else None
-    shown = picture_in(seen.found, sha256) if seen and seen.found else None
-    if task is None or shown is None:
+    execution = (await known.facts(run, task, dag_id, run_id, now)).seen if task else None
+    place = picture_in(execution.found, sha256) if execution and execution.found else None
+    if task is None or place is None:
         raise HTTPException(404)
     headers = {**_headers(), **OF_PICTURES, "ETag": f'"{sha256}"'}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(None, 304, headers)
     target = run.target(task)
-    found = await known.pictures.latest(Source(target.crew_conn_id, target.execution_id, *shown), now)
-    if found is None or found.content is None:
+    image = await known.pictures.latest(Source(target.crew_conn_id, target.execution_id, *place), now)
+    if image is None or image.content is None:
         raise HTTPException(502)
-    return Response(found.content, media_type=found.content_type, headers=headers)
+    return Response(image.content, media_type=image.content_type, headers=headers)
 
 
 def _iteration(request: Request) -> Json:
@@ -268,20 +268,20 @@ async def run_page(request: Request, dag_id: str, run_id: str) -> Response:
     run = await known.run(dag_id, run_id, now)
     if not run.tasks and not await run_in_threadpool(task_records.exists, dag_id, run_id):
         raise HTTPException(404)
-    shown = await known.overviews.latest((dag_id, run_id, request.scope.get("root_path", "")), now)
-    return _fragment(request, shown or Page.of(page.run_page(dag_id, run_id, [], left_out=0)), is_live=True)
+    rendered = await known.overviews.latest((dag_id, run_id, request.scope.get("root_path", "")), now)
+    return _fragment(request, rendered or Page.of(page.run_page(dag_id, run_id, [], left_out=0)), is_live=True)
 
 
-def _line(seen: Seen | None, task: TaskRecord, prefix: str) -> Json:
-    found = seen.found if seen else None
-    state = str(found["state"]) if found else _state(task)
+def _line(execution: Seen | None, task: TaskRecord, prefix: str) -> Json:
+    details = execution.found if execution else None
+    state = str(details["state"]) if details else _state(task)
     return {
         "href": f"{prefix}/{address(task.task_id, task.map_index)}{_query(task.iteration)}",
         "label": task.label or (f"#{task.map_index}" if task.map_index >= 0 else task.about["execution_id"]),
         "task_id": task.task_id,
         "state": state,
         "word": page.STATES.get(state, state),
-        "progress": progress(found) if found else None,
+        "progress": progress(details) if details else None,
     }
 
 
@@ -313,11 +313,11 @@ def _index(text: str) -> int:
         raise HTTPException(404) from None
 
 
-def _fragment(request: Request, shown: Page, *, is_live: bool) -> Response:
-    headers = {"ETag": shown.etag, "Crew-Live": "yes" if is_live else "no"}
-    if request.headers.get("if-none-match") == shown.etag:
+def _fragment(request: Request, rendered: Page, *, is_live: bool) -> Response:
+    headers = {"ETag": rendered.etag, "Crew-Live": "yes" if is_live else "no"}
+    if request.headers.get("if-none-match") == rendered.etag:
         return Response(None, 304, {**_headers(), **headers})
-    return _html(shown.body, headers=headers)
+    return _html(rendered.body, headers=headers)
 
 
 def _html(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -33,8 +33,8 @@ def look_up(target: Target, before: Seen | None) -> Seen:
         hook = hook_of(target.crew_conn_id)
         link = hook.connection.link(target.kickoff_id, target.execution_id, target.view)
         link = link if link.startswith(("http://", "https://")) else ""
-        asked = _details if known.has_details and not known.is_refused else _status
-        return asked(hook, target, known, Seen(link=link, mask=hook.mask))
+        lookup = _details if known.has_details and not known.is_refused else _status
+        return lookup(hook, target, known, Seen(link=link, mask=hook.mask))
     except CrewNotFound:
         return known.failed("The deployment does not know this execution, or no longer does.")
     except CrewError as error:
@@ -65,8 +65,8 @@ def _details(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:
         return replace(now, found=known.found, has_details=True, is_refused=True, started_by=known.started_by)
     if answer.found is None:
         return replace(now, found=known.found, etag=known.etag, has_details=True, started_by=known.started_by)
-    found = of_details(answer.found, hook.mask, partial(redact, name="inputs"), hook.connection.page)
-    return replace(now, found=found, etag=answer.etag, has_details=True, started_by=origin(answer.found, target))
+    details = of_details(answer.found, hook.mask, partial(redact, name="inputs"), hook.connection.page)
+    return replace(now, found=details, etag=answer.etag, has_details=True, started_by=origin(answer.found, target))
 
 
 def _is_refusal(error: CrewApiError | CrewProtocolError) -> bool:
@@ -79,8 +79,8 @@ def _status(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:
     execution = hook.client.send(endpoints.status(target.kickoff_id), timeout=TIMEOUT)
     if execution.view and not known.has_details:
         return replace(now, found=known.found, has_details=True)
-    found = of_status(execution, hook.mask)
-    return replace(now, found=found, has_details=known.has_details, started_by=known.started_by)
+    details = of_status(execution, hook.mask)
+    return replace(now, found=details, has_details=known.has_details, started_by=known.started_by)
 
 
 def _one_line(text: str) -> str:

@@ -124,7 +124,7 @@ class Seen:
         return replace(self, problem=problem)
 
 
-def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
+def of_dag(execution: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
     """Return what was found, unless another DAG started the execution or, judging by the details, may have started it.
 
     A task may wait for any execution that its DAG names, but only people who may see the DAG that started the execution
@@ -132,11 +132,11 @@ def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
 
     :param is_own: whether the DAG run started the polled execution
     """
-    if seen is None or not seen.found or seen.started_by in (dag_id, NO_DAG):
-        return seen
-    if seen.started_by is not None:
+    if execution is None or not execution.found or execution.started_by in (dag_id, NO_DAG):
+        return execution
+    if execution.started_by is not None:
         return Seen(problem=OF_ANOTHER_DAG, is_elsewhere=True)
-    return seen if is_own or not seen.has_details else Seen(problem=OF_UNKNOWN_DAG, is_elsewhere=True)
+    return execution if is_own or not execution.has_details else Seen(problem=OF_UNKNOWN_DAG, is_elsewhere=True)
 
 
 def origin(details: Json, target: Target) -> str | None:
@@ -154,7 +154,7 @@ def origin(details: Json, target: Target) -> str | None:
 
 
 def of_details(
-    given: Json,
+    body: Json,
     mask: Mask = unmasked,
     hide: Callable[[Json], Any] = lambda inputs: inputs,
     page: Callable[[str | None], str] = lambda path: "",
@@ -165,23 +165,23 @@ def of_details(
     :param hide: returns the inputs without values whose names suggest secrets
     :param page: returns the URL of a page that the service has named
     """
-    inputs = _object(given, "inputs") or {}
-    kept = {name: inputs[name] for name in list(inputs)[:MOST_INPUTS]}
-    found = _shaped(given, {**_EXECUTION, "output": LONGEST}, mask)
+    inputs = _object(body, "inputs") or {}
+    visible = {name: inputs[name] for name in list(inputs)[:MOST_INPUTS]}
+    details = _shaped(body, {**_EXECUTION, "output": LONGEST}, mask)
     return {
-        **found,
-        **_counts(given),
-        "state": found["state"] or "",
-        "work_seconds": _number(given, "work_seconds"),
-        "usage": _usage(given),
-        CHAIN: _usage(given, CHAIN),
-        "output_json": _bounded(_object(given, "output_json"), mask),
-        "inputs": _bounded(hide(kept), mask),
-        "more_inputs": len(inputs) - len(kept),
-        "tasks": _with_few_steps([_task(task, mask) for task in _listed(given, "tasks", dict)[-MOST_TASKS:]]),
-        "rounds": [_round(each, mask) for each in _listed(given, "rounds", dict)[-MOST_ROUNDS:]],
-        "files": _files(_listed(given, "files", dict)[:MOST_FILES], mask, page),
-        "left_out": [_cut(mask(each), LONGEST_NAME) for each in _listed(given, "left_out", str)[:MOST_LEFT_OUT]],
+        **details,
+        **_counts(body),
+        "state": details["state"] or "",
+        "work_seconds": _number(body, "work_seconds"),
+        "usage": _usage(body),
+        CHAIN: _usage(body, CHAIN),
+        "output_json": _bounded(_object(body, "output_json"), mask),
+        "inputs": _bounded(hide(visible), mask),
+        "more_inputs": len(inputs) - len(visible),
+        "tasks": _with_few_steps([_task(task, mask) for task in _listed(body, "tasks", dict)[-MOST_TASKS:]]),
+        "rounds": [_round(each, mask) for each in _listed(body, "rounds", dict)[-MOST_ROUNDS:]],
+        "files": _files(_listed(body, "files", dict)[:MOST_FILES], mask, page),
+        "left_out": [_cut(mask(each), LONGEST_NAME) for each in _listed(body, "left_out", str)[:MOST_LEFT_OUT]],
         "unknown": [],
     }
 
@@ -191,7 +191,7 @@ def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
     state = execution.state
     is_completed = state is ExecutionState.COMPLETED
     rounds = [_asked(execution)] if state is ExecutionState.PENDING and execution.output is not None else []
-    found: Json = {
+    details: Json = {
         "state": str(state),
         "usage": execution.usage,
         CHAIN: _object(execution.usage or {}, CHAIN),
@@ -205,24 +205,24 @@ def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
         "completed_tasks": execution.completed_tasks,
         "total_tasks": execution.total_tasks,
     }
-    return {**of_details(found, mask), "unknown": list(UNTOLD)}
+    return {**of_details(details, mask), "unknown": list(UNTOLD)}
 
 
-def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked) -> Json:
+def with_decisions(details: Json, decisions: Sequence[Json], mask: Mask = unmasked) -> Json:
     """Add the reviews' records in Airflow to what is known: who decided, and the draft.
 
     A draft that does not match the decision's hash is replaced by the draft that the review stored.
     """
-    rounds = [dict(each) for each in found["rounds"]]
-    for number, given in enumerate(decisions, 1):
-        decision = _decision(given, mask)
+    rounds = [dict(each) for each in details["rounds"]]
+    for number, row in enumerate(decisions, 1):
+        decision = _decision(row, mask)
         mine = [each for each in rounds if each["output_sha256"] == decision["output_sha256"]]
         # A draft that comes back unchanged counts as another round; both lists have the same order.
         open_ones = [each for each in mine if not each["by_airflow"] and not _contradicts(each, decision)]
         if open_ones:
-            asked = open_ones[0]
-            kept = asked if asked["text"] == SAME or decision["draft"] is None else decision
-            asked |= {**_decided(asked, decision), **_draft_of(kept)}
+            question = open_ones[0]
+            source = question if question["text"] == SAME or decision["draft"] is None else decision
+            question |= {**_decided(question, decision), **_draft_of(source)}
         elif not mine:
             unasked = _round({"task_id": decision["crew_task_id"], "number": number}, mask)
             rounds.append({**_decided(unasked, decision), **_draft_of(decision)})
@@ -230,14 +230,14 @@ def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked
         # The status contains only the waiting draft, which comes last.
         rounds.sort(key=lambda each: (not each["by_airflow"], each["decided_at"] or ""))
         rounds = [{**each, "number": number} for number, each in enumerate(rounds, 1)]
-    shown = [{**each, "draft": None} if each["text"] == ANOTHER else each for each in rounds]
-    return {**found, "rounds": shown[-MOST_ROUNDS:]}
+    visible = [{**each, "draft": None} if each["text"] == ANOTHER else each for each in rounds]
+    return {**details, "rounds": visible[-MOST_ROUNDS:]}
 
 
-def progress(found: Json) -> tuple[int, int] | None:
+def progress(details: Json) -> tuple[int, int] | None:
     """Return how many tasks are done and how many there are; None if unknown."""
-    states = [task.get("state") for task in found["tasks"]]
-    counted = found.get("completed_tasks"), found.get("total_tasks")
+    states = [task.get("state") for task in details["tasks"]]
+    counted = details.get("completed_tasks"), details.get("total_tasks")
     done, total = counted if counted[1] is not None else (states.count("completed"), len(states))
     if done is None or not total:
         return None
@@ -247,59 +247,59 @@ def progress(found: Json) -> tuple[int, int] | None:
 # --- drafts and decisions ---
 
 
-def _round(given: Json, mask: Mask) -> Json:
-    draft = text_or_none(given.get("draft"))
-    named = text_or_none(given.get("output_sha256"))
+def _round(body: Json, mask: Mask) -> Json:
+    draft = text_or_none(body.get("draft"))
+    named = text_or_none(body.get("output_sha256"))
     computed = None if draft is None else output_sha256(draft)
-    found = _shaped(given, _ROUND, mask)
+    fields = _shaped(body, _ROUND, mask)
     return {
-        **found,
-        **_ask(given, mask),
-        **_text(draft, mask, _compared(computed, named or computed, arrived_cut=given.get("cut") is True)),
+        **fields,
+        **_ask(body, mask),
+        **_text(draft, mask, _compared(computed, named or computed, arrived_cut=body.get("cut") is True)),
         "output_sha256": named or computed,
-        "number": _count(given, "number"),
-        **{name: _flag(given, name) for name in ("is_approve", "edited")},
-        "who": found["by"] or "",
+        "number": _count(body, "number"),
+        **{name: _flag(body, name) for name in ("is_approve", "edited")},
+        "who": fields["by"] or "",
         "approvals": [],
         "by_airflow": False,
     }
 
 
-def _decision(given: Json, mask: Mask) -> Json:
-    draft = given.get("output")
-    found = _shaped(given, _DECISION, mask)
-    named = (text_or_none(given.get("output_sha256")), text_or_none(given.get("object_sha256")))
+def _decision(body: Json, mask: Mask) -> Json:
+    draft = body.get("output")
+    fields = _shaped(body, _DECISION, mask)
+    named = (text_or_none(body.get("output_sha256")), text_or_none(body.get("object_sha256")))
     computed = output_sha256(draft) if isinstance(draft, str | dict) else None
     same = computed if computed in named else named[0]
     return {
-        **found,
-        **_ask(given, mask),
-        "by_rule": bool(given.get(AUTO_APPROVED)),
-        "unseen": given.get(NOT_SHOWN) is True,
+        **fields,
+        **_ask(body, mask),
+        "by_rule": bool(body.get(AUTO_APPROVED)),
+        "unseen": body.get(NOT_SHOWN) is True,
         **_text(None if draft is None else text_of(draft), mask, _compared(computed, same, arrived_cut=True)),
-        "is_approve": _flag(given, "is_approve"),
-        "edited": bool(given.get("edited_output")),
-        "who": _person(given, mask),
-        "approvals": [_approval(each, mask) for each in _listed(given, "approvals", dict)[:MOST_APPROVALS]],
+        "is_approve": _flag(body, "is_approve"),
+        "edited": bool(body.get("edited_output")),
+        "who": _person(body, mask),
+        "approvals": [_approval(each, mask) for each in _listed(body, "approvals", dict)[:MOST_APPROVALS]],
     }
 
 
-def _contradicts(asked: Json, decision: Json) -> bool:
+def _contradicts(question: Json, decision: Json) -> bool:
     """Whether the deployment reports a different decision; if so, it did not accept the answer from Airflow."""
-    said = ((asked[name], decision[name]) for name in ("is_approve", "outcome"))
-    return asked["decided_at"] is not None and any(None not in pair and pair[0] != pair[1] for pair in said)
+    pairs = ((question[name], decision[name]) for name in ("is_approve", "outcome"))
+    return question["decided_at"] is not None and any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
-def _decided(asked: Json, decision: Json) -> Json:
+def _decided(question: Json, decision: Json) -> Json:
     """Return a round with Airflow's decision instead of the deployment's."""
     taken = ("output_sha256", "is_approve", "human_feedback", "who", "approvals")
     return {
-        **asked,
+        **question,
         **{name: decision[name] for name in taken},
-        "decided_at": asked["decided_at"] or decision["decided_at"],
-        "outcome": decision["outcome"] or asked["outcome"],
-        "asks": asked["asks"] or decision["asks"],
-        "edited": decision["edited"] or asked["edited"],
+        "decided_at": question["decided_at"] or decision["decided_at"],
+        "outcome": decision["outcome"] or question["outcome"],
+        "asks": question["asks"] or decision["asks"],
+        "edited": decision["edited"] or question["edited"],
         "by": _reason(decision),
         "by_airflow": True,
     }
@@ -319,8 +319,8 @@ def _compared(computed: str | None, named: str | None, *, arrived_cut: bool) -> 
 
 
 def _text(draft: str | None, mask: Mask, compared: str) -> Json:
-    shown = None if draft is None else mask(draft)
-    return {"draft": _cut(shown, LONGEST), "cut": shown is not None and len(shown) > LONGEST, "text": compared}
+    text = None if draft is None else mask(draft)
+    return {"draft": _cut(text, LONGEST), "cut": text is not None and len(text) > LONGEST, "text": compared}
 
 
 def _draft_of(holder: Json) -> Json:
@@ -332,47 +332,47 @@ def _asked(execution: Execution) -> Json:
     return {**about, "ask": execution.ask}
 
 
-def _ask(given: Json, mask: Mask) -> Json:
+def _ask(body: Json, mask: Mask) -> Json:
     """Describe in a few words what an agent asks; empty for a draft and for a Flow."""
-    question = question_in({"ask": asks.read(given.get("ask"), mask)})
-    said = ". ".join(filter(None, (question.summary, question.about_earlier_calls)))
-    return {"asks": said[:1].upper() + said[1:]}
+    question = question_in({"ask": asks.read(body.get("ask"), mask)})
+    notes = ". ".join(filter(None, (question.summary, question.about_earlier_calls)))
+    return {"asks": notes[:1].upper() + notes[1:]}
 
 
-def _approval(given: Json, mask: Mask) -> Json:
-    return {"who": _person(given, mask), **_shaped(given, {"decided_at": LONGEST_NAME}, mask)}
+def _approval(body: Json, mask: Mask) -> Json:
+    return {"who": _person(body, mask), **_shaped(body, {"decided_at": LONGEST_NAME}, mask)}
 
 
-def _person(given: Json, mask: Mask) -> str:
-    reviewer = _shaped(_object(given, "reviewer") or {}, _NAMES(("name", "id"), LONGEST_NAME), mask)
+def _person(body: Json, mask: Mask) -> str:
+    reviewer = _shaped(_object(body, "reviewer") or {}, _NAMES(("name", "id"), LONGEST_NAME), mask)
     return reviewer["name"] or reviewer["id"] or ""
 
 
 # --- fields ---
 
 
-def _shaped(given: Json, texts: dict[str, int], mask: Mask) -> Json:
+def _shaped(body: Json, texts: dict[str, int], mask: Mask) -> Json:
     """Return an object's strings, masked and truncated, with None for missing ones, and whether any was truncated."""
-    found = {name: None if (text := text_or_none(given.get(name))) is None else mask(text) for name in texts}
-    is_cut = any(text is not None and len(text) > texts[name] for name, text in found.items())
+    fields = {name: None if (text := text_or_none(body.get(name))) is None else mask(text) for name in texts}
+    is_cut = any(text is not None and len(text) > texts[name] for name, text in fields.items())
     return {
-        **{name: _cut(text, texts[name]) for name, text in found.items()},
-        "cut": is_cut or given.get("cut") is True,
+        **{name: _cut(text, texts[name]) for name, text in fields.items()},
+        "cut": is_cut or body.get("cut") is True,
     }
 
 
-def _task(given: Json, mask: Mask) -> Json:
-    steps = [_step(each, mask) for each in _listed(given, "steps", dict)[-MOST_STEPS:]]
-    return {**_shaped(given, _TASK, mask), **_figures(given), "steps": steps}
+def _task(body: Json, mask: Mask) -> Json:
+    steps = [_step(each, mask) for each in _listed(body, "steps", dict)[-MOST_STEPS:]]
+    return {**_shaped(body, _TASK, mask), **_figures(body), "steps": steps}
 
 
-def _step(given: Json, mask: Mask) -> Json:
-    found = _shaped(given, _STEP, mask)
-    return {**found, **_figures(given), "number": _count(given, "number"), "from_journal": _flag(given, "from_journal")}
+def _step(body: Json, mask: Mask) -> Json:
+    fields = _shaped(body, _STEP, mask)
+    return {**fields, **_figures(body), "number": _count(body, "number"), "from_journal": _flag(body, "from_journal")}
 
 
-def _figures(given: Json) -> Json:
-    return {"seconds": _number(given, "seconds"), "usage": _usage(given)}
+def _figures(body: Json) -> Json:
+    return {"seconds": _number(body, "seconds"), "usage": _usage(body)}
 
 
 def _with_few_steps(tasks: list[Json]) -> list[Json]:
@@ -385,14 +385,14 @@ def _with_few_steps(tasks: list[Json]) -> list[Json]:
 
 
 def _finished(task: Any) -> Json:
-    said = {"task_id": task.task_id, "agent": task.agent, "output": task.output, "seconds": task.execution_time}
-    return {**said, "name": task.task_id, "state": "completed"}
+    fields = {"task_id": task.task_id, "agent": task.agent, "output": task.output, "seconds": task.execution_time}
+    return {**fields, "name": task.task_id, "state": "completed"}
 
 
-def _files(given: list[Json], mask: Mask, page: Callable[[str | None], str]) -> list[Json]:
+def _files(rows: list[Json], mask: Mask, page: Callable[[str | None], str]) -> list[Json]:
     files: list[Json] = []
     left = MOST_PICTURES
-    for each in given:
+    for each in rows:
         try:
             file = read_file(each)
         except CrewProtocolError:
@@ -414,41 +414,41 @@ def _files(given: list[Json], mask: Mask, page: Callable[[str | None], str]) -> 
     return files
 
 
-def picture_in(found: Json, sha256: str) -> tuple[WrittenFile, str] | None:
+def picture_in(details: Json, sha256: str) -> tuple[WrittenFile, str] | None:
     """Return the file of a picture that is shown, and its direction."""
-    return next(((each["file"], each["direction"]) for each in found["files"] if each["picture"] == sha256), None)
+    return next(((each["file"], each["direction"]) for each in details["files"] if each["picture"] == sha256), None)
 
 
-def _usage(given: Json, name: str = "usage") -> Json:
-    used = _object(given, name)
+def _usage(body: Json, name: str = "usage") -> Json:
+    used = _object(body, name)
     return {each: reported(used, each) for each in ("total_tokens", "cost_usd")}
 
 
-def _counts(given: Json) -> Json:
-    return {name: _count(given, name) for name in ("completed_tasks", "total_tasks")}
+def _counts(body: Json) -> Json:
+    return {name: _count(body, name) for name in ("completed_tasks", "total_tasks")}
 
 
-def _count(given: Json, name: str) -> int | None:
-    value = given.get(name)
+def _count(body: Json, name: str) -> int | None:
+    value = body.get(name)
     return value if is_count(value) else None
 
 
-def _number(given: Json, name: str) -> float | None:
-    value = given.get(name)
+def _number(body: Json, name: str) -> float | None:
+    value = body.get(name)
     return value if is_number(value) and 0 <= value <= HIGHEST_NUMBER else None  # type: ignore[operator]
 
 
-def _flag(given: Json, name: str) -> bool | None:
-    return given[name] if isinstance(given.get(name), bool) else None
+def _flag(body: Json, name: str) -> bool | None:
+    return body[name] if isinstance(body.get(name), bool) else None
 
 
-def _object(given: Json, name: str) -> Json | None:
-    value = given.get(name)
+def _object(body: Json, name: str) -> Json | None:
+    value = body.get(name)
     return value if isinstance(value, dict) else None
 
 
-def _listed(given: Json, name: str, kind: type) -> list[Any]:
-    listed = given.get(name)
+def _listed(body: Json, name: str, kind: type) -> list[Any]:
+    listed = body.get(name)
     return [each for each in listed if isinstance(each, kind)] if isinstance(listed, list) else []
 
 
@@ -462,9 +462,9 @@ def _bounded(value: Any, mask: Mask) -> Any:
 
     def text(value: str) -> str:
         nonlocal left
-        shown = mask(value)[: max(0, min(left, LONGEST_OF_TASK))]
-        left -= len(shown)
-        return shown
+        masked = mask(value)[: max(0, min(left, LONGEST_OF_TASK))]
+        left -= len(masked)
+        return masked
 
     def part(value: Any, depth: int) -> Any:
         nonlocal left

@@ -53,8 +53,8 @@ class _Renderer(RendererHTML):
     def fence(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Mark the added and removed lines of a difference."""
         lines = tokens[idx].content.splitlines()
-        shown = map(_line_of_difference, lines) if tokens[idx].info == "diff" else map(escape, lines)
-        return "<pre>" + "\n".join(shown) + "</pre>\n"
+        body = map(_line_of_difference, lines) if tokens[idx].info == "diff" else map(escape, lines)
+        return "<pre>" + "\n".join(body) + "</pre>\n"
 
 
 def _shown(address: Any) -> Markup:
@@ -85,8 +85,8 @@ def rendered(text: str, most: int, mask: Mask = unmasked) -> Markup:
     """
     if is_cheap(text):
         made = Markup(_parser().render(drafts.inert(text)))  # noqa: S704 - without HTML of its own
-        seen = made.striptags()
-        if size_of(made) <= most and mask(seen) == seen:
+        visible = made.striptags()
+        if size_of(made) <= most and mask(visible) == visible:
             return made
     return Markup('<div class="text">{}</div>').format(fitted(text, most))
 
@@ -112,9 +112,9 @@ def fitted(value: Any, most: int) -> Markup:
     """Return text as HTML, truncated to at most this many bytes."""
     text = "" if value is None else str(value)
     begun = text[:most]
-    while (size := size_of(shown := escape(begun))) > most:
+    while (size := size_of(escaped := escape(begun))) > most:
         begun = begun[: len(begun) * most // size]
-    return shown if len(begun) == len(text) else shown + "…"
+    return escaped if len(begun) == len(text) else escaped + "…"
 
 
 def fits(value: Any, most: int) -> bool:

@@ -99,25 +99,25 @@ def fragment(facts: Facts, *, form: str = "", run: str = "", pictures: str = "",
     :param run: the URL of the DAG run's overview
     :param pictures: the URL of the folder of the execution's pictures, and ``query`` what follows a picture's name
     """
-    seen = facts.seen
-    found = execution.with_decisions(seen.found, facts.decisions, seen.mask) if seen and seen.found else None
-    progress = execution.progress(found) if found else None
+    status = facts.seen
+    details = execution.with_decisions(status.found, facts.decisions, status.mask) if status and status.found else None
+    progress = execution.progress(details) if details else None
     own = {"form": form, "run": run, "pictures": pictures, "query": query}
-    return _rendered("fragment.html", facts=facts, seen=seen, found=found, progress=progress, **own)
+    return _rendered("fragment.html", facts=facts, seen=status, found=details, progress=progress, **own)
 
 
 def task_page(title: str, body: str, *, address: str, is_live: bool, run: str) -> str:
     """Return a task's page with its fragment."""
-    shown = Markup(body)  # noqa: S704 - rendered by a template above
-    return _rendered("task.html", title=title, body=shown, address=address, is_live=is_live, run=run)
+    markup = Markup(body)  # noqa: S704 - rendered by a template above
+    return _rendered("task.html", title=title, body=markup, address=address, is_live=is_live, run=run)
 
 
 def run_page(dag_id: str, run_id: str, executions: Sequence[Json], *, left_out: int) -> str:
     """Return the overview of a DAG run, with as many executions as fit on a page."""
     sizes = accumulate(sum(5 * markdown.size_of(str(value)) for value in each.values()) for each in executions)
-    shown = executions[: sum(size <= SHARE.overview for size in sizes)]
-    left_out += len(executions) - len(shown)
-    return _rendered("run.html", dag_id=dag_id, run_id=run_id, executions=shown, left_out=left_out)
+    visible = executions[: sum(size <= SHARE.overview for size in sizes)]
+    left_out += len(executions) - len(visible)
+    return _rendered("run.html", dag_id=dag_id, run_id=run_id, executions=visible, left_out=left_out)
 
 
 def nothing_yet(run: str) -> str:

@@ -52,13 +52,13 @@ def written(hook: ConnectedCrew, execution: Execution, folder: str | None) -> Js
     :param folder: where to copy them; None copies nothing
     :raises CrewTaskFailed: the service lists no files, or one with an unusable name
     """
-    found = _listed(hook, execution, is_needed=folder is not None)
-    if found is None:
+    files = _listed(hook, execution, is_needed=folder is not None)
+    if files is None:
         return {}
-    final = [file for file in found if not file.is_draft]
+    final = [file for file in files if not file.is_draft]
     copied = [(file, folder and _copied(hook, execution.kickoff_id, file, folder)) for file in _newest(final)]
-    shown = [{**_fields(file), "path": path} for file, path in copied[:LISTED]]
-    return {"files": shown, **({"files_left_out": len(copied) - LISTED} if len(copied) > LISTED else {})}
+    listed = [{**_fields(file), "path": path} for file, path in copied[:LISTED]]
+    return {"files": listed, **({"files_left_out": len(copied) - LISTED} if len(copied) > LISTED else {})}
 
 
 def of_question(hook: ConnectedCrew, execution: Execution) -> list[Json]:
@@ -66,11 +66,11 @@ def of_question(hook: ConnectedCrew, execution: Execution) -> list[Json]:
     if not execution.has_details:
         return []
     try:
-        found = hook.client.send(endpoints.files_of_question(execution.kickoff_id))
+        files = hook.client.send(endpoints.files_of_question(execution.kickoff_id))
     except CrewError as error:
         log.warning("The question of execution %s is shown without its files: %s", execution.kickoff_id, error)
         return []
-    newest = _newest(found)[:SHOWN_WITH_QUESTION]
+    newest = _newest(files)[:SHOWN_WITH_QUESTION]
     return [{**_fields(file), "name": hook.mask(file.name), "url": hook.connection.page(file.view)} for file in newest]
 
 
@@ -91,30 +91,30 @@ def _listed(hook: ConnectedCrew, execution: Execution, *, is_needed: bool) -> li
     if not is_needed:
         log.warning("The files of execution %s are not in the record: %s", execution.kickoff_id, refused)
         return None
-    said = f"The files of execution {execution.kickoff_id} were not copied"
-    kept = "The execution has completed, and its output is still available from the service"
+    message = f"The files of execution {execution.kickoff_id} were not copied"
+    still_there = "The execution has completed, and its output is still available from the service"
     if lists_none:
-        raise CrewTaskFailed(f"{said}: this deployment lists no files, so {FILES_TO} cannot be used. {kept}")
-    raise AirflowException(f"{said}: {refused}. {kept}; a retry of this task copies them") from refused
+        raise CrewTaskFailed(f"{message}: this deployment lists no files, so {FILES_TO} cannot be used. {still_there}")
+    raise AirflowException(f"{message}: {refused}. {still_there}; a retry of this task copies them") from refused
 
 
-def _newest(found: list[WrittenFile]) -> list[WrittenFile]:
+def _newest(files: list[WrittenFile]) -> list[WrittenFile]:
     """Return the newest version of each file, in the service's order, the newest first.
 
     Of a file and a folder with one name, only the newer one counts, as when the service lays them out.
     """
     newest: dict[str, WrittenFile] = {}
-    for file in found:
+    for file in files:
         if file.name not in newest or newest[file.name].version < file.version:
             newest[file.name] = file
-    kept: dict[str, WrittenFile] = {}
+    by_name: dict[str, WrittenFile] = {}
     folders: set[str] = set()
     for name, file in newest.items():
         above = {name[:place] for place, letter in enumerate(name) if letter == "/"}
-        if name not in folders and not above & kept.keys():
-            kept[name] = file
+        if name not in folders and not above & by_name.keys():
+            by_name[name] = file
             folders |= above
-    return list(kept.values())
+    return list(by_name.values())
 
 
 def _copied(hook: ConnectedCrew, execution_id: str, file: WrittenFile, folder: str) -> str:
@@ -175,6 +175,6 @@ def opened(path: str) -> Any:
     """Return a path of object storage, after looking up the storage's connection and provider."""
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-    found = ObjectStoragePath(path)
-    found.fs  # noqa: B018  does the look-up
-    return found
+    storage = ObjectStoragePath(path)
+    storage.fs  # noqa: B018  does the look-up
+    return storage

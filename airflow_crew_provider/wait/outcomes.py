@@ -172,11 +172,11 @@ def seconds(value: Any, name: str = "a time") -> float | None:
     if value is None:
         return None
     try:
-        given = value.total_seconds() if isinstance(value, timedelta) else float("nan" if value is True else value)
+        number = value.total_seconds() if isinstance(value, timedelta) else float("nan" if value is True else value)
     except (TypeError, ValueError):
-        given = float("nan")
-    if 0 <= given < float("inf"):
-        return given
+        number = float("nan")
+    if 0 <= number < float("inf"):
+        return number
     raise exceptions.CrewInvalidInput(
         f"{name} must be a number of seconds or a timedelta, not {value!r}. Nothing was sent"
     )
@@ -261,8 +261,8 @@ def in_short(execution: Execution, page: str) -> str:
         *used_in(execution.usage),
         f"an output of {len(execution.output or ''):,} characters",
     ]
-    said = f"Execution {execution.kickoff_id} has completed: {', '.join(part for part in parts if part)}"
-    return f"{said}. {page}" if page else said
+    sentence = f"Execution {execution.kickoff_id} has completed: {', '.join(part for part in parts if part)}"
+    return f"{sentence}. {page}" if page else sentence
 
 
 # --- an execution over its budget: recorded first, then stopped by a worker ---
@@ -412,23 +412,23 @@ def ending_of(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False, in
         return Ending.ENDED
     if has_ended:
         return None
-    seen: list[str | None] = []
+    states: list[str | None] = []
 
     def look_up() -> None:
         try:
-            seen.append(task_state(ti))
+            states.append(task_state(ti))
         except Exception:
-            seen.append(None)  # a task that cannot reach Airflow is killed, too
+            states.append(None)  # a task that cannot reach Airflow is killed, too
 
     # In a thread, for a limited time: a signal handler may have interrupted code that holds the connection to Airflow.
     thread = Thread(target=look_up, daemon=True)
     thread.start()
     thread.join(LOOKUP_SECONDS if in_handler else None)
-    if not seen:
+    if not states:
         return Ending.UNKNOWN
-    if seen[0] in goes_on:
+    if states[0] in goes_on:
         return None
-    return Ending.CLEARED if seen[0] == "restarting" else Ending.ENDED
+    return Ending.CLEARED if states[0] == "restarting" else Ending.ENDED
 
 
 def is_by_timeout() -> bool:

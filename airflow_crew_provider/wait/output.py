@@ -125,9 +125,9 @@ class OutputRules:
     @property
     def names(self) -> list[str]:
         """The names of the parameters that are set."""
-        given = {NAME: self.schema, **self.budget.limits, OUTPUT_TO: self.output_to, FILES_TO: self.files_to}
+        values = {NAME: self.schema, **self.budget.limits, OUTPUT_TO: self.output_to, FILES_TO: self.files_to}
         several = ["multiple_outputs"] if self.multiple_outputs else []
-        return [name for name, value in given.items() if value is not None] + several
+        return [name for name, value in values.items() if value is not None] + several
 
     def refuse_unusable(self) -> None:
         """Fail, before a crew is started or waited for, if a rule could not be applied to its output.
@@ -169,10 +169,10 @@ class OutputRules:
         unknown = self.budget.unknown_in(execution.usage)
         if not unknown:
             return
-        said = f"For execution {execution.kickoff_id}, the service did not report {unknown}"
+        message = f"For execution {execution.kickoff_id}, the service did not report {unknown}"
         if self.on_unknown_usage == FAIL:
-            raise CrewTaskFailed(f"{said}. {REPORT_USAGE}. {still_there()}")
-        log.warning("%s; the output is used anyway because of on_unknown_usage", said)
+            raise CrewTaskFailed(f"{message}. {REPORT_USAGE}. {still_there()}")
+        log.warning("%s; the output is used anyway because of on_unknown_usage", message)
 
     def _matching(self, kickoff_id: str, output: Any) -> Any:
         try:

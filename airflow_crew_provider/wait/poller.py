@@ -188,7 +188,10 @@ class Poller:
         if isinstance(step, StatusRequest):
             # A combined response is used only if it shows that the wait continues.
             return self._poll(
-                transport, watch.kickoff_id, step.timeout, lambda seen: watch.goes_on_after(seen, now=time.time())
+                transport,
+                watch.kickoff_id,
+                step.timeout,
+                lambda execution: watch.goes_on_after(execution, now=time.time()),
             )
         return self._look_up(step, watch, transport)
 
@@ -217,8 +220,8 @@ class Poller:
             reply = error
         if self._source is None:
             return reply
-        found = await self._source.read(kickoff_id, reply, blocking=transport.blocking)
-        if found is not reply and isinstance(found, Execution) and isinstance(reply, Execution):
+        question = await self._source.read(kickoff_id, reply, blocking=transport.blocking)
+        if question is not reply and isinstance(question, Execution) and isinstance(reply, Execution):
             # Only the status contains these: a webhook reports neither usage, nor the page, nor the dialect.
-            return replace(found, usage=reply.usage, view=reply.view, has_details=reply.has_details, raw=reply.raw)
-        return found
+            return replace(question, usage=reply.usage, view=reply.view, has_details=reply.has_details, raw=reply.raw)
+        return question

@@ -94,9 +94,9 @@ def matching(validator: Callable[[Any], list[str]], output: Any) -> tuple[Any, l
 
 def listed(violations: list[str]) -> str:
     """Join violations into one message, with limits on their number and length."""
-    shown = [_capped(each) for each in violations[:MOST_VIOLATIONS]]
-    more = len(violations) - len(shown)
-    return "; ".join([*shown, f"and {more} more"] if more else shown)
+    lines = [_capped(each) for each in violations[:MOST_VIOLATIONS]]
+    more = len(violations) - len(lines)
+    return "; ".join([*lines, f"and {more} more"] if more else lines)
 
 
 def _capped(text: str) -> str:
@@ -138,21 +138,21 @@ def _named_in(schema: Json) -> set[str]:
     resource = DRAFT202012.create_resource(schema)
     open_ones = [(schema, Registry().with_resource("", resource).resolver("").in_subresource(resource))]
     names: set[str] = set()
-    seen: set[int] = set()
+    visited: set[int] = set()
     while open_ones:
         part, resolver = open_ones.pop()
-        if not isinstance(part, dict) or id(part) in seen:
+        if not isinstance(part, dict) or id(part) in visited:
             continue
-        seen.add(id(part))
+        visited.add(id(part))
         possible = {name for name, rule in part.get("properties", {}).items() if rule is not False}
         names |= possible | set(part.get("required", ()))
         for keyword in SAME_OBJECT:
-            given = part.get(keyword, ())
-            open_ones += [(each, resolver) for each in (given if isinstance(given, list) else [given])]
+            subschemas = part.get(keyword, ())
+            open_ones += [(each, resolver) for each in (subschemas if isinstance(subschemas, list) else [subschemas])]
         for name in REFERENCES:
             if isinstance(part.get(name), str):
-                found = resolver.lookup(part[name])
-                open_ones.append((found.contents, found.resolver))
+                target = resolver.lookup(part[name])
+                open_ones.append((target.contents, target.resolver))
     return names
 
 
@@ -167,18 +167,18 @@ def _resolve_references(schema: Json) -> None:
 
     resource = Resource.from_contents(schema, default_specification=DRAFT202012)
     resolver = Registry().with_resource("", resource).resolver("")
-    open_ones, seen = [(resource, resolver)], set()
+    open_ones, visited = [(resource, resolver)], set()
     while open_ones:
         part, resolver = open_ones.pop()
         resolver = resolver.in_subresource(part)
         for name in REFERENCES if isinstance(part.contents, dict) else ():
             if isinstance(part.contents.get(name), str):
-                found = resolver.lookup(part.contents[name])
-                if id(found.contents) not in seen:
-                    seen.add(id(found.contents))
-                    validator_for(schema).check_schema(found.contents)
-                    target = Resource.from_contents(found.contents, default_specification=DRAFT202012)
-                    open_ones.append((target, found.resolver))
+                looked_up = resolver.lookup(part.contents[name])
+                if id(looked_up.contents) not in visited:
+                    visited.add(id(looked_up.contents))
+                    validator_for(schema).check_schema(looked_up.contents)
+                    target = Resource.from_contents(looked_up.contents, default_specification=DRAFT202012)
+                    open_ones.append((target, looked_up.resolver))
         open_ones += [(each, resolver) for each in part.subresources()]
 
 
@@ -205,12 +205,12 @@ def _found_by_json_schema(schema: Json, value: Any) -> list[str]:
     # Empty, because the default registry fetches schemas from the network.
     validator = validator_for(schema)(schema, registry=Registry())
     try:
-        found = list(islice(validator.iter_errors(value), MOST_FOUND))
+        problems = list(islice(validator.iter_errors(value), MOST_FOUND))
     except BaseException as error:
         if type(error).__name__ == "PanicException":  # the recursion limit was reached in code written in Rust
             raise RecursionError from None
         raise
-    errors = sorted(found, key=lambda error: _path(error.absolute_path))
+    errors = sorted(problems, key=lambda error: _path(error.absolute_path))
     return [f"{_path(error.absolute_path)}: {error.message}" for error in errors]
 
 
@@ -237,9 +237,9 @@ def _model_violations(model: Any, value: Any) -> list[str]:
     try:
         model.model_validate_json(json.dumps(value))
     except Exception as error:  # a model's own validators may raise anything
-        found = getattr(error, "errors", None)
-        if not callable(found):
+        errors = getattr(error, "errors", None)
+        if not callable(errors):
             return [f"$: {model.__name__} raised {type(error).__name__}: {error}"]
-        details = found(include_url=False, include_context=False, include_input=False)
+        details = errors(include_url=False, include_context=False, include_input=False)
         return [f"{_path(each['loc'])}: {each['msg']}" for each in details]
     return []

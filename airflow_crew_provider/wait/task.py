@@ -43,8 +43,13 @@ class CrewTask(BaseOperator):
     ) -> None:
         """Record the state of the execution, and add it to the task's outlet events."""
         root = execution_id or getattr(self, "execution_id", None) or kickoff_id
-        seen = {"crew_conn_id": self.crew_conn_id, "kickoff_id": kickoff_id, "execution_id": root, "state": str(state)}
-        self._report = {**seen, "usage": usage}
+        fields = {
+            "crew_conn_id": self.crew_conn_id,
+            "kickoff_id": kickoff_id,
+            "execution_id": root,
+            "state": str(state),
+        }
+        self._report = {**fields, "usage": usage}
         self._add_to_outlets(context, self._report)
 
     def report_files(self, context: Any, files: list[Json]) -> None:

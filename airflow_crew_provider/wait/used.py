@@ -76,9 +76,12 @@ class UsedByTask:
         return {**self._attempt.as_dict(), EXECUTIONS: [*earlier, *self._seen][-MOST:]}
 
     def _recall(self) -> list[Json]:
-        kept = self._store.recall()
-        executions = kept.get(EXECUTIONS)
-        if not isinstance(executions, list) or self._attempt.relation_to(kept) in (Relation.CLEAR, Relation.OTHER_RUN):
+        stored = self._store.recall()
+        executions = stored.get(EXECUTIONS)
+        if not isinstance(executions, list) or self._attempt.relation_to(stored) in (
+            Relation.CLEAR,
+            Relation.OTHER_RUN,
+        ):
             return []
         return [each for each in executions if isinstance(each, dict) and {"execution_id", "kickoff_id"} <= each.keys()]
 

@@ -133,9 +133,9 @@ class AnsweredDraft:
     draft: DraftId
     until: float
 
-    def is_shown_by(self, seen: Execution, *, now: float) -> bool:
+    def is_shown_by(self, execution: Execution, *, now: float) -> bool:
         """Return whether an execution still shows the answered draft rather than a new question."""
-        return now < self.until and self.draft.waits_in(seen)
+        return now < self.until and self.draft.waits_in(execution)
 
 
 FORGIVEN = 300.0
@@ -191,19 +191,19 @@ class Watch:
 
     def learned(self) -> Json:
         """Return the state that a wait needs to continue in another process, as plain JSON."""
-        seen = {name: getattr(self.progress, name) for name in SEEN_BEFORE}
+        learned = {name: getattr(self.progress, name) for name in SEEN_BEFORE}
         ended = {"ended": self.narrator.ended} if self.narrator.ended else {}
-        return {"started": self.started, "deadline": self.deadline, **seen, **ended}
+        return {"started": self.started, "deadline": self.deadline, **learned, **ended}
 
-    def recall(self, kept: Json) -> None:
+    def recall(self, learned: Json) -> None:
         """Restore the state that `learned` returned, in this release or an earlier one."""
-        for name, value in kept.items():
+        for name, value in learned.items():
             name = EARLIER_NAMES.get(name, name)
             if name in SEEN_BEFORE:
                 setattr(self.progress, name, value)
             elif name in ("started", "deadline"):
                 setattr(self, name, value)
-        self.narrator.ended = kept.get("ended", self.narrator.ended)
+        self.narrator.ended = learned.get("ended", self.narrator.ended)
 
     def saw(self, execution: Execution, *, now: float) -> Outcome | None:
         """Record a successful poll."""
@@ -335,8 +335,8 @@ class Watch:
             return None
         unseen = f"; the last status request failed: {error}" if error else ""
         last_seen = self.progress.last_seen(self.kickoff_id)
-        seen = f". {last_seen}" if last_seen else ""  # without its fate, because the caller may stop it
-        return self._outcome(TIMEOUT, f"The wait timed out after {duration(now - self.started)}{unseen}{seen}")
+        ending = f". {last_seen}" if last_seen else ""  # without its fate, because the caller may stop it
+        return self._outcome(TIMEOUT, f"The wait timed out after {duration(now - self.started)}{unseen}{ending}")
 
     def _gave_up(self, message: str, error: exceptions.CrewError | None) -> Outcome:
         return Outcome(GAVE_UP, self.kickoff_id, message, error=exceptions.to_json(error) if error else None)
@@ -406,10 +406,10 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
             results: Sequence[TaskResult] = reply.tasks
             goes_on = outcome is None or outcome.kind == PENDING
             if goes_on and reply.has_details and watch.narrator.has_ended_tasks(reply):
-                found = yield Results(RESULTS_WITHIN)
-                results = [] if isinstance(found, exceptions.CrewError) else found
-            for told in watch.narrator.ended_tasks(watch.kickoff_id, reply, results, now=now):
-                say(told)
+                reply_to_results = yield Results(RESULTS_WITHIN)
+                results = [] if isinstance(reply_to_results, exceptions.CrewError) else reply_to_results
+            for sentence in watch.narrator.ended_tasks(watch.kickoff_id, reply, results, now=now):
+                say(sentence)
         if outcome is not None:
             return outcome
         line = watch.narrator.news(watch, now=now)
