@@ -30,7 +30,7 @@ def at_least(default_args: Mapping[str, Any] | None, retries: int = RETRIES, del
 def mapped_at_least(task: Any, kwargs: Json, retries: int = RETRIES) -> Any:
     """Return what an operator's ``partial`` returned, with the same arguments as from `at_least`.
 
-    :param given: the arguments of ``partial``
+    :param kwargs: the arguments of ``partial``
     """
     arguments: Json = task.kwargs
     owners = [each.default_args for each in (arguments.get("dag"), arguments.get("task_group")) if each]

@@ -363,16 +363,14 @@ class FlowQuestion(Question):
 
     def effects(self, terms: Terms, *, is_last: bool) -> list[str]:
         *others, final = [_code(each) for each in self.choices(terms)]
-        words, continues = (
-            " or ".join([", ".join(others), final] if others else [final]),
-            "the Flow continues with your",
-        )
-        lines = [f"* {words}: {continues} choice. Your *Feedback* is sent with it."]
+        words = " or ".join([", ".join(others), final] if others else [final])
+        effect = "the Flow continues with your"
+        lines = [f"* {words}: {effect} choice. Your *Feedback* is sent with it."]
         if not self.outcomes:
             approve, revise = terms.words
             lines = [
-                f"* **{approve}**: {continues} *Feedback*, or with {_code(APPROVAL)} if you enter none.",
-                f"* **{revise}**: {continues} *Feedback*, and decides what to do next. Feedback is required.",
+                f"* **{approve}**: {effect} *Feedback*, or with {_code(APPROVAL)} if you enter none.",
+                f"* **{revise}**: {effect} *Feedback*, and decides what to do next. Feedback is required.",
             ]
         return [*lines, _LAST_ROUND.format(self.asker)] if is_last else lines
 
@@ -526,8 +524,8 @@ class MethodQuestion(AgentQuestion):
     def notes(self) -> Iterator[str]:
         yield from super().notes()
         if metadata := self.ask["metadata"]:
-            lines = json.dumps(metadata, indent=2, sort_keys=True, ensure_ascii=False)
-            yield f"What the Flow adds to the question:\n\n{fenced(visible(lines), 'json')}"
+            text = json.dumps(metadata, indent=2, sort_keys=True, ensure_ascii=False)
+            yield f"What the Flow adds to the question:\n\n{fenced(visible(text), 'json')}"
 
     def effects(self, terms: Terms, *, is_last: bool) -> list[str]:
         lines, until = super().effects(terms, is_last=is_last), self.expires

@@ -46,7 +46,7 @@ Form = ReviewForm | UsageForm
 
 
 class Rules(Protocol):
-    """The rules for a task's question; ``shown`` is the content of the form, stored while the task waits."""
+    """The rules for a task's question; its ``content`` is stored while the task waits."""
 
     @property
     def escalation(self) -> Escalation:
@@ -124,10 +124,10 @@ class Asking(Generic[AnyRules]):
         if begins:
             self.record.begin_try()
 
-    def go_on(self, content: Json, violation: str = "") -> Steps[NoReturn]:
+    def go_on(self, content: Json, lookup: str = "") -> Steps[NoReturn]:
         """Ask or, if an earlier try has asked, look for an answer given since then; then wait for one.
 
-        :param found: the result of the last lookup: no answer, no form, or unknown; empty if none ran
+        :param lookup: the result of the last one: no answer, no form, or unknown; empty if none ran
         """
         identity = DraftId.of(content)
         earlier = self._terms_of_kept_form(identity)
@@ -135,12 +135,12 @@ class Asking(Generic[AnyRules]):
         content = {**content, TERMS: terms}
         self.hold_to(content)
         until = self.record.until(identity) or deadline_after(self.task.response_timeout, self.rules.expires(content))
-        if not self.record.is_open_for(identity) or self._must_ask_again(violation):
-            if violation == UNKNOWN:
+        if not self.record.is_open_for(identity) or self._must_ask_again(lookup):
+            if lookup == UNKNOWN:
                 yield from self._look_once_more(content, until)
             yield from self.ask(content, until)
-        self.record.mark_asked(identity, until, content[TERMS], doubt=self.record.in_doubt and not violation)
-        if violation:
+        self.record.mark_asked(identity, until, content[TERMS], doubt=self.record.in_doubt and not lookup)
+        if lookup:
             yield from self._wait(content, until)
         self.task.log.info("An earlier try showed this draft; an answer given since then counts")
         yield from self.look_again(content, until)
@@ -173,12 +173,12 @@ class Asking(Generic[AnyRules]):
         self.task.log.warning("Airflow could not look for an answer; looking once more")
         yield from self.look_again(content, until, once_more=True)
 
-    def _must_ask_again(self, violation: str) -> bool:
+    def _must_ask_again(self, lookup: str) -> bool:
         """Whether no form exists, or only one that nobody can answer any more, e.g. an earlier attempt's."""
-        if not violation:
+        if not lookup:
             return False
         is_of_earlier = self.record.kept.asked_by not in (None, airflow_form.asking_attempt(self.context))
-        return is_of_earlier or violation == airflow_form.NO_FORM or (violation == UNKNOWN and self.record.in_doubt)
+        return is_of_earlier or lookup == airflow_form.NO_FORM or (lookup == UNKNOWN and self.record.in_doubt)
 
     def hold_to(self, content: Json) -> None:
         """Offer the form's choices, even if the DAG file has been edited since."""
@@ -380,9 +380,9 @@ def resume_question(
 
     :param resume: Airflow's own way to continue; None if a trigger found nothing
     """
-    nothing_found, failure = airflow_form.found_nothing(resumed_with), None
+    lookup, failure = airflow_form.found_nothing(resumed_with), None
     try:
-        if resume and not nothing_found:
+        if resume and not lookup:
             return resume()
     except (airflow_form.TaskDeferralError, airflow_form.TaskDeferralTimeout) as error:
         failure = error
@@ -392,6 +392,4 @@ def resume_question(
             raise failure  # the lookup itself failed; the next try repeats it
         task.log.warning("Airflow could not resume this task: %s. Looking for the answer", failure)
         return (yield from question.go_on(question.rules.shown_now()))
-    return (
-        yield from question.go_on(question.record.kept.shown or question.rules.shown_now(), nothing_found or UNKNOWN)
-    )
+    return (yield from question.go_on(question.record.kept.shown or question.rules.shown_now(), lookup or UNKNOWN))

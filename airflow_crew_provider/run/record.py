@@ -102,7 +102,7 @@ class RunRecord:
     ) -> None:
         """Record that the answer was processed.
 
-        :param said: the service's response; None if the answer was not sent or changed nothing
+        :param reply: the service's response; None if the answer was not sent or changed nothing
         """
         *before, decision = self.kept.decisions
         decision_sent = {**decision, "taken": reply is not None, "service": reply}

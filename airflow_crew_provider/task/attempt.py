@@ -190,7 +190,7 @@ class Attempt:
     def relation_to(self, before: Json) -> Relation:
         """Return what an earlier try is to this one.
 
-        :param kept: its `as_dict`; release 0.1 stored neither the try's number nor the run's start
+        :param before: its `as_dict`; release 0.1 stored neither the try's number nor the run's start
         """
         return self._row(before).relation
 

@@ -161,9 +161,9 @@ class TaskRecord:
 
     def rows(self) -> Json:
         """Return all parts as they are stored."""
-        rows = self._get(self.key) if self._is_new else self.find(self.key)
-        self._is_new = rows is None
-        parts = {} if rows is None else self.read(rows).get(PARTS)
+        stored = self._get(self.key) if self._is_new else self.find(self.key)
+        self._is_new = stored is None
+        parts = {} if stored is None else self.read(stored).get(PARTS)
         if isinstance(parts, dict) and all(isinstance(each, dict) for each in parts.values()):
             return parts
         raise self.unreadable("it is no record")
@@ -194,17 +194,17 @@ class TaskRecord:
 
     def find(self, key: str) -> Any:
         """Return a Variable's value; None only if there certainly is no such Variable."""
-        row = self._get(key)
-        if row is not None:
-            return row
+        value = self._get(key)
+        if value is not None:
+            return value
         is_named = _checked("read", lambda: variables.has_variable(key))
         if is_named is False:
             return None
         self._prove_readable()
-        row = self._get(key)
-        if row is None and is_named:
+        value = self._get(key)
+        if value is None and is_named:
             raise TaskStateUnavailable(f"The record of this task, Variable {key}, {NOT_DECRYPTED}")
-        return row
+        return value
 
     def write(self, key: str, value: Json, store: Callable[[str, str, str], None] = variables.write) -> None:
         """Store a Variable."""

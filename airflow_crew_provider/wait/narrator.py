@@ -148,8 +148,8 @@ class Narrator:
             self._task, self._task_since = execution.current_task, now
         has_changed = before is not None and before != execution.current_task
         has_ended = self.has_ended_tasks(execution)
-        already, self.ended = self.ended, max(self.ended, _ended(execution))
-        new = results[already : self.ended]
+        reported, self.ended = self.ended, max(self.ended, _ended(execution))
+        new = results[reported : self.ended]
         if not new and has_changed and (has_ended or execution.completed_tasks is None):
             took = f"after about {duration(now - since)}"
             return [f"Execution {kickoff_id}: task {in_few_words(before or '')} has ended {took}"]

@@ -220,8 +220,8 @@ class Poller:
             reply = error
         if self._source is None:
             return reply
-        question = await self._source.read(kickoff_id, reply, blocking=transport.blocking)
-        if question is not reply and isinstance(question, Execution) and isinstance(reply, Execution):
+        result = await self._source.read(kickoff_id, reply, blocking=transport.blocking)
+        if result is not reply and isinstance(result, Execution) and isinstance(reply, Execution):
             # Only the status contains these: a webhook reports neither usage, nor the page, nor the dialect.
-            return replace(question, usage=reply.usage, view=reply.view, has_details=reply.has_details, raw=reply.raw)
-        return question
+            return replace(result, usage=reply.usage, view=reply.view, has_details=reply.has_details, raw=reply.raw)
+        return result

@@ -173,12 +173,12 @@ def _resolve_references(schema: Json) -> None:
         resolver = resolver.in_subresource(part)
         for name in REFERENCES if isinstance(part.contents, dict) else ():
             if isinstance(part.contents.get(name), str):
-                looked_up = resolver.lookup(part.contents[name])
-                if id(looked_up.contents) not in visited:
-                    visited.add(id(looked_up.contents))
-                    validator_for(schema).check_schema(looked_up.contents)
-                    target = Resource.from_contents(looked_up.contents, default_specification=DRAFT202012)
-                    open_ones.append((target, looked_up.resolver))
+                reference = resolver.lookup(part.contents[name])
+                if id(reference.contents) not in visited:
+                    visited.add(id(reference.contents))
+                    validator_for(schema).check_schema(reference.contents)
+                    target = Resource.from_contents(reference.contents, default_specification=DRAFT202012)
+                    open_ones.append((target, reference.resolver))
         open_ones += [(each, resolver) for each in part.subresources()]
 
 

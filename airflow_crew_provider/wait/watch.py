@@ -191,9 +191,9 @@ class Watch:
 
     def learned(self) -> Json:
         """Return the state that a wait needs to continue in another process, as plain JSON."""
-        learned = {name: getattr(self.progress, name) for name in SEEN_BEFORE}
+        fields = {name: getattr(self.progress, name) for name in SEEN_BEFORE}
         ended = {"ended": self.narrator.ended} if self.narrator.ended else {}
-        return {"started": self.started, "deadline": self.deadline, **learned, **ended}
+        return {"started": self.started, "deadline": self.deadline, **fields, **ended}
 
     def recall(self, learned: Json) -> None:
         """Restore the state that `learned` returned, in this release or an earlier one."""

@@ -61,13 +61,13 @@ class Budget:
     def read(cls, text: str) -> Budget:
         """:raises BadBudget: it cannot be parsed"""
         who, equals, rest = text.rpartition("=")
-        found = FORM.fullmatch(rest)
-        if not (who and equals and found):
+        match = FORM.fullmatch(rest)
+        if not (who and equals and match):
             raise BadBudget(f"--budget {text}: expected {EXAMPLE}.")
-        number = float(found["number"])
-        if not number or (found["unit"] == TOKENS and not number.is_integer()):
+        number = float(match["number"])
+        if not number or (match["unit"] == TOKENS and not number.is_integer()):
             raise BadBudget(f"--budget {text}: the amount must be greater than 0, and tokens a whole number.")
-        budget = cls(who, number, found["unit"], found["window"])
+        budget = cls(who, number, match["unit"], match["window"])
         if budget.crew == "" or (budget.owner and budget.owner.user == ""):
             raise BadBudget(f"--budget {text}: after {CREW}, a name is missing: {CREW}NAME or {CREW}NAME/USER.")
         return budget

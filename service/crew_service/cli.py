@@ -115,7 +115,7 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     machine.return_freed_memory()
-    given = options.token_of(arguments)
+    token = options.token_of(arguments)
     with contextlib.ExitStack() as stack:
         try:
             starting = arguments.starting or Starting(bind(arguments.host, arguments.port))
@@ -124,13 +124,13 @@ def _serve(arguments: argparse.Namespace) -> int:
         listener = stack.enter_context(starting.listener)
         with starting:
             crews = options.crews_of(arguments)
-            settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), crews)
+            settings = options.settings_of(arguments, token or secrets.token_urlsafe(32), crews)
             if problem := _problem(settings):
                 return _refuse(problem)
             place = arguments.base_url or _place(arguments.host, listener.getsockname()[1])
             serving = server(dataclasses.replace(settings, base_url=place.rstrip("/")), crews)
         serving.waiting = starting.waiting
-        if not given:
+        if not token:
             print(settings.token, flush=True)  # noqa: T201
         _greet(arguments, crews, listener.getsockname()[1])
         logs.configure(arguments.log_format, arguments.log_level)
@@ -199,9 +199,9 @@ def _work(arguments: argparse.Namespace) -> int:
 
 def _init(arguments: argparse.Namespace) -> int:
     """Return 0 if all files were written, 1 if any of them already existed."""
-    said = image.write(arguments.folder)
-    print("\n".join(said))  # noqa: T201
-    return int(any(line.startswith(image.LEFT) for line in said))
+    lines = image.write(arguments.folder)
+    print("\n".join(lines))  # noqa: T201
+    return int(any(line.startswith(image.LEFT) for line in lines))
 
 
 def _offline_model(arguments: argparse.Namespace) -> int:

@@ -65,9 +65,9 @@ def _what_is_served(folder: Path) -> str:
     if not folder.is_dir():
         raise BadTarget(f"There is no folder {str(folder)!r}.")
     try:
-        found = project.of_folder(folder)
-        declaration = found.declaration()
-        kind, place = ("", declaration.name) if declaration else found.module()
+        crew_project = project.of_folder(folder)
+        declaration = crew_project.declaration()
+        kind, place = ("", declaration.name) if declaration else crew_project.module()
     except UnsupportedCrew as error:
         raise BadTarget(f"{str(folder)!r} is not a CrewAI project: {error}") from None
     return f"Found {f'the {kind} of {place}' if kind else place} in"

@@ -258,10 +258,10 @@ def oldest_release(crews: Iterable[Crew]) -> str | None:
     return WITH_RULES if rules.intersection(RUN_ONCE) else None
 
 
-def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolRule, ...]]:
+def _tool_rules(texts: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolRule, ...]]:
     """Return the rules of each crew; a rule without a crew applies to all of them."""
     rules: dict[str, list[ToolRule]] = {name: [] for name in crews}
-    for text in given:
+    for text in texts:
         names, own = _named_in("--tool", text, rules)
         try:
             rule = ToolRule.read(own)
@@ -272,9 +272,9 @@ def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolR
     return {name: tuple(own) for name, own in rules.items()}
 
 
-def _flow_tools(given: list[str], crews: Iterable[str]) -> dict[str, list[str]]:
+def _flow_tools(texts: list[str], crews: Iterable[str]) -> dict[str, list[str]]:
     tools: dict[str, list[str]] = {name: [] for name in crews}
-    for text in given:
+    for text in texts:
         names, tool = _named_in("--flow-tool", text, tools)
         for name in names:
             tools[name].append(tool)
@@ -295,29 +295,29 @@ def _named_in(option: str, text: str, crews: Iterable[str]) -> tuple[list[str], 
 
 def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew], **more: Any) -> Settings:
     """Return the settings from the options; a process that serves no requests has only some of them."""
-    given = vars(arguments)
-    serves = "user_token" in given
+    values = vars(arguments)
+    serves = "user_token" in values
     prices = prices_of(arguments)
     owners = _owners(arguments) if serves else None
     webhook_secret = serves and (arguments.webhook_secret or os.environ.get(WEBHOOK_SECRET))
     return Settings(
         token=token,
         user_tokens=user_tokens(arguments) if serves else [],
-        crew_tokens=given.get("crew_token", []),
+        crew_tokens=values.get("crew_token", []),
         title=title(arguments.crew[0] if arguments.crew else "demo"),
         dialect=arguments.dialect,
         database=arguments.db,
         workers=arguments.workers,
         time_limit=arguments.time_limit,
         max_tokens=arguments.max_tokens,
-        max_body=given.get("max_body", Settings.max_body),
-        max_connections=given.get("max_connections"),
-        works=given.get("works", True),
-        unbounded_connections=given.get("unbounded_connections", False),
+        max_body=values.get("max_body", Settings.max_body),
+        max_connections=values.get("max_connections"),
+        works=values.get("works", True),
+        unbounded_connections=values.get("unbounded_connections", False),
         file_limits=FileLimits(arguments.max_file_size, arguments.max_files_size, arguments.max_stored_files)
         if serves
         else FileLimits(),
-        allow_file_urls=given.get("allow_file_urls", False),
+        allow_file_urls=values.get("allow_file_urls", False),
         prices=prices,
         budgets=budgets_of(arguments.budget, crews if serves else None, owners, prices),
         budget_stops=arguments.budget_stops,
@@ -325,8 +325,8 @@ def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew
         keep_days=arguments.keep_days,
         keep_memory_days=arguments.keep_memory_days,
         oldest_release=oldest_release(crews.values()),
-        flow_webhook=given.get("flow_webhook"),
-        flow_webhook_secret=given.get("flow_webhook_secret") or os.environ.get(SECRET_VARIABLE, ""),
+        flow_webhook=values.get("flow_webhook"),
+        flow_webhook_secret=values.get("flow_webhook_secret") or os.environ.get(SECRET_VARIABLE, ""),
         webhook_secret=webhook_secret or None,
         **more,
     )
@@ -380,11 +380,11 @@ def prices_of(arguments: argparse.Namespace) -> Prices:
 
 def token_of(arguments: argparse.Namespace) -> str | None:
     """Return the organization's token; None if none is given, so that one must be generated."""
-    given = [
+    sources = [
         ("the token of --token", arguments.token),
         (f"the token in {TOKEN_VARIABLE}", os.environ.get(TOKEN_VARIABLE)),
     ]
-    return next((usable(token, name) for name, token in given if token and token.strip()), None)
+    return next((usable(token, name) for name, token in sources if token and token.strip()), None)
 
 
 def user_tokens(arguments: argparse.Namespace) -> list[tuple[str, str]]:
@@ -414,11 +414,11 @@ def _pair(source: str, line: str) -> tuple[str, str]:
 
 def size(text: str) -> int:
     """Return bytes."""
-    found = SIZE.fullmatch(text)
-    if not found or not int(found["number"]):
+    match = SIZE.fullmatch(text)
+    if not match or not int(match["number"]):
         raise argparse.ArgumentTypeError("must be a number of bytes greater than 0, or one with KiB, MiB or GiB")
-    factor: int = 1024 ** UNITS.index(found["unit"] or "")
-    return int(found["number"]) * factor
+    factor: int = 1024 ** UNITS.index(match["unit"] or "")
+    return int(match["number"]) * factor
 
 
 def at_least_0(text: str) -> int:

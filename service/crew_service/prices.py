@@ -120,7 +120,7 @@ class Prices:
             raise BadPrices(f"The prices in {path!r} cannot be read: {reason}.") from None
         if not isinstance(content, dict) or not content:
             raise BadPrices(f"The prices in {path!r} name no model.")
-        return cls({model: _price(path, model, given) for model, given in content.items()})
+        return cls({model: _price(path, model, entry) for model, entry in content.items()})
 
     def __bool__(self) -> bool:
         return bool(self._prices) or self.default is not None
@@ -155,9 +155,9 @@ class Prices:
         costs = [figures["cost_usd"] for figures in by_model.values()]
         is_whole = sum(figures["total_tokens"] for figures in by_model.values()) >= used["total_tokens"]
         known = is_whole and None not in costs and not used.get(UNCOUNTED)
-        told = {**used, "cost_usd": round(sum(costs), 10) if known else None}
-        told.pop("by_model", None)
-        return {**told, "by_model": by_model} if by_model else told
+        totals = {**used, "cost_usd": round(sum(costs), 10) if known else None}
+        totals.pop("by_model", None)
+        return {**totals, "by_model": by_model} if by_model else totals
 
     def _rounded(self, model: str, figures: Mapping[str, int]) -> float | None:
         cost = self.cost(model, figures)
@@ -173,16 +173,16 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _price(path: str, model: str, given: Any) -> Price:
+def _price(path: str, model: str, entry: Any) -> Price:
     named = f"The prices in {path!r} cannot be used: {model!r}"
     if not model:
         raise BadPrices(f"The prices in {path!r} cannot be used: a model has no name.")
-    if not isinstance(given, dict) or not {"input", "output"} <= given.keys() <= {"input", "cached", "output"}:
+    if not isinstance(entry, dict) or not {"input", "output"} <= entry.keys() <= {"input", "cached", "output"}:
         raise BadPrices(f"{named} must have input and output, and optionally cached, in USD per million tokens.")
-    for name, value in given.items():
+    for name, value in entry.items():
         if type(value) not in (int, float) or not 0 <= value <= HIGHEST:
             raise BadPrices(f"{named} has a price for {name} that is not a number from 0 to {HIGHEST:,}.")
-    return Price(**{"cached": given["input"], "written": given["input"], **given})
+    return Price(**{"cached": entry["input"], "written": entry["input"], **entry})
 
 
 def _of_catalogue(entries: Mapping[str, Any]) -> dict[str, Price]:

@@ -26,26 +26,26 @@ def arguments() -> list[str]:
     """Return the command's arguments, after restarting it if it serves crews and has secrets."""
     if (passed := os.environ.pop(PASSED, None)) is not None:
         with open(int(passed), encoding="ascii") as file:
-            given = json.load(file)
-        os.environ.update(given["environment"])
-        return list(given["arguments"])
-    given = sys.argv[1:]
+            content = json.load(file)
+        os.environ.update(content["environment"])
+        return list(content["arguments"])
+    words = sys.argv[1:]
     hidden = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
-    shown = list(_shown(given))
-    if given[:1] and given[0] in SERVING and (hidden or shown != given):
-        _start_again(given, shown, hidden)
-    return given
+    visible = list(_shown(words))
+    if words[:1] and words[0] in SERVING and (hidden or visible != words):
+        _start_again(words, visible, hidden)
+    return words
 
 
-def _start_again(given: list[str], shown: list[str], hidden: dict[str, str]) -> None:
+def _start_again(words: list[str], visible: list[str], hidden: dict[str, str]) -> None:
     descriptor = _nameless_file()
     os.set_inheritable(descriptor, True)
     with open(descriptor, "w", encoding="ascii", closefd=False) as file:
-        json.dump({"arguments": given, "environment": hidden}, file)
+        json.dump({"arguments": words, "environment": hidden}, file)
     os.lseek(descriptor, 0, os.SEEK_SET)
     left = {name: value for name, value in os.environ.items() if name not in hidden}
-    interpreter = sys.orig_argv[1 : len(sys.orig_argv) - len(given)]  # the interpreter's own options, and the script
-    os.execve(sys.executable, [sys.executable, *interpreter, *shown], {**left, PASSED: str(descriptor)})  # noqa: S606
+    interpreter = sys.orig_argv[1 : len(sys.orig_argv) - len(words)]  # the interpreter's own options, and the script
+    os.execve(sys.executable, [sys.executable, *interpreter, *visible], {**left, PASSED: str(descriptor)})  # noqa: S606
 
 
 def _nameless_file() -> int:
@@ -54,9 +54,9 @@ def _nameless_file() -> int:
     return os.dup(tempfile.TemporaryFile().fileno())
 
 
-def _shown(given: list[str]) -> Iterator[str]:
+def _shown(command: list[str]) -> Iterator[str]:
     """Remove options that contain a secret, including under the abbreviated names that argparse accepts."""
-    words = iter(given)
+    words = iter(command)
     for word in words:
         name, has_value, _ = word.partition("=")
         if not (name.startswith("--") and name != "--crew" and any(each.startswith(name) for each in SECRET)):

@@ -191,8 +191,8 @@ class ScriptedCrew:
     def run(self, job: Job, report: Report) -> Outcome:
         try:
             return self._run(job, report)
-        except _Asked as asked:
-            return asked.question
+        except _Asked as pause:
+            return pause.question
 
     def _run(self, job: Job, report: Report) -> Outcome:
         outputs = [task["output"] for task in job.done]
@@ -298,8 +298,8 @@ class _Tools:
         tool, arguments = step.tool, _filled(step.arguments, values)
         if ask == asks.QUESTION:
             tool, arguments = asks.ASK_PERSON, {"question": _fill(step.question, values)}
-        asked = f"{place}\0{tool}\0{_json(arguments)}".encode("utf-8", "replace")
-        key = hashlib.sha256(asked).hexdigest()[:32]
+        content = f"{place}\0{tool}\0{_json(arguments)}".encode("utf-8", "replace")
+        key = hashlib.sha256(content).hexdigest()[:32]
         earlier = self._recorded.get((task.id, part, key))
         number = earlier.number if earlier else self._newest + 1
         # The tool's rule may have been removed since the call started.
@@ -404,8 +404,8 @@ def _of_files(job: Job) -> dict[str, Any]:
 
 def _fill(template: str, values: dict[str, Any]) -> str:
     def value(match: re.Match[str]) -> str:
-        found = values.get(match[1], match[0])
-        return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        content = values.get(match[1], match[0])
+        return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
     return PLACEHOLDER.sub(value, template)
 

@@ -29,8 +29,8 @@ def load(target: str, options: JournalOptions | None = None, place: Place | None
         return _json(target, options, place)
     if path.is_dir() or path.suffix in DECLARATIONS or ":" in target:
         return _crewai(target, options, place)
-    found = "another kind of file" if path.is_file() else "no file or folder has this name"
-    raise BadTarget(f"{target!r} is not a crew ({found}): expected {EXPECTED}.")
+    kind = "another kind of file" if path.is_file() else "no file or folder has this name"
+    raise BadTarget(f"{target!r} is not a crew ({kind}): expected {EXPECTED}.")
 
 
 def title(target: str) -> str:
@@ -73,8 +73,8 @@ def _scenario(target: str, content: Any, options: JournalOptions) -> Crew:
 
 
 def _crewai(target: str, options: JournalOptions, place: Place | None) -> Crew:
-    found = find_spec("crewai")
-    if found is None or found.origin is None:  # a folder with that name is not CrewAI
+    spec = find_spec("crewai")
+    if spec is None or spec.origin is None:  # a folder with that name is not CrewAI
         raise BadTarget(
             f"{target!r} is a CrewAI crew, but CrewAI is not installed: pip install 'airflow-crew-service[crewai]'."
         )

@@ -104,8 +104,8 @@ def _add_webhooks(commands: argparse._SubParsersAction[Any], database: argparse.
 
 
 def _input(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not (name and found):
+    name, separator, value = text.partition("=")
+    if not (name and separator):
         raise argparse.ArgumentTypeError("expected NAME=VALUE")
     return name, value
 
@@ -146,10 +146,10 @@ def _record(row: Row[Any]) -> dict[str, Any]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    found = _executions(arguments.db).find(EVERYBODY, arguments.id)
-    if found is None:
+    execution = _executions(arguments.db).find(EVERYBODY, arguments.id)
+    if execution is None:
         return _unknown(arguments.id)
-    row, tasks = found
+    row, tasks = execution
     if arguments.json:
         question = question_of(row)
         pending = question and {"task_id": question.task_id, "output": question.output}
@@ -216,10 +216,10 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 def _resume(arguments: argparse.Namespace) -> int:
     executions = _executions(arguments.db)
-    found = executions.find(EVERYBODY, arguments.id)
-    if found is None:
+    execution = executions.find(EVERYBODY, arguments.id)
+    if execution is None:
         return _unknown(arguments.id)
-    row, _ = found
+    row, _ = execution
     if row.state != State.WAITING:
         return fail(f"{arguments.id} is not waiting for a person; it is {row.state}. Nothing was changed.")
     question = question_in(row.gate)
@@ -258,9 +258,9 @@ def _list_webhooks(arguments: argparse.Namespace) -> int:
 
 
 def _record_of_webhook(letter: Any) -> dict[str, Any]:
-    shown = {name: getattr(letter, name) for name in ("execution_id", "kind", "attempts", "problem")}
+    fields = {name: getattr(letter, name) for name in ("execution_id", "kind", "attempts", "problem")}
     moments = {name: iso(getattr(letter, name)) for name in ("created_at", "given_up_at")}
-    return {"id": letter.key, "url": str(letter.url), **shown, **moments}
+    return {"id": letter.key, "url": str(letter.url), **fields, **moments}
 
 
 def _resend_webhooks(arguments: argparse.Namespace) -> int:

@@ -83,13 +83,13 @@ def _problem(exporter: str, protocol: str) -> str | None:
 
 def received(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
     """Return the caller's context from a request's headers; None if it is not valid W3C Trace Context."""
-    given = [(name, value.decode("latin-1").strip()) for name, value in headers if name.startswith(b"trace")]
-    parents = [value for name, value in given if name == b"traceparent"]
-    found = TRACEPARENT.fullmatch(parents[0]) if len(parents) == 1 else None
-    if found is None or (parents[0].startswith("00") and found[2]):
+    pairs = [(name, value.decode("latin-1").strip()) for name, value in headers if name.startswith(b"trace")]
+    parents = [value for name, value in pairs if name == b"traceparent"]
+    match = TRACEPARENT.fullmatch(parents[0]) if len(parents) == 1 else None
+    if match is None or (parents[0].startswith("00") and match[2]):
         return None
-    state = ",".join(value for name, value in given if name == b"tracestate")
-    return {"traceparent": f"00{found[1]}", **({"tracestate": state} if TRACESTATE.fullmatch(state) else {})}
+    state = ",".join(value for name, value in pairs if name == b"tracestate")
+    return {"traceparent": f"00{match[1]}", **({"tracestate": state} if TRACESTATE.fullmatch(state) else {})}
 
 
 @contextmanager
@@ -239,9 +239,9 @@ def resource() -> Any:
     """Return the resource from `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, with a default name."""
     from opentelemetry.sdk.resources import Resource
 
-    found = Resource.create()
-    is_named = not str(found.attributes["service.name"]).startswith("unknown_service")
-    return found if is_named else found.merge(Resource({"service.name": NAME}))
+    base = Resource.create()
+    is_named = not str(base.attributes["service.name"]).startswith("unknown_service")
+    return base if is_named else base.merge(Resource({"service.name": NAME}))
 
 
 def shows_content() -> bool:

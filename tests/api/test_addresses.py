@@ -225,7 +225,7 @@ def test_a_redirect_is_the_own_origin_with_another_path(location: str, url: str)
         *("https://x.example%2ey.example/", "https://x。example/b", "https://[::1", "https://x.example[/b", "/über"),
     ],
 )
-def test_n37_a_redirect_that_parsers_may_read_differently_is_not_followed(location: str) -> None:
+def test_a_redirect_that_parsers_may_read_differently_is_not_followed(location: str) -> None:
     assert redirected("https://x.example/crew/status", location) is None
 
 

@@ -281,7 +281,7 @@ SAID = "with a page that is not the API's (The *** is being maintained)"
 @pytest.mark.row("A56")
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 413, 422, 451])
 @pytest.mark.parametrize("ask", [GET, LIST, DETAILS, TASKS, ROUND, KICKOFF, RESUME, CONTINUING])
-def test_a56_a_refusal_as_a_page_is_no_answer(ask: Ask, status: int) -> None:
+def test_a_refusal_as_a_page_is_no_answer(ask: Ask, status: int) -> None:
     error = refused(ask, answer(PAGE, status))
     call = ask()
     said = f"{call.method} {call.path} returned {status} {SAID}"
@@ -418,7 +418,7 @@ def test_all_else_that_the_api_says_is_no_stop(body: Any) -> None:
 
 @pytest.mark.row("N39")
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 410, 422, 501])
-def test_n39_the_api_refuses_a_stop_in_json(status: int) -> None:
+def test_the_api_refuses_a_stop_in_json(status: int) -> None:
     assert read(STOP, answer({"detail": "Cannot stop execution"}, status)) is False
     assert read(STOP, answer({"status": "stopped"}, status)) is False, "its code says otherwise"
 
@@ -426,7 +426,7 @@ def test_n39_the_api_refuses_a_stop_in_json(status: int) -> None:
 @pytest.mark.row("N39")
 @pytest.mark.parametrize("body", [b"", PAGE, b"default backend - 404", b"{", [], "stopped"])
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 409, 410, 422, 501])
-def test_n39_whether_anything_was_stopped_is_unknown_without_json_of_the_api(status: int, body: Any) -> None:
+def test_whether_anything_was_stopped_is_unknown_without_json_of_the_api(status: int, body: Any) -> None:
     error = refused(STOP, answer(body, status))
     assert isinstance(error, CrewProtocolError)
     assert str(error).startswith("POST /stop returned ")
@@ -434,14 +434,15 @@ def test_n39_whether_anything_was_stopped_is_unknown_without_json_of_the_api(sta
 
 @pytest.mark.row("N39")
 @pytest.mark.parametrize("body", [{"status": "stopped"}, PAGE, b""])
-def test_n39_a_redirected_stop_is_unknown(body: Any) -> None:
+def test_a_redirected_stop_is_unknown(body: Any) -> None:
     error = refused(STOP, answer(body, 302, location="https://login/secret"))
     assert type(error) is CrewWebPage
     said = "a redirect to https://login/***, which is not followed, to protect the token"
     assert str(error) == f"POST /stop returned 302 with a page that is not the API's ({said})"
 
 
-def test_n39_a_service_without_a_stop_may_say_so_without_json() -> None:
+@pytest.mark.row("N39")
+def test_a_service_without_a_stop_may_say_so_without_json() -> None:
     assert read(STOP, answer(PAGE, 405)) is False
 
 

@@ -44,7 +44,7 @@ def approves_at_service(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", [*PROMISED, *DRESSED])
-def test_n25_an_approval_is_known_in_any_dress(text: str) -> None:
+def test_an_approval_is_known_in_any_dress(text: str) -> None:
     assert reads_like_approval(text)
     assert approves_at_service(text)
 
@@ -52,17 +52,17 @@ def test_n25_an_approval_is_known_in_any_dress(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "?", "👍", "not ok", "yes yes", "approved, but shorter", "ok 2", "2 ok", "oks", "looks", "o k"]
 )
-def test_n25_all_else_is_none(text: str) -> None:
+def test_all_else_is_none(text: str) -> None:
     assert not reads_like_approval(text)
     assert not approves_at_service(text)
 
 
-def test_n25_the_words_are_those_that_are_promised() -> None:
+def test_the_words_are_those_that_are_promised() -> None:
     assert frozenset(PROMISED) == APPROVING_WORDS
 
 
 @given(decoration, st.sampled_from(sorted(APPROVING_WORDS)), cases, widths, decoration)
-def test_n25_a_dressed_word_approves_alone_and_never_as_a_rejection(before, word, case, width, after) -> None:  # type: ignore[no-untyped-def]
+def test_a_dressed_word_approves_alone_and_never_as_a_rejection(before, word, case, width, after) -> None:  # type: ignore[no-untyped-def]
     text = before + width(case(word)) + after
     assert reads_like_approval(text)
     sent = feedback_to_send(False, text)
@@ -72,7 +72,7 @@ def test_n25_a_dressed_word_approves_alone_and_never_as_a_rejection(before, word
 
 @given(st.text(min_size=1) | st.sampled_from(DRESSED))
 @example("ok")
-def test_n25_no_rejection_is_taken_as_an_approval_by_the_service(text: str) -> None:
+def test_no_rejection_is_taken_as_an_approval_by_the_service(text: str) -> None:
     try:
         sent = feedback_to_send(False, text)
     except CrewInvalidInput:
@@ -84,15 +84,15 @@ def test_n25_no_rejection_is_taken_as_an_approval_by_the_service(text: str) -> N
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",))))
-def test_n25_provider_and_service_agree_on_every_text(text: str) -> None:
+def test_provider_and_service_agree_on_every_text(text: str) -> None:
     assert approves_at_service(text) is reads_like_approval(text)
 
 
-def test_n25_an_approval_without_a_text_is_one_to_the_service() -> None:
+def test_an_approval_without_a_text_is_one_to_the_service() -> None:
     assert approves_at_service(feedback_to_send(True, " \n"))
 
 
-def test_n25_a_megabyte_of_punctuation_is_judged_at_once() -> None:
+def test_a_megabyte_of_punctuation_is_judged_at_once() -> None:
     began = time.process_time()
     assert reads_like_approval("!" * 500_000 + "ok" + "?" * 500_000)
     assert not reads_like_approval("a" + "!" * 1_000_000 + "a")
@@ -101,27 +101,27 @@ def test_n25_a_megabyte_of_punctuation_is_judged_at_once() -> None:
 
 @pytest.mark.row("S11")
 @pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0f73", "\u0323\uff9e"])
-def test_s11_marks_heaped_on_a_letter_are_no_approval_and_are_judged_at_once(marks: str) -> None:
+def test_marks_heaped_on_a_letter_are_no_approval_and_are_judged_at_once(marks: str) -> None:
     """To normalize them takes time squared: for a megabyte hours, in which the service answers nobody."""
     assert not reads_like_approval("a" + marks * 200_000)
     assert not reads_like_approval("ok" + marks * 200_000)
 
 
-def test_n25_one_mark_more_than_any_language_has_is_no_approval() -> None:
+def test_one_mark_more_than_any_language_has_is_no_approval() -> None:
     text = "\N{COMBINING ACUTE ACCENT}" * (MOST_MARKS + 1) + "ok"
     assert not reads_like_approval(text)
     assert not approves_at_service(text)
 
 
 @pytest.mark.parametrize("mark", ["\u0301", "\u0f73"])
-def test_n25_marks_are_counted_in_a_row(mark: str) -> None:
+def test_marks_are_counted_in_a_row(mark: str) -> None:
     most = mark * MOST_MARKS
     assert reads_like_approval(f"{most}ok")
     assert reads_like_approval(f"{most}.{most}ok")
     assert not reads_like_approval(f"{most}{mark}ok")
 
 
-def test_n25_the_words_stand_in_one_place() -> None:
+def test_the_words_stand_in_one_place() -> None:
     package = Path(airflow_crew_provider.__file__).parent
     holders = {path for path in package.rglob("*.py") if _holds_words(path)}
     assert holders == {Path(answers.__file__)}

@@ -162,13 +162,13 @@ def test_a_sentence_for_people_is_not_taken_for_a_state() -> None:
         {"state": "SUCCESS", "result_json": None, "last_executed_task": {"output": 1}},
     ],
 )
-def test_n7_what_is_not_an_answer_is_never_a_success(body: Any) -> None:
+def test_what_is_not_an_answer_is_never_a_success(body: Any) -> None:
     with pytest.raises(CrewProtocolError):
         read(body)
 
 
 @pytest.mark.row("N7")
-def test_n7_an_unknown_word_is_in_progress_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_word_is_in_progress_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             seen = read({"status": "polishing-the-crown", "note": "x" * 5000})
@@ -179,7 +179,7 @@ def test_n7_an_unknown_word_is_in_progress_and_logged_once(caplog: pytest.LogCap
 
 
 @pytest.mark.row("N7")
-def test_n7_an_unknown_word_with_a_body_as_deep_as_json_can_be_read_is_in_progress_too() -> None:
+def test_an_unknown_word_with_a_body_as_deep_as_json_can_be_read_is_in_progress_too() -> None:
     deepest = next(depth for depth in range(1000, 10, -1) if _is_read(_nested(depth, "running")))
     assert read(_nested(deepest, "deep-in-thought")).state is S.RUNNING
 

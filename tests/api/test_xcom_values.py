@@ -110,7 +110,7 @@ def test_what_is_kept_comes_back_from_airflow_as_it_was(value: Any) -> None:
 
 @pytest.mark.row("S11")
 @pytest.mark.parametrize("text", ['```json\n{"a": 1}' + "\n" * 500_000, "```json\n" + "\n" * 500_000 + "```x"])
-def test_s11_white_space_after_a_code_fence_is_read_in_linear_time(text: str) -> None:
+def test_white_space_after_a_code_fence_is_read_in_linear_time(text: str) -> None:
     """A model may well end in thousands of line breaks; half a million took hours, and all other polls waited."""
     assert json_object_in(text) is None
 

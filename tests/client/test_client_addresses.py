@@ -19,13 +19,13 @@ from airflow_crew_provider.models import ExecutionState
 
 @pytest.mark.row("N16")
 @pytest.mark.parametrize("path", ["/base", "/base/of/it", "/with%20space", "/a%2Fb"])
-def test_n16_the_path_of_the_base_url_is_kept(ask: Ask, server: FaultServer, path: str) -> None:
+def test_the_path_of_the_base_url_is_kept(ask: Ask, server: FaultServer, path: str) -> None:
     server.on(f"GET {path}/status/k-1", SPEC.running)
     assert ask(STATUS, base_url=server.url + path).state is ExecutionState.RUNNING
 
 
 @pytest.mark.row("N16")
-def test_n16_an_ipv6_address_is_reached(ask: Ask) -> None:
+def test_an_ipv6_address_is_reached(ask: Ask) -> None:
     try:
         server = FaultServer(family=socket.AF_INET6)
     except OSError:
@@ -36,7 +36,7 @@ def test_n16_an_ipv6_address_is_reached(ask: Ask) -> None:
 
 
 @pytest.mark.row("N16")
-def test_n16_the_token_of_the_connection_wins_over_netrc(
+def test_the_token_of_the_connection_wins_over_netrc(
     ask: Ask, server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"
@@ -52,7 +52,7 @@ def test_n16_the_token_of_the_connection_wins_over_netrc(
 
 @pytest.mark.row("N16")
 @pytest.mark.parametrize("said_by", ["the connection", "the environment"])
-def test_n16_the_proxy_is_used_when_the_connection_or_the_environment_says_so(
+def test_the_proxy_is_used_when_the_connection_or_the_environment_says_so(
     ask: Ask, server: FaultServer, no_proxy_variables: pytest.MonkeyPatch, said_by: str
 ) -> None:
     with FaultServer() as proxy:
@@ -68,7 +68,7 @@ def test_n16_the_proxy_is_used_when_the_connection_or_the_environment_says_so(
 
 @pytest.mark.row("N16")
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "localhost:{}", "user:pa55word@localhost:{}"])
-def test_n16_a_proxy_without_a_scheme_is_used_as_well(
+def test_a_proxy_without_a_scheme_is_used_as_well(
     ask: Ask, no_proxy_variables: pytest.MonkeyPatch, address: str
 ) -> None:
     with FaultServer() as proxy:
@@ -82,7 +82,7 @@ def test_n16_a_proxy_without_a_scheme_is_used_as_well(
 @pytest.mark.parametrize(
     "address", ["socks5://user:12pa55@127.0.0.1:9", "http://user:12pa/55word@127.0.0.1:9", "http://127.0.0.1:99999"]
 )
-def test_n16_a_proxy_that_only_one_side_could_use_is_refused(
+def test_a_proxy_that_only_one_side_could_use_is_refused(
     ask: Ask, no_proxy_variables: pytest.MonkeyPatch, address: str, call: Any
 ) -> None:
     no_proxy_variables.setenv("all_proxy", address)
@@ -93,7 +93,7 @@ def test_n16_a_proxy_that_only_one_side_could_use_is_refused(
 
 
 @pytest.mark.row("N16")
-def test_n16_no_proxy_is_used_for_a_host_that_the_environment_excepts(
+def test_no_proxy_is_used_for_a_host_that_the_environment_excepts(
     ask: Ask, server: FaultServer, no_proxy_variables: pytest.MonkeyPatch
 ) -> None:
     server.on(POLL, SPEC.running)
@@ -105,7 +105,7 @@ def test_n16_no_proxy_is_used_for_a_host_that_the_environment_excepts(
 
 
 @pytest.mark.row("N16")
-def test_n16_a_post_through_a_proxy_that_refuses_was_not_sent(ask: Ask, no_proxy_variables: pytest.MonkeyPatch) -> None:
+def test_a_post_through_a_proxy_that_refuses_was_not_sent(ask: Ask, no_proxy_variables: pytest.MonkeyPatch) -> None:
     with FaultServer() as proxy:
         proxy.on("CONNECT *", Reply(status=407, body="who are you"))
         with pytest.raises(CrewConnectionError):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.waits
 
 
 @pytest.mark.row("N3")
-def test_n3_a_refused_connection_is_a_transient_error(ask: Ask) -> None:
+def test_a_refused_connection_is_a_transient_error(ask: Ask) -> None:
     with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError) as error:
         ask(STATUS, base_url=closed.url)
     assert not error.value.permanent
@@ -34,7 +34,7 @@ def test_n3_a_refused_connection_is_a_transient_error(ask: Ask) -> None:
 
 @pytest.mark.row("N3")
 @pytest.mark.parametrize("fault", [NoReply(RESET), NoReply(CLOSE), Reply(body=b"0123", stop_after=2, end=RESET)])
-def test_n3_a_reset_after_the_request_is_a_transient_error(ask: Ask, server: FaultServer, fault: Any) -> None:
+def test_a_reset_after_the_request_is_a_transient_error(ask: Ask, server: FaultServer, fault: Any) -> None:
     server.on(POLL, fault)
     with pytest.raises(CrewConnectionError) as error:
         ask(STATUS)
@@ -42,7 +42,7 @@ def test_n3_a_reset_after_the_request_is_a_transient_error(ask: Ask, server: Fau
 
 
 @pytest.mark.row("N3")
-def test_n3_a_reset_before_the_request_is_a_transient_error(ask: Ask, server: FaultServer) -> None:
+def test_a_reset_before_the_request_is_a_transient_error(ask: Ask, server: FaultServer) -> None:
     server.reset_at_connect = 100
     with pytest.raises(CrewConnectionError) as error:
         ask(STATUS)
@@ -50,7 +50,7 @@ def test_n3_a_reset_before_the_request_is_a_transient_error(ask: Ask, server: Fa
 
 
 @pytest.mark.row("N3")
-def test_n3_a_name_that_does_not_resolve_is_a_transient_error(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_does_not_resolve_is_a_transient_error(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **more: Any) -> Any:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -66,7 +66,7 @@ def certificate(tmp_path: Path) -> Path:
 
 
 @pytest.mark.row("N3")
-def test_n3_a_certificate_that_is_not_trusted_is_permanent_and_says_why(ask: Ask, certificate: Path) -> None:
+def test_a_certificate_that_is_not_trusted_is_permanent_and_says_why(ask: Ask, certificate: Path) -> None:
     with FaultServer(certificate=certificate) as server, pytest.raises(CrewConnectionError) as error:
         ask(STATUS, base_url=server.url)
     assert error.value.permanent
@@ -76,7 +76,7 @@ def test_n3_a_certificate_that_is_not_trusted_is_permanent_and_says_why(ask: Ask
 
 @pytest.mark.row("N3")
 @pytest.mark.parametrize("trusted", ["by a file", "by nobody who looks"])
-def test_n3_a_certificate_is_taken_as_the_connection_says(ask: Ask, certificate: Path, trusted: str) -> None:
+def test_a_certificate_is_taken_as_the_connection_says(ask: Ask, certificate: Path, trusted: str) -> None:
     with FaultServer(certificate=certificate) as server:
         server.on(POLL, SPEC.completed)
         verify = str(certificate) if trusted == "by a file" else False
@@ -84,7 +84,7 @@ def test_n3_a_certificate_is_taken_as_the_connection_says(ask: Ask, certificate:
 
 
 @pytest.mark.row("N3")
-def test_n3_a_file_of_certificates_that_cannot_be_read_is_a_named_error(ask: Ask, tmp_path: Path) -> None:
+def test_a_file_of_certificates_that_cannot_be_read_is_a_named_error(ask: Ask, tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("nothing")
     for verify in (str(broken), str(tmp_path / "missing.pem")):
@@ -93,7 +93,7 @@ def test_n3_a_file_of_certificates_that_cannot_be_read_is_a_named_error(ask: Ask
 
 
 @pytest.mark.row("N3")
-def test_n3_attempts_to_connect_are_bounded_and_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_attempts_to_connect_are_bounded_and_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     began = time.monotonic()
     with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError) as error:
@@ -104,7 +104,7 @@ def test_n3_attempts_to_connect_are_bounded_and_log_nothing(caplog: pytest.LogCa
 
 
 @pytest.mark.row("N3")
-def test_n3_a_proxy_that_refuses_connections_is_asked_again_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_proxy_that_refuses_connections_is_asked_again_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError) as error:
         send(closed, STATUS, base_url="http://crew.invalid", proxy=closed.url)
@@ -113,7 +113,7 @@ def test_n3_a_proxy_that_refuses_connections_is_asked_again_too(caplog: pytest.L
 
 
 @pytest.mark.row("N3")
-def test_n3_a_peer_that_answers_nothing_is_not_unreachable(server: FaultServer) -> None:
+def test_a_peer_that_answers_nothing_is_not_unreachable(server: FaultServer) -> None:
     server.on(POLL, NoReply(RESET))
     with pytest.raises(CrewConnectionError) as error:
         send(server, STATUS)
@@ -122,7 +122,7 @@ def test_n3_a_peer_that_answers_nothing_is_not_unreachable(server: FaultServer) 
 
 
 @pytest.mark.row("N3")
-def test_n3_a_peer_that_does_not_speak_tls_is_unreachable(ask: Ask) -> None:
+def test_a_peer_that_does_not_speak_tls_is_unreachable(ask: Ask) -> None:
     """So that a crew is not started although its inputs could not be checked: no kickoff would arrive either."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as plain:
         threading.Thread(target=plain.serve_forever).start()
@@ -135,7 +135,7 @@ def test_n3_a_peer_that_does_not_speak_tls_is_unreachable(ask: Ask) -> None:
 
 
 @pytest.mark.row("N10")
-def test_n10_a_refused_kickoff_is_sent_once_the_port_listens(server: FaultServer) -> None:
+def test_a_refused_kickoff_is_sent_once_the_port_listens(server: FaultServer) -> None:
     with FaultServer(listening=False) as late:
         late.on("POST /kickoff", {"kickoff_id": "k-1"})
         asyncio.run(_listen_later(late, 0.2))
@@ -150,13 +150,13 @@ async def _listen_later(late: FaultServer, seconds: float) -> None:
 
 
 @pytest.mark.row("N10")
-def test_n10_a_kickoff_that_is_refused_for_good_was_not_sent_and_says_so(ask: Ask) -> None:
+def test_a_kickoff_that_is_refused_for_good_was_not_sent_and_says_so(ask: Ask) -> None:
     with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError, match="nothing was started"):
         ask(KICKOFF, base_url=closed.url)
 
 
 @pytest.mark.row("N10")
-def test_n10_a_kickoff_that_was_given_up_before_it_was_sent_is_never_sent_later() -> None:
+def test_a_kickoff_that_was_given_up_before_it_was_sent_is_never_sent_later() -> None:
     with FaultServer(listening=False) as late:
         late.on("POST /kickoff", {"kickoff_id": "k-1"})
         with pytest.raises(CrewConnectionError, match="nothing was started"):
@@ -167,7 +167,7 @@ def test_n10_a_kickoff_that_was_given_up_before_it_was_sent_is_never_sent_later(
 
 
 @pytest.mark.row("N3")
-def test_n3_a_peer_that_speaks_no_tls_is_named_with_what_to_do(ask: Ask) -> None:
+def test_a_peer_that_speaks_no_tls_is_named_with_what_to_do(ask: Ask) -> None:
     plain = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=plain.serve_forever, daemon=True).start()
     try:

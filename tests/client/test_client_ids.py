@@ -31,7 +31,7 @@ IDS = {
 
 @pytest.mark.row("N15")
 @pytest.mark.parametrize("identifier", IDS, ids=lambda text: ascii(text)[:20])
-def test_n15_an_id_reaches_the_service_as_one_segment(ask: Ask, server: FaultServer, identifier: str) -> None:
+def test_an_id_reaches_the_service_as_one_segment(ask: Ask, server: FaultServer, identifier: str) -> None:
     server.on("GET *", SPEC.running).on("POST *", {"status": "stopped"})
     ask(endpoints.status(identifier))
     ask(endpoints.stop(identifier))
@@ -40,7 +40,7 @@ def test_n15_an_id_reaches_the_service_as_one_segment(ask: Ask, server: FaultSer
 
 @pytest.mark.row("N15")
 @pytest.mark.parametrize("identifier", ["", ".", "..", "x" * 2049, "ü" * 1025, "x" * 10_000, None, 5, b"k", "\ud800"])
-def test_n15_what_cannot_be_an_id_is_refused_before_anything_is_sent(identifier: Any) -> None:
+def test_what_cannot_be_an_id_is_refused_before_anything_is_sent(identifier: Any) -> None:
     for call in (endpoints.status, endpoints.stop):
         with pytest.raises(CrewInvalidInput, match="nothing was sent"):
             call(identifier)

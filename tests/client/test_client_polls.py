@@ -32,7 +32,7 @@ def test_a_poll_reads_the_answer_of_either_dialect(ask: Ask, server: FaultServer
 
 @pytest.mark.row("N1")
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_n1_a_server_error_is_named_with_the_words_of_its_page(ask: Ask, server: FaultServer, status: int) -> None:
+def test_a_server_error_is_named_with_the_words_of_its_page(ask: Ask, server: FaultServer, status: int) -> None:
     server.on(POLL, Reply(status=status, body=GATEWAY, headers={"Content-Type": "text/html"}))
     with pytest.raises(CrewServerError) as error:
         ask(STATUS)
@@ -42,7 +42,7 @@ def test_n1_a_server_error_is_named_with_the_words_of_its_page(ask: Ask, server:
 @pytest.mark.row("N38")
 @pytest.mark.parametrize("interim", [(102,), (103,), (100, 103, 102, 100)], ids=str)
 @pytest.mark.parametrize("call", [STATUS, KICKOFF, RESUME], ids=["status", "kickoff", "resume"])
-def test_n38_the_final_response_counts(ask: Ask, server: FaultServer, interim: tuple[int, ...], call: Any) -> None:
+def test_the_final_response_counts(ask: Ask, server: FaultServer, interim: tuple[int, ...], call: Any) -> None:
     gzipped = {"Content-Encoding": "gzip"}
     body = {"status": "running", "kickoff_id": "k-1"}
     server.on(POLL, Reply(body=gzip.compress(json.dumps(body).encode()), headers=gzipped, interim=interim))
@@ -52,14 +52,14 @@ def test_n38_the_final_response_counts(ask: Ask, server: FaultServer, interim: t
 
 
 @pytest.mark.row("N38")
-def test_n38_a_refusal_after_an_interim_response_is_one(ask: Ask, server: FaultServer) -> None:
+def test_a_refusal_after_an_interim_response_is_one(ask: Ask, server: FaultServer) -> None:
     server.on("POST *", Reply(status=429, body={"detail": "slow down"}, interim=(102,)))
     with pytest.raises(CrewRateLimited, match="slow down"):
         ask(KICKOFF)
 
 
 @pytest.mark.row("N38")
-def test_n38_interim_responses_without_end_time_out(ask: Ask) -> None:
+def test_interim_responses_without_end_time_out(ask: Ask) -> None:
     with EndlessServer(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n") as server, pytest.raises(CrewConnectionError):
         ask(STATUS, base_url=f"http://{server.address}", timeout=0.5)
 
@@ -82,7 +82,7 @@ HOUR = timedelta(hours=1)
         ("", None, None),
     ],
 )
-def test_n2_a_retry_after_is_read_in_every_form(
+def test_a_retry_after_is_read_in_every_form(
     ask: Ask, server: FaultServer, header: str | timedelta, least: float | None, most: float | None
 ) -> None:
     if isinstance(header, timedelta):
@@ -109,7 +109,7 @@ def _latin(text: str) -> str:
     ],
     ids=["silence", "one byte now and then", "half, then silence", "late"],
 )
-def test_n4_the_total_timeout_of_a_poll_ends_it(ask: Ask, server: FaultServer, fault: Any) -> None:
+def test_the_total_timeout_of_a_poll_ends_it(ask: Ask, server: FaultServer, fault: Any) -> None:
     server.on(POLL, fault)
     with pytest.raises(CrewConnectionError) as error:
         ask(STATUS, timeout=0.5)
@@ -117,14 +117,14 @@ def test_n4_the_total_timeout_of_a_poll_ends_it(ask: Ask, server: FaultServer, f
 
 
 @pytest.mark.row("N4")
-def test_n4_the_rest_of_the_wait_limits_a_poll_in_flight(ask: Ask, server: FaultServer) -> None:
+def test_the_rest_of_the_wait_limits_a_poll_in_flight(ask: Ask, server: FaultServer) -> None:
     server.on(POLL, NoReply(SILENCE))
     with pytest.raises(CrewConnectionError):
         ask(STATUS, within=0.3, timeout=3600)
 
 
 @pytest.mark.row("N4")
-def test_n4_an_abandoned_poll_leaves_no_thread_behind(server: FaultServer) -> None:
+def test_an_abandoned_poll_leaves_no_thread_behind(server: FaultServer) -> None:
     server.on(POLL, Reply(body=b"x" * 10_000, drip=0.05))
     with pytest.raises(CrewConnectionError):
         send(server, STATUS, timeout=0.3)
@@ -149,7 +149,7 @@ BEGINNINGS = {
 
 @pytest.mark.row("N4")
 @pytest.mark.parametrize("beginning", BEGINNINGS)
-def test_n4_an_abandoned_poll_ends_its_connection_wherever_the_response_stops(ask: Ask, beginning: str) -> None:
+def test_an_abandoned_poll_ends_its_connection_wherever_the_response_stops(ask: Ask, beginning: str) -> None:
     head, piece = BEGINNINGS[beginning]
     with EndlessServer(head, piece, pause=0.05) as server:
         base_url = f"{'https' if 'TLS' in beginning else 'http'}://{server.address}"
@@ -177,7 +177,7 @@ def test_n4_an_abandoned_poll_ends_its_connection_wherever_the_response_stops(as
         Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}),
     ],
 )
-def test_n7_what_cannot_be_read_is_an_error_that_a_wait_forgives_for_a_while(
+def test_what_cannot_be_read_is_an_error_that_a_wait_forgives_for_a_while(
     ask: Ask, server: FaultServer, fault: Reply
 ) -> None:
     server.on(POLL, fault)
@@ -187,7 +187,7 @@ def test_n7_what_cannot_be_read_is_an_error_that_a_wait_forgives_for_a_while(
 
 @pytest.mark.row("N7")
 @pytest.mark.parametrize("packed", [False, True])
-def test_n7_a_body_of_fifty_megabytes_is_not_taken(ask: Ask, server: FaultServer, packed: bool) -> None:
+def test_a_body_of_fifty_megabytes_is_not_taken(ask: Ask, server: FaultServer, packed: bool) -> None:
     body = b'{"status": "completed", "result": {"output": "' + b"x" * 50_000_000 + b'"}}'
     reply = Reply(body=gzip.compress(body, 1), headers={"Content-Encoding": "gzip"}) if packed else Reply(body=body)
     server.on(POLL, reply)
@@ -196,7 +196,7 @@ def test_n7_a_body_of_fifty_megabytes_is_not_taken(ask: Ask, server: FaultServer
 
 
 @pytest.mark.row("N7")
-def test_n7_a_body_just_under_the_limit_is_taken(ask: Ask, server: FaultServer) -> None:
+def test_a_body_just_under_the_limit_is_taken(ask: Ask, server: FaultServer) -> None:
     text = "x" * (LARGEST_BODY - 1000)
     server.on(POLL, {"status": "completed", "result": {"output": text}})
     assert ask(STATUS, timeout=20.0).output == text

@@ -32,7 +32,7 @@ WITHOUT_ID = {
 
 @pytest.mark.row("N11")
 @pytest.mark.parametrize("fault", [*LOST, *WITHOUT_ID])
-def test_n11_a_kickoff_whose_answer_is_lost_is_unknown_and_sent_once(ask: Ask, server: FaultServer, fault: str) -> None:
+def test_a_kickoff_whose_answer_is_lost_is_unknown_and_sent_once(ask: Ask, server: FaultServer, fault: str) -> None:
     server.on("POST /kickoff", {**LOST, **WITHOUT_ID}[fault])
     with pytest.raises(CrewOutcomeUnknown, match=r"unknown|not known"):
         ask(KICKOFF, kickoff_timeout=1.0)
@@ -40,7 +40,7 @@ def test_n11_a_kickoff_whose_answer_is_lost_is_unknown_and_sent_once(ask: Ask, s
 
 
 @pytest.mark.row("N11")
-def test_n11_a_500_is_a_server_error_and_sent_once(ask: Ask, server: FaultServer) -> None:
+def test_a_500_is_a_server_error_and_sent_once(ask: Ask, server: FaultServer) -> None:
     server.on("POST /kickoff", Reply(status=500, body="Internal Server Error"))
     with pytest.raises(CrewServerError, match="Internal Server Error"):
         ask(KICKOFF)
@@ -58,7 +58,7 @@ RESUMED_NONSENSE = {
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("fault", [*LOST, *RESUMED_NONSENSE])
-def test_n13_a_resume_whose_answer_is_lost_is_unknown_and_sent_once(ask: Ask, server: FaultServer, fault: str) -> None:
+def test_a_resume_whose_answer_is_lost_is_unknown_and_sent_once(ask: Ask, server: FaultServer, fault: str) -> None:
     server.on("POST /resume", {**LOST, **RESUMED_NONSENSE}[fault])
     with pytest.raises(CrewOutcomeUnknown):
         ask(RESUME, kickoff_timeout=1.0)

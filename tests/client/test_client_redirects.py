@@ -18,7 +18,7 @@ from airflow_crew_provider.models import ExecutionState
 
 @pytest.mark.row("N9")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_n9_a_redirect_to_the_same_host_is_followed_with_the_token(ask: Ask, server: FaultServer, status: int) -> None:
+def test_a_redirect_to_the_same_host_is_followed_with_the_token(ask: Ask, server: FaultServer, status: int) -> None:
     server.on(POLL, Reply(status=status, headers={"Location": "/v2/status/k-1"}))
     server.on("GET /v2/status/k-1", LIVE.running)
     assert ask(STATUS).state is ExecutionState.RUNNING
@@ -29,7 +29,7 @@ def test_n9_a_redirect_to_the_same_host_is_followed_with_the_token(ask: Ask, ser
 @pytest.mark.parametrize(
     "location", ["{other}/status/k-1", "//{host}/status/k-1", "http://localhost:{port}/status/k-1"]
 )
-def test_n9_the_token_never_goes_to_another_origin(ask: Ask, server: FaultServer, location: str) -> None:
+def test_the_token_never_goes_to_another_origin(ask: Ask, server: FaultServer, location: str) -> None:
     with FaultServer() as other:
         target = location.format(other=other.url, host=other.url[7:], port=server.port)
         server.on(POLL, Reply(status=307, headers={"Location": target}))
@@ -51,9 +51,7 @@ def test_n9_the_token_never_goes_to_another_origin(ask: Ask, server: FaultServer
         "//localhost:{port}\\@{own}/status/k-1",
     ],
 )
-def test_n37_an_address_that_parsers_read_differently_gets_no_token(
-    ask: Ask, server: FaultServer, location: str
-) -> None:
+def test_an_address_that_parsers_read_differently_gets_no_token(ask: Ask, server: FaultServer, location: str) -> None:
     with FaultServer() as other:
         target = location.format(port=other.port, own=server.url[7:])
         server.on(POLL, Reply(status=307, headers={"Location": target}))
@@ -65,7 +63,7 @@ def test_n37_an_address_that_parsers_read_differently_gets_no_token(
 
 
 @pytest.mark.row("N37")
-def test_n37_what_follows_a_redirects_host_stays_at_the_own_origin(ask: Ask, server: FaultServer) -> None:
+def test_what_follows_a_redirects_host_stays_at_the_own_origin(ask: Ask, server: FaultServer) -> None:
     with FaultServer() as other:
         for path in (f"//localhost:{other.port}/b", f"/@localhost:{other.port}/b", f"/b?@localhost:{other.port}/"):
             server.on(POLL, Reply(status=307, headers={"Location": f"http://{server.url[7:]}{path}#@localhost"}))
@@ -75,7 +73,7 @@ def test_n37_what_follows_a_redirects_host_stays_at_the_own_origin(ask: Ask, ser
 
 
 @pytest.mark.row("N9")
-def test_n9_redirects_that_lead_nowhere_end(ask: Ask, server: FaultServer) -> None:
+def test_redirects_that_lead_nowhere_end(ask: Ask, server: FaultServer) -> None:
     server.on(POLL, Reply(status=302, headers={"Location": "/status/k-1"}))
     with pytest.raises(CrewApiError):
         ask(STATUS)
@@ -83,7 +81,7 @@ def test_n9_redirects_that_lead_nowhere_end(ask: Ask, server: FaultServer) -> No
 
 
 @pytest.mark.row("N9")
-def test_n9_the_body_of_a_redirect_is_read_up_to_the_limit_of_all_bodies(ask: Ask) -> None:
+def test_the_body_of_a_redirect_is_read_up_to_the_limit_of_all_bodies(ask: Ask) -> None:
     head = b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\n\r\n"
     with EndlessServer(head, bytes(65536)) as server:
         with pytest.raises(CrewProtocolError, match="more than 16 MiB"):
@@ -94,9 +92,7 @@ def test_n9_the_body_of_a_redirect_is_read_up_to_the_limit_of_all_bodies(ask: As
 @pytest.mark.row("N9")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("call", [KICKOFF, RESUME], ids=["kickoff", "resume"])
-def test_n9_a_post_is_not_redirected_nor_turned_into_a_get(
-    ask: Ask, server: FaultServer, status: int, call: Any
-) -> None:
+def test_a_post_is_not_redirected_nor_turned_into_a_get(ask: Ask, server: FaultServer, status: int, call: Any) -> None:
     server.on(f"POST {call.path}", Reply(status=status, headers={"Location": "/elsewhere"}))
     with pytest.raises(CrewApiError) as error:
         ask(call)

@@ -36,7 +36,7 @@ from airflow_crew_provider.exceptions import (
         (Reply(status=500, body="Internal Server Error"), CrewServerError, "Internal Server Error"),
     ],
 )
-def test_n12_a_refusal_is_one_clear_error(
+def test_a_refusal_is_one_clear_error(
     ask: Ask, server: FaultServer, fault: Reply, kind: type[CrewError], said: str
 ) -> None:
     server.on("POST /kickoff", fault)
@@ -64,9 +64,7 @@ def test_n12_a_refusal_is_one_clear_error(
         ([], []),
     ],
 )
-def test_n12_a_422_names_the_inputs_that_are_missing(
-    ask: Ask, server: FaultServer, body: Any, names: list[str]
-) -> None:
+def test_a_422_names_the_inputs_that_are_missing(ask: Ask, server: FaultServer, body: Any, names: list[str]) -> None:
     server.on("POST /kickoff", Reply(status=422, body=body))
     with pytest.raises(CrewMissingInputs) as error:
         ask(KICKOFF)
@@ -75,7 +73,7 @@ def test_n12_a_422_names_the_inputs_that_are_missing(
 
 @pytest.mark.row("N12")
 @pytest.mark.parametrize("item", [["body", "inputs", "topic"], {"loc": ["body", "inputs", "topic"]}])
-def test_n12_a_422_of_places_says_which_inputs_are_missing(ask: Ask, server: FaultServer, item: Any) -> None:
+def test_a_422_of_places_says_which_inputs_are_missing(ask: Ask, server: FaultServer, item: Any) -> None:
     server.on("POST /kickoff", Reply(status=422, body={"detail": [item]}))
     with pytest.raises(CrewMissingInputs, match=r"422: Missing inputs: topic \(body\.inputs\.topic"):
         ask(KICKOFF)

@@ -44,7 +44,7 @@ def connection(**more: Any) -> CrewConnection:
         ("https://crew.example/a%2Fb", None, None, "https://crew.example/a%2Fb"),
     ],
 )
-def test_n16_the_base_url_is_read_as_it_is_meant(host: str, port: int | None, schema: str | None, url: str) -> None:
+def test_the_base_url_is_read_as_it_is_meant(host: str, port: int | None, schema: str | None, url: str) -> None:
     assert base_url(host, port, schema) == url
 
 

@@ -67,9 +67,7 @@ def failures_counted(server: FaultServer, expected: int) -> int:
 
 @pytest.mark.row("N24")
 @path
-def test_n24_a_ca_file_that_is_replaced_is_read_again(
-    path: str, tls_server: FaultServer, ca_file: Path, new: Path
-) -> None:
+def test_a_ca_file_that_is_replaced_is_read_again(path: str, tls_server: FaultServer, ca_file: Path, new: Path) -> None:
     rotate = then(tls_server, lambda: tls_server.use_certificate(new), lambda: shutil.copy(new, ca_file))
     tls_server.on(POLL, rotate, SPEC.completed)
     assert wait(path).kind == COMPLETED
@@ -78,7 +76,7 @@ def test_n24_a_ca_file_that_is_replaced_is_read_again(
 
 @pytest.mark.row("N24")
 @path
-def test_n24_a_wait_forgives_one_failure_while_the_ca_file_is_replaced(
+def test_a_wait_forgives_one_failure_while_the_ca_file_is_replaced(
     path: str, tls_server: FaultServer, ca_file: Path, new: Path
 ) -> None:
     tls_server.on(POLL, then(tls_server, lambda: tls_server.use_certificate(new)), SPEC.completed)
@@ -96,7 +94,7 @@ def test_n24_a_wait_forgives_one_failure_while_the_ca_file_is_replaced(
 
 @pytest.mark.row("N24")
 @path
-def test_n24_a_ca_file_that_stays_wrong_ends_the_wait(path: str, tls_server: FaultServer, new: Path) -> None:
+def test_a_ca_file_that_stays_wrong_ends_the_wait(path: str, tls_server: FaultServer, new: Path) -> None:
     tls_server.on(POLL, then(tls_server, lambda: tls_server.use_certificate(new)), SPEC.completed)
     outcome = wait(path)
     assert outcome.kind == GAVE_UP

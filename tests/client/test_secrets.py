@@ -173,7 +173,7 @@ PASSWORDS = {"plain": "proxy-pa55word", "quoted in part": "proxy%3Apa55%21word",
 @pytest.mark.row("N16")
 @pytest.mark.parametrize("scheme", ["http://", ""])
 @pytest.mark.parametrize("password", PASSWORDS.values(), ids=PASSWORDS)
-def test_n16_the_credential_of_a_proxy_in_the_environment_is_hidden(
+def test_the_credential_of_a_proxy_in_the_environment_is_hidden(
     ask: Ask, no_proxy_variables: pytest.MonkeyPatch, password: str, scheme: str
 ) -> None:
     with FaultServer() as proxy:
@@ -187,7 +187,7 @@ def test_n16_the_credential_of_a_proxy_in_the_environment_is_hidden(
 
 @pytest.mark.row("N16")
 @pytest.mark.parametrize("place", ["connection", "environment"])
-def test_n16_a_proxy_that_echoes_its_credential_does_not_put_it_into_an_error(
+def test_a_proxy_that_echoes_its_credential_does_not_put_it_into_an_error(
     ask: Ask, no_proxy_variables: pytest.MonkeyPatch, place: str
 ) -> None:
     with FaultServer() as proxy:

@@ -48,7 +48,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Away:
 
 @pytest.mark.row("N18")
 @path
-def test_n18_a_wait_that_begins_while_the_back_end_is_unavailable_forgives_it(
+def test_a_wait_that_begins_while_the_back_end_is_unavailable_forgives_it(
     path: str, server: FaultServer, away: Away
 ) -> None:
     server.on(POLL, SPEC.running, SPEC.completed)
@@ -59,7 +59,7 @@ def test_n18_a_wait_that_begins_while_the_back_end_is_unavailable_forgives_it(
 
 @pytest.mark.row("N18")
 @path
-def test_n18_a_back_end_that_stays_unavailable_ends_the_wait(
+def test_a_back_end_that_stays_unavailable_ends_the_wait(
     path: str, server: FaultServer, away: Away, impatient: None
 ) -> None:
     away(10_000)
@@ -71,7 +71,7 @@ def test_n18_a_back_end_that_stays_unavailable_ends_the_wait(
 
 @pytest.mark.row("N18")
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_n18_a_sensor_forgives_it_from_its_first_moment_on(server: FaultServer, away: Away, deferrable: bool) -> None:
+def test_a_sensor_forgives_it_from_its_first_moment_on(server: FaultServer, away: Away, deferrable: bool) -> None:
     server.on(POLL, SPEC.completed)
     away(2)
     sensor = CrewStatusSensor(task_id="wait", kickoff_id="k-1", poke_interval=0.05, deferrable=deferrable)
@@ -80,7 +80,7 @@ def test_n18_a_sensor_forgives_it_from_its_first_moment_on(server: FaultServer, 
 
 @pytest.mark.row("N18", "N5")
 @path
-def test_n18_a_token_that_rotates_while_the_back_end_is_unavailable_is_found_later(
+def test_a_token_that_rotates_while_the_back_end_is_unavailable_is_found_later(
     path: str, server: FaultServer, connect: Connect, away: Away
 ) -> None:
     def rotate(request: Any) -> Any:

@@ -41,7 +41,7 @@ def trigger(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.row("A13")
-def test_a13_an_answer_that_is_there_waits_until_its_task_has_left_the_worker(
+def test_an_answer_that_is_there_waits_until_its_task_has_left_the_worker(
     trigger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[Any] = []
@@ -62,7 +62,7 @@ def test_a13_an_answer_that_is_there_waits_until_its_task_has_left_the_worker(
 
 
 @pytest.mark.row("A3", "A13")
-def test_a3_another_triggerer_goes_on_with_the_same_wait(trigger: Any) -> None:
+def test_another_triggerer_goes_on_with_the_same_wait(trigger: Any) -> None:
     path, arguments = trigger.serialize()
     again = import_string(path)(**arguments)
     assert again.serialize() == trigger.serialize()
@@ -117,7 +117,7 @@ def look(monkeypatch: pytest.MonkeyPatch, answer: Any, until: str | None = None)
 @pytest.mark.row("A26")
 @pytest.mark.parametrize("until", [None, "2026-01-01T00:00:00+00:00"], ids=["no deadline", "after the deadline"])
 @pytest.mark.parametrize(("answer", "missing"), [(UNANSWERED, NO_ANSWER), (failing(404), NO_FORM)])
-def test_a26_a_look_says_what_is_missing(
+def test_a_look_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, answer: Any, missing: str, until: str | None
 ) -> None:
     event = look(monkeypatch, answer, until)
@@ -125,13 +125,13 @@ def test_a26_a_look_says_what_is_missing(
 
 
 @pytest.mark.row("A26")
-def test_a26_a_look_finds_the_answer_to_the_form_of_an_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_finds_the_answer_to_the_form_of_an_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     event = look(monkeypatch, ANSWERED)
     assert airflow_form.found_nothing({"event": event}) is None
     assert (event["chosen_options"], event["responded_by_user"]["id"]) == (["approve"], "7")
 
 
 @pytest.mark.row("A26")
-def test_a26_a_look_that_fails_for_another_reason_finds_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_for_another_reason_finds_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AirflowRuntimeError):
         look(monkeypatch, failing(500))

@@ -106,14 +106,14 @@ def asks_again(session: Session, detail: Any) -> str:
         ("approve", {"human_feedback": "", "edited_draft": " "}, "the edited draft is empty"),
     ],
 )
-def test_a13_an_answer_that_is_removed_is_explained(session: Session, option: str, params: Any, reason: str) -> None:
+def test_an_answer_that_is_removed_is_explained(session: Session, option: str, params: Any, reason: str) -> None:
     fields = {**PARAMS, "edited_draft": {"value": "Draft."}} if "edited_draft" in params else PARAMS
     body = asks_again(session, question(session, option, params, params_of_form=fields))
     assert body == f"**The last answer by `Ann` was not accepted because {reason}.**\n\n{TEXT}"
 
 
 @pytest.mark.row("A13")
-def test_a13_only_the_last_reason_is_shown_and_none_for_an_accepted_answer(session: Session) -> None:
+def test_only_the_last_reason_is_shown_and_none_for_an_accepted_answer(session: Session) -> None:
     detail = question(session, "revise", {"feedback": "Shorter."})
     asks_again(session, detail)
     answered(session, detail, "revise", {"human_feedback": ""})
@@ -149,7 +149,7 @@ def test_a_process_without_airflows_models_is_left_alone(monkeypatch: pytest.Mon
 
 
 @pytest.mark.row("A26")
-def test_a26_nothing_listens_where_the_task_that_asks_again_brings_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_listens_where_the_task_that_asks_again_brings_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "RELEASE", (3, 4))
     refusal_notice.explain_refusals()
     assert not event.contains(hitl.HITLDetail, "before_update", refusal_notice._before_update)

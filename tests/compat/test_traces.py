@@ -54,7 +54,7 @@ def parent(number: int) -> str:
 
 
 @pytest.mark.row("N31")
-def test_n31_a_post_that_is_sent_again_in_another_span_is_the_same(server: FaultServer) -> None:
+def test_a_post_that_is_sent_again_in_another_span_is_the_same(server: FaultServer) -> None:
     server.on(POST, NoReply(RESET), {"kickoff_id": "k-1"})
     task_run = TaskRun()
     with a_try(1), pytest.raises(Exception, match="sends the kickoff again"):
@@ -69,7 +69,7 @@ def test_n31_a_post_that_is_sent_again_in_another_span_is_the_same(server: Fault
 
 @pytest.mark.row("N31")
 @pytest.mark.parametrize("keys", [True, False])
-def test_n31_a_retry_in_another_span_finds_its_execution(server: FaultServer, connect: Connect, keys: bool) -> None:
+def test_a_retry_in_another_span_finds_its_execution(server: FaultServer, connect: Connect, keys: bool) -> None:
     connect(server.url, idempotency_keys=keys)
     task_run = TaskRun()
     with a_try(1):
@@ -81,7 +81,7 @@ def test_n31_a_retry_in_another_span_finds_its_execution(server: FaultServer, co
 
 @pytest.mark.row("N31")
 @pytest.mark.usefixtures("a_state_store")
-def test_n31_no_record_holds_a_trace(server: FaultServer) -> None:
+def test_no_record_holds_a_trace(server: FaultServer) -> None:
     task_run = TaskRun()
     with a_try(1):
         run(kickoff(), task_run)

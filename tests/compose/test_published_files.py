@@ -108,7 +108,7 @@ def container(project: Path, user: str, environment: dict[str, str]) -> Sandbox:
     return Sandbox(project, own, own, int(uid), int(gid or 0), home="/home/crew", environment=environment)
 
 
-def test_s53_a_container_of_the_compose_file_runs_a_crew(project: Path, tmp_path: Path) -> None:
+def test_a_container_of_the_compose_file_runs_a_crew(project: Path, tmp_path: Path) -> None:
     service = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]["crew-service"]
     assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
     assert set(service["environment"]) == {"CREW_SERVICE_DB", "CREW_SERVICE_TOKEN"}
@@ -120,7 +120,7 @@ def test_s53_a_container_of_the_compose_file_runs_a_crew(project: Path, tmp_path
         subprocess.run([sys.executable, "-c", healthy], check=True, timeout=30)
 
 
-def test_s53_a_pod_of_the_manifest_runs_a_crew(project: Path, tmp_path: Path) -> None:
+def test_a_pod_of_the_manifest_runs_a_crew(project: Path, tmp_path: Path) -> None:
     deployment = next(yaml.safe_load_all((ROOT / "deploy" / "crew-service.yaml").read_text()))
     pod = deployment["spec"]["template"]["spec"]
     (one,) = pod["containers"]
@@ -139,7 +139,7 @@ def test_s53_a_pod_of_the_manifest_runs_a_crew(project: Path, tmp_path: Path) ->
             assert requests.get(url + one[probe]["httpGet"]["path"], timeout=one[probe]["timeoutSeconds"]).ok
 
 
-def test_s53_a_home_that_cannot_be_written_is_named(project: Path, tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_is_named(project: Path, tmp_path: Path) -> None:
     box = Sandbox(project, "/var/lib/crew", "/var/lib/crew", is_read_only=True)
     process = box.start(
         ["airflow-crew-service", "serve", "--token", TOKEN, "--crew", f"{INSIDE}/project"], tmp_path / "log"
@@ -159,19 +159,19 @@ def unit() -> dict[str, str]:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")
-def test_s53_systemd_accepts_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     copy = tmp_path / "crew-service.service"
     copy.write_text((ROOT / "docs" / "crew-service.service").read_text().replace(unit()["ExecStart"], "/bin/true"))
     checked = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
     assert (checked.returncode, copy.name in checked.stderr) == (0, False), checked.stderr
 
 
-def test_s53_a_crew_that_uses_up_the_memory_does_not_end_the_unit() -> None:
+def test_a_crew_that_uses_up_the_memory_does_not_end_the_unit() -> None:
     """By default, systemd stops all processes of a unit if the kernel kills one of them."""
     assert unit()["OOMPolicy"] == "continue"
 
 
-def test_s53_the_unit_runs_a_crew(project: Path, tmp_path: Path) -> None:
+def test_the_unit_runs_a_crew(project: Path, tmp_path: Path) -> None:
     service = unit()
     assert (service["ProtectSystem"], service["ProtectHome"], service["DynamicUser"]) == ("strict", "yes", "yes")
     state = f"/var/lib/{service['StateDirectory']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ def test_the_page_and_the_list_of_tests_are_up_to_date(monkeypatch: pytest.Monke
 
 def test_every_row_of_the_network_has_a_test() -> None:
     assert [row for row, tests in reliability.proofs().items() if row.startswith("N") and not tests] == []
+
+
+def test_the_row_of_a_test_is_its_mark_and_not_in_its_name() -> None:
+    names = [name for tests in reliability.proofs().values() for _, name in tests]
+    assert [name for name in names if re.match(r"test_[anfs]\d+_", name)] == []
 
 
 def test_markers_of_functions_and_of_whole_files_are_read_and_rows_without_a_test_are_named(tmp_path: Path) -> None:

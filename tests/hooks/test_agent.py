@@ -200,7 +200,7 @@ def test_a_prompt_that_the_service_refuses_may_be_written_anew(server: FaultServ
     [NoReply(RESET), Reply(status=502), Reply(status=503), Reply(status=500), Reply(body=b"{"), Reply(body={})],
     ids=["reset", "502", "503", "500", "unreadable", "no id"],
 )
-def test_n11_an_agent_whose_kickoff_has_an_unknown_outcome_fails_for_good(server: FaultServer, fault: Any) -> None:
+def test_an_agent_whose_kickoff_has_an_unknown_outcome_fails_for_good(server: FaultServer, fault: Any) -> None:
     server.on(START, fault)
     assert "A second kickoff could run the crew twice, so none is sent" in failure()
     assert starts(server) == 1
@@ -272,7 +272,7 @@ def asking(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> TaskRun:
 
 
 @pytest.mark.row("N36")
-def test_n36_a_question_that_was_answered_is_not_asked_again_when_another_one_fails(
+def test_a_question_that_was_answered_is_not_asked_again_when_another_one_fails(
     server: FaultServer, asking: TaskRun
 ) -> None:
     assert ask("What is tea?").trace_ref == "k-1"
@@ -289,7 +289,7 @@ def test_n36_a_question_that_was_answered_is_not_asked_again_when_another_one_fa
 
 
 @pytest.mark.row("N36")
-def test_n36_a_question_that_is_asked_twice_in_a_try_has_two_answers_in_the_next_one_too(
+def test_a_question_that_is_asked_twice_in_a_try_has_two_answers_in_the_next_one_too(
     server: FaultServer, asking: TaskRun
 ) -> None:
     for _ in range(2):
@@ -299,7 +299,7 @@ def test_n36_a_question_that_is_asked_twice_in_a_try_has_two_answers_in_the_next
 
 
 @pytest.mark.row("N36", "A2")
-def test_n36_a_try_after_a_dead_worker_goes_on_with_the_execution(server: FaultServer, asking: TaskRun) -> None:
+def test_a_try_after_a_dead_worker_goes_on_with_the_execution(server: FaultServer, asking: TaskRun) -> None:
     server.on(POLL, SPEC.running).on(STOP, 503)
     with pytest.raises(Ended), interrupted(Ended, lambda: server.sent(POLL)):
         ask()
@@ -309,7 +309,7 @@ def test_n36_a_try_after_a_dead_worker_goes_on_with_the_execution(server: FaultS
 
 
 @pytest.mark.row("N36")
-def test_n36_an_execution_that_was_stopped_is_followed_by_another(server: FaultServer, asking: TaskRun) -> None:
+def test_an_execution_that_was_stopped_is_followed_by_another(server: FaultServer, asking: TaskRun) -> None:
     server.on(POLL, SPEC.failed)
     failure()
     asking.retry()
@@ -318,7 +318,7 @@ def test_n36_an_execution_that_was_stopped_is_followed_by_another(server: FaultS
 
 @pytest.mark.row("N36", "A1")
 @pytest.mark.parametrize("keyed", [True, False])
-def test_n36_a_kickoff_of_unknown_outcome_is_sent_again_under_its_key_only(
+def test_a_kickoff_of_unknown_outcome_is_sent_again_under_its_key_only(
     server: FaultServer, asking: TaskRun, connect: Connect, keyed: bool
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -336,7 +336,7 @@ def test_n36_a_kickoff_of_unknown_outcome_is_sent_again_under_its_key_only(
 
 
 @pytest.mark.row("N36", "N22")
-def test_n36_a_kickoff_whose_key_was_not_sent_is_not_sent_again(
+def test_a_kickoff_whose_key_was_not_sent_is_not_sent_again(
     server: FaultServer, asking: TaskRun, connect: Connect
 ) -> None:
     server.on(START, NoReply(RESET), {"kickoff_id": "k-1"})
@@ -348,7 +348,7 @@ def test_n36_a_kickoff_whose_key_was_not_sent_is_not_sent_again(
 
 
 @pytest.mark.row("N36", "A7")
-def test_n36_a_clear_asks_anew_and_stops_what_still_runs(server: FaultServer, asking: TaskRun) -> None:
+def test_a_clear_asks_anew_and_stops_what_still_runs(server: FaultServer, asking: TaskRun) -> None:
     assert ask().trace_ref == "k-1"
     server.on(POLL, SPEC.running)
     asking.clear()
@@ -357,9 +357,7 @@ def test_n36_a_clear_asks_anew_and_stops_what_still_runs(server: FaultServer, as
 
 
 @pytest.mark.row("N36", "A35")
-def test_n36_the_answers_of_a_deleted_run_are_not_taken_over(
-    server: FaultServer, asking: TaskRun, variables: Any
-) -> None:
+def test_the_answers_of_a_deleted_run_are_not_taken_over(server: FaultServer, asking: TaskRun, variables: Any) -> None:
     assert ask().trace_ref == "k-1"
     asking.run_started += timedelta(hours=1)
     assert ask().trace_ref == "k-2"
@@ -367,7 +365,7 @@ def test_n36_the_answers_of_a_deleted_run_are_not_taken_over(
 
 @pytest.mark.row("N36", "A35")
 @pytest.mark.parametrize("same_try", [True, False])
-def test_n36_the_answers_of_a_run_that_is_set_to_queued_count(
+def test_the_answers_of_a_run_that_is_set_to_queued_count(
     server: FaultServer, asking: TaskRun, variables: Any, same_try: bool
 ) -> None:
     assert ask().trace_ref == "k-1"
@@ -408,7 +406,7 @@ def interrupted(error: type[BaseException], when: Callable[[], object]) -> Itera
 
 
 @pytest.mark.row("N34")
-def test_n34_an_agent_waits_where_the_connection_points_by_now(
+def test_an_agent_waits_where_the_connection_points_by_now(
     server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookups, "WHILE_POLLING", 0.0)

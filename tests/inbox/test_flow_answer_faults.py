@@ -82,7 +82,7 @@ def is_open(body: Json) -> bool:
     [(TAKEN_BEFORE, "already_responded"), (Reply(body=ACCEPTED), "accepted")],
     ids=["had arrived", "had not"],
 )
-def test_f4_an_answer_whose_answer_was_lost_is_sent_again_to_an_address_that_takes_one(
+def test_an_answer_whose_answer_was_lost_is_sent_again_to_an_address_that_takes_one(
     dag_run: RegisteredRun,
     server: FaultServer,
     ask: Ask,
@@ -106,7 +106,7 @@ def test_f4_an_answer_whose_answer_was_lost_is_sent_again_to_an_address_that_tak
 
 
 @pytest.mark.row("F4")
-def test_f4_an_answer_without_an_address_does_not_reach_the_next_question(
+def test_an_answer_without_an_address_does_not_reach_the_next_question(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     first = ask(at=None)
@@ -117,7 +117,7 @@ def test_f4_an_answer_without_an_address_does_not_reach_the_next_question(
 
 
 @pytest.mark.row("F5")
-def test_f5_an_address_that_is_refused_shows_nothing_of_its_token_and_can_be_tried_again(
+def test_an_address_that_is_refused_shows_nothing_of_its_token_and_can_be_tried_again(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.on(CALLBACK, Reply(status=401, body={"detail": f"token {TOKEN} is not valid"}), ACCEPTED)
@@ -131,7 +131,7 @@ def test_f5_an_address_that_is_refused_shows_nothing_of_its_token_and_can_be_tri
 
 
 @pytest.mark.row("F5")
-def test_f5_the_console_that_the_connection_allows_gets_the_answer_and_not_the_deployments_token(
+def test_the_console_that_the_connection_allows_gets_the_answer_and_not_the_deployments_token(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     with FaultServer() as console:

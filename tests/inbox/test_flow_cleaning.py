@@ -106,7 +106,7 @@ def other_run(dag_run: RegisteredRun) -> RegisteredRun:
 
 
 @pytest.mark.row("A24")
-def test_a24_the_questions_of_a_flow_go_within_a_day_of_the_run_that_started_it(
+def test_the_questions_of_a_flow_go_within_a_day_of_the_run_that_started_it(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     body = ask(flow_execution_id=kick_off(dag_run, server))
@@ -124,7 +124,7 @@ def test_a24_the_questions_of_a_flow_go_within_a_day_of_the_run_that_started_it(
 
 
 @pytest.mark.row("A24")
-def test_a24_the_questions_of_a_flow_stay_with_a_failed_run_whose_review_may_be_cleared(
+def test_the_questions_of_a_flow_stay_with_a_failed_run_whose_review_may_be_cleared(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     body = ask(flow_execution_id=kick_off(dag_run, server))
@@ -137,7 +137,7 @@ def test_a24_the_questions_of_a_flow_stay_with_a_failed_run_whose_review_may_be_
 
 
 @pytest.mark.row("A24")
-def test_a24_the_questions_of_a_flow_go_with_a_run_that_is_deleted_and_others_stay(
+def test_the_questions_of_a_flow_go_with_a_run_that_is_deleted_and_others_stay(
     dag_run: RegisteredRun, other_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     ask(flow_execution_id=kick_off(dag_run, server))
@@ -150,7 +150,7 @@ def test_a24_the_questions_of_a_flow_go_with_a_run_that_is_deleted_and_others_st
 
 
 @pytest.mark.row("A24")
-def test_a24_the_questions_of_a_flow_stay_while_another_run_waits_for_it_by_its_other_id(
+def test_the_questions_of_a_flow_stay_while_another_run_waits_for_it_by_its_other_id(
     dag_run: RegisteredRun, other_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     kickoff_id = kick_off(dag_run, server)
@@ -166,7 +166,7 @@ def test_a24_the_questions_of_a_flow_stay_while_another_run_waits_for_it_by_its_
 
 
 @pytest.mark.row("A24")
-def test_a24_a_question_that_is_known_by_the_id_of_the_flow_alone_goes_with_the_run_that_found_it(
+def test_a_question_that_is_known_by_the_id_of_the_flow_alone_goes_with_the_run_that_found_it(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     body = ask()
@@ -221,7 +221,7 @@ def test_questions_that_cannot_be_decrypted_keep_nothing_else_from_being_removed
 
 
 @pytest.mark.row("A24")
-def test_a24_a_question_beside_one_that_cannot_be_decrypted_is_not_acknowledged(
+def test_a_question_beside_one_that_cannot_be_decrypted_is_not_acknowledged(
     dag_run: RegisteredRun, ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = ask()
@@ -234,7 +234,7 @@ def test_a24_a_question_beside_one_that_cannot_be_decrypted_is_not_acknowledged(
 
 
 @pytest.mark.row("A24")
-def test_a24_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowledged(
+def test_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowledged(
     encrypted: None, dag_run: RegisteredRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     spoil(messages_key(dag_run.kickoff.registration.id))
@@ -244,7 +244,7 @@ def test_a24_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowled
 
 
 @pytest.mark.row("A14")
-def test_a14_a_retry_leaves_messages_that_cannot_be_decrypted_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_leaves_messages_that_cannot_be_decrypted_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = stand_in_for_variables(monkeypatch)
     registration, _ = registered("https://airflow.example/crew-inbox", None)
     task, nothing = RegisteredTask(registration, "dag", "run", "kickoff"), InboxMessages(registration.id)

@@ -87,21 +87,21 @@ def by_crewai(secret: str = STANDARD, at: str = str(AT)) -> dict[str, str]:
 
 @pytest.mark.row("F2")
 @pytest.mark.parametrize("size", [24, 25, 26, 27, 28])
-def test_f2_a_standard_secret_of_any_length_is_base64_with_or_without_its_padding(size: int) -> None:
+def test_a_standard_secret_of_any_length_is_base64_with_or_without_its_padding(size: int) -> None:
     secret = "whsec_" + base64.b64encode(bytes(range(size))).decode()
     for each in (secret, secret.rstrip("=")):
         assert is_signed(each, by_standard(secret), RAW, now=AT) is True
 
 
 @pytest.mark.row("F2")
-def test_f2_a_secret_with_characters_other_than_base64_is_no_standard_one() -> None:
+def test_a_secret_with_characters_other_than_base64_is_no_standard_one() -> None:
     assert is_signed(STANDARD[:10] + "-" + STANDARD[10:], by_standard(), RAW, now=AT) is False
 
 
 @pytest.mark.row("F2")
 @pytest.mark.parametrize("headers", [by_standard(), by_crewai(), {**by_standard(), **by_crewai()}])
 @pytest.mark.parametrize("late", [-300, 300])
-def test_f2_a_webhook_is_proven_by_the_signature_that_it_carries(headers: dict[str, str], late: int) -> None:
+def test_a_webhook_is_proven_by_the_signature_that_it_carries(headers: dict[str, str], late: int) -> None:
     assert is_signed(STANDARD, headers, RAW, now=AT + late) is True
     assert is_signed(STANDARD, headers, RAW + b" ", now=AT) is False
 
@@ -117,7 +117,7 @@ def test_f2_a_webhook_is_proven_by_the_signature_that_it_carries(headers: dict[s
         {**by_standard(), "webhook-signature": "v2,x", **by_crewai()},
     ],
 )
-def test_f2_where_it_carries_both_both_must_hold(headers: dict[str, str]) -> None:
+def test_where_it_carries_both_both_must_hold(headers: dict[str, str]) -> None:
     assert is_signed(STANDARD, headers, RAW, now=AT) is False
 
 
@@ -130,7 +130,7 @@ def test_f2_where_it_carries_both_both_must_hold(headers: dict[str, str]) -> Non
         by_standard(OTHER),
     ],
 )
-def test_f2_another_standard_signature_is_refused(changed: dict[str, str]) -> None:
+def test_another_standard_signature_is_refused(changed: dict[str, str]) -> None:
     assert is_signed(STANDARD, {**by_standard(), **changed}, RAW, now=AT) is False
 
 

@@ -62,7 +62,7 @@ def stored() -> int:
     [{"secret": "another"}, {"age": 600}, {"age": -600}, {"to": "crew_plain"}, {"to": "nobody"}],
     ids=lambda wrong: "-".join(wrong),
 )
-def test_f2_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wrong: Json) -> None:
+def test_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wrong: Json) -> None:
     before = stored()
     refused = send(question(), **wrong)
     assert refused.status_code == 401
@@ -71,7 +71,7 @@ def test_f2_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wron
 
 
 @pytest.mark.row("F2")
-def test_f2_a_webhook_without_a_signature_or_with_another_body_is_refused(dag_run: RegisteredRun, send: Send) -> None:
+def test_a_webhook_without_a_signature_or_with_another_body_is_refused(dag_run: RegisteredRun, send: Send) -> None:
     url = f"{dag_run.inbox_url}/flow/crew_flow"
     assert dag_run.http.post(url, json=question(), timeout=PATIENCE).status_code == 401
     at = str(int(time.time()))
@@ -82,7 +82,7 @@ def test_f2_a_webhook_without_a_signature_or_with_another_body_is_refused(dag_ru
 
 @pytest.mark.row("F2")
 @pytest.mark.parametrize("to", ["crew_flow", "crew_plain", "nobody"])
-def test_f2_the_size_of_the_body_does_not_reveal_which_connections_exist(
+def test_the_size_of_the_body_does_not_reveal_which_connections_exist(
     dag_run: RegisteredRun, send: Send, to: str
 ) -> None:
     large = "x" * (1024 * 1024 + 1)
@@ -104,7 +104,7 @@ def test_f2_the_size_of_the_body_does_not_reveal_which_connections_exist(
         {"Webhook-Signature": "v1,0", "Webhook-Timestamp": "{now}", "X-Signature": "sha256=0"},
     ],
 )
-def test_f2_without_a_signature_and_its_time_a_webhook_is_refused_before_its_body_is_read(
+def test_without_a_signature_and_its_time_a_webhook_is_refused_before_its_body_is_read(
     dag_run: RegisteredRun, send: Send, to: str, headers: dict[str, str]
 ) -> None:
     where = urlsplit(f"{dag_run.inbox_url}/flow/{to}")
@@ -117,7 +117,7 @@ def test_f2_without_a_signature_and_its_time_a_webhook_is_refused_before_its_bod
 
 
 @pytest.mark.row("F2")
-def test_f2_a_signature_holds_for_five_minutes() -> None:
+def test_a_signature_holds_for_five_minutes() -> None:
     raw, at = b'{"id": "1"}', 1_900_000_000
     headers = {"x-crewai-signature": signed(raw, at), "x-crewai-timestamp": str(at)}
     assert is_signed(SECRET, headers, raw, now=at + 299)
@@ -128,7 +128,7 @@ def test_f2_a_signature_holds_for_five_minutes() -> None:
 @pytest.mark.row("F2")
 @pytest.mark.parametrize("shape", [dict, nested], ids=["flat", "nested"])
 @pytest.mark.parametrize("named_by", ["flow_id", "flow_execution_id", "kickoff_id"])
-def test_f2_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
+def test_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
     dag_run: RegisteredRun, send: Send, shape: Callable[[Json], Json], named_by: str
 ) -> None:
     body = question(**{named_by: dag_run.execution_id})
@@ -149,7 +149,7 @@ def test_f2_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
 
 
 @pytest.mark.row("F2")
-def test_f2_an_unknown_flow_is_taken_and_wakes_nobody(dag_run: RegisteredRun, send: Send) -> None:
+def test_an_unknown_flow_is_taken_and_wakes_nobody(dag_run: RegisteredRun, send: Send) -> None:
     waiting = dag_run.wait(dag_run.kickoff, dag_run.execution_id, crew_conn_id="crew_flow")
     assert send(question()).json() == {"status": "taken"}
     assert dag_run.still_waits(waiting)
@@ -160,7 +160,7 @@ def test_f2_an_unknown_flow_is_taken_and_wakes_nobody(dag_run: RegisteredRun, se
     "body",
     [[], "text", {"event_type": "new_request"}, question(id=None), question(emit="publish"), question(id={"a": 1})],
 )
-def test_f2_what_cannot_be_read_is_refused(send: Send, body: Any) -> None:
+def test_what_cannot_be_read_is_refused(send: Send, body: Any) -> None:
     before = stored()
     assert send(body).status_code == 422
     assert stored() == before
@@ -185,7 +185,7 @@ def test_an_event_that_asks_nothing_is_acknowledged(send: Send) -> None:
         "http://crew.example.com:8300.evil.example.com/respond?token=",
     ],
 )
-def test_f5_a_callback_to_a_foreign_host_is_refused_and_kept_nowhere(
+def test_a_callback_to_a_foreign_host_is_refused_and_kept_nowhere(
     dag_run: RegisteredRun, send: Send, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = stored()

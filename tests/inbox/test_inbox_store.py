@@ -81,7 +81,7 @@ def test_a_scan_would_be_noticed(dag_run: RegisteredRun) -> None:
 
 
 @pytest.mark.row("A24")
-def test_a24_a_request_without_a_valid_credential_costs_one_statement_by_indexes(dag_run: RegisteredRun) -> None:
+def test_a_request_without_a_valid_credential_costs_one_statement_by_indexes(dag_run: RegisteredRun) -> None:
     unknown = dag_run.kickoff.url[:-10] + "a" * 10
     for send in (
         lambda: dag_run.send_question(token="wrong"),
@@ -95,7 +95,7 @@ def test_a24_a_request_without_a_valid_credential_costs_one_statement_by_indexes
 
 
 @pytest.mark.row("A24")
-def test_a24_what_is_stored_goes_within_a_day_of_its_run(dag_run: RegisteredRun) -> None:
+def test_what_is_stored_goes_within_a_day_of_its_run(dag_run: RegisteredRun) -> None:
     resume = dag_run.register("resume", execution_id=dag_run.execution_id)
     assert dag_run.send_question(resume).status_code == 200
     kept = names(dag_run.kickoff) | names(resume)
@@ -114,7 +114,7 @@ def test_a24_what_is_stored_goes_within_a_day_of_its_run(dag_run: RegisteredRun)
 
 
 @pytest.mark.row("A24")
-def test_a24_what_is_stored_goes_with_its_run_and_nothing_else_does(dag_run: RegisteredRun) -> None:
+def test_what_is_stored_goes_with_its_run_and_nothing_else_does(dag_run: RegisteredRun) -> None:
     kept, mine = names(dag_run.kickoff), f"{INBOX_PREFIX[:-1]}s_of_a_user_{uuid4().hex[:8]}"
     Variable.set(mine, "a Variable of a user")
     with create_session(scoped=False) as session:
@@ -138,7 +138,7 @@ def kept_by_a_task(dag_run: RegisteredRun, name: str) -> set[str]:
 @pytest.mark.row("A24")
 @pytest.mark.parametrize("name", store.KEPT_BY_TASKS)
 @pytest.mark.parametrize("ended", ["success", "failed"])
-def test_a24_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
+def test_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
     dag_run: RegisteredRun, name: str, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_variables(monkeypatch)
@@ -160,7 +160,7 @@ def test_a24_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
 
 @pytest.mark.row("A33")
 @pytest.mark.since_airflow("3.1")
-def test_a33_what_confirms_an_execution_stays_after_success_until_its_run_goes(
+def test_what_confirms_an_execution_stays_after_success_until_its_run_goes(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_variables(monkeypatch)
@@ -232,7 +232,7 @@ def earlier(dag_run: RegisteredRun) -> Given:
 
 
 @pytest.mark.row("A24")
-def test_a24_a_webhook_for_a_registration_of_before_an_upgrade_still_arrives(
+def test_a_webhook_for_a_registration_of_before_an_upgrade_still_arrives(
     dag_run: RegisteredRun, earlier: Given
 ) -> None:
     trigger = dag_run.wait(earlier, dag_run.execution_id)

@@ -213,7 +213,7 @@ def test_a_question_that_came_between_two_tries_is_not_lost(dag_run: RegisteredR
 
 @pytest.mark.row("N33")
 @pytest.mark.parametrize("in_triggerer", [False, True])
-def test_n33_a_question_by_webhook_hides_no_budget_that_is_passed(
+def test_a_question_by_webhook_hides_no_budget_that_is_passed(
     dag_run: RegisteredRun, connect: Any, in_triggerer: bool
 ) -> None:
     start = Task(dag_run, "start")
@@ -258,7 +258,7 @@ def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
 
 @pytest.mark.row("N32")
 @pytest.mark.since_airflow("3.3")
-def test_n32_a_request_that_is_repeated_after_the_inbox_has_moved_has_the_same_body(
+def test_a_request_that_is_repeated_after_the_inbox_has_moved_has_the_same_body(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_beside_state_store(monkeypatch)
@@ -332,7 +332,7 @@ def test_an_inbox_that_cannot_be_read_leaves_the_wait_to_polling(
 
 
 @pytest.mark.row("A8")
-def test_a8_a_trigger_stored_before_there_was_an_inbox_still_loads() -> None:
+def test_a_trigger_stored_before_there_was_an_inbox_still_loads() -> None:
     trigger = CrewStatusTrigger(**BEFORE_THE_INBOX)
     assert trigger.inbox is None
     _, kwargs = CrewStatusTrigger("k", inbox={"registration": "r"}).serialize()

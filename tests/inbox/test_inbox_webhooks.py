@@ -25,14 +25,14 @@ from scripts.stack.waiting import PATIENCE
 pytestmark = pytest.mark.row("N17")
 
 
-def test_n17_a_question_that_comes_before_the_kickoffs_answer_is_kept(dag_run: RegisteredRun) -> None:
+def test_a_question_that_comes_before_the_kickoffs_answer_is_kept(dag_run: RegisteredRun) -> None:
     assert dag_run.send_question().status_code == 200
     question = dag_run.messages().newest
     assert question
     assert (question.task_id, question.output) == ("e5a3", "Draft 1.")
 
 
-def test_n17_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(dag_run: RegisteredRun) -> None:
+def test_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
     other = dag_run.wait(dag_run.kickoff, "another-execution")
@@ -46,7 +46,7 @@ def test_n17_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(dag
     assert "pprove" not in json.dumps(dag_run.messages().as_dict())
 
 
-def test_n17_a_task_that_was_deferred_a_moment_ago_is_woken_once_airflow_has_noticed_it(
+def test_a_task_that_was_deferred_a_moment_ago_is_woken_once_airflow_has_noticed_it(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 2.0)
@@ -67,7 +67,7 @@ def test_the_time_in_which_airflow_notices_a_deferral_is_longer_than_a_heartbeat
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "Bearer", "x" * 5000, "%00", "é"])
-def test_n17_a_forged_token_is_refused(dag_run: RegisteredRun, token: str) -> None:
+def test_a_forged_token_is_refused(dag_run: RegisteredRun, token: str) -> None:
     answer = dag_run.http.post(
         dag_run.kickoff.url,
         json=dag_run.question(),
@@ -78,7 +78,7 @@ def test_n17_a_forged_token_is_refused(dag_run: RegisteredRun, token: str) -> No
     assert dag_run.messages().newest is None
 
 
-def test_n17_without_a_token_or_with_another_scheme_nothing_is_taken(dag_run: RegisteredRun) -> None:
+def test_without_a_token_or_with_another_scheme_nothing_is_taken(dag_run: RegisteredRun) -> None:
     assert dag_run.http.post(dag_run.kickoff.url, json=dag_run.question(), timeout=PATIENCE).status_code == 401
     basic = {"Authorization": f"Basic {dag_run.kickoff.token}"}
     assert (
@@ -88,7 +88,7 @@ def test_n17_without_a_token_or_with_another_scheme_nothing_is_taken(dag_run: Re
     assert dag_run.messages().newest is None
 
 
-def test_n17_the_token_of_another_execution_and_its_hash_are_refused(dag_run: RegisteredRun) -> None:
+def test_the_token_of_another_execution_and_its_hash_are_refused(dag_run: RegisteredRun) -> None:
     other = dag_run.register("other_kickoff")
     assert dag_run.send_question(token=other.token).status_code == 401
     assert dag_run.send_question(token=digest(dag_run.kickoff.token)).status_code == 401
@@ -96,7 +96,7 @@ def test_n17_the_token_of_another_execution_and_its_hash_are_refused(dag_run: Re
     assert dag_run.messages().newest is None
 
 
-def test_n17_an_unknown_address_answers_like_a_wrong_token(dag_run: RegisteredRun) -> None:
+def test_an_unknown_address_answers_like_a_wrong_token(dag_run: RegisteredRun) -> None:
     unknown = dag_run.kickoff.url[:-1] + ("a" if dag_run.kickoff.url[-1] != "a" else "b")
     headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
     answer = dag_run.http.post(unknown, json=dag_run.question(), headers=headers, timeout=PATIENCE)
@@ -104,7 +104,7 @@ def test_n17_an_unknown_address_answers_like_a_wrong_token(dag_run: RegisteredRu
 
 
 @pytest.mark.parametrize("ids", [{"kickoff_id": "x", "execution_id": "x"}, {"execution_id": "x"}, {"kickoff_id": "x"}])
-def test_n17_a_question_about_another_execution_is_refused(dag_run: RegisteredRun, ids: dict[str, str]) -> None:
+def test_a_question_about_another_execution_is_refused(dag_run: RegisteredRun, ids: dict[str, str]) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     answer = dag_run.send_question(**ids)
     assert (answer.status_code, answer.json()["detail"]) == (422, "this is about another execution")
@@ -112,7 +112,7 @@ def test_n17_a_question_about_another_execution_is_refused(dag_run: RegisteredRu
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_n17_ten_megabytes_are_refused(dag_run: RegisteredRun, chunked: bool) -> None:
+def test_ten_megabytes_are_refused(dag_run: RegisteredRun, chunked: bool) -> None:
     body = json.dumps(dag_run.question(task_output="x" * 10_000_000)).encode()
     data: Any = (body[at : at + 65536] for at in range(0, len(body), 65536)) if chunked else body
     headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
@@ -121,23 +121,23 @@ def test_n17_ten_megabytes_are_refused(dag_run: RegisteredRun, chunked: bool) ->
 
 
 @pytest.mark.parametrize("length", [2_000_000, 15_000_000])
-def test_n17_who_still_sends_too_large_a_body_reads_the_refusal(dag_run: RegisteredRun, length: int) -> None:
+def test_who_still_sends_too_large_a_body_reads_the_refusal(dag_run: RegisteredRun, length: int) -> None:
     answers = [begin(dag_run, dag_run.kickoff.token, length, length) for _ in range(3)]
     assert answers == [b"HTTP/1.1 413"] * 3
 
 
-def test_n17_too_large_a_body_that_does_not_come_is_refused_soon(
+def test_too_large_a_body_that_does_not_come_is_refused_soon(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "DRAINING_SECONDS", 0.3)
     assert begin(dag_run, dag_run.kickoff.token, 2_000_000) == b"HTTP/1.1 413"
 
 
-def test_n17_who_has_no_token_cannot_make_the_inbox_read(dag_run: RegisteredRun) -> None:
+def test_who_has_no_token_cannot_make_the_inbox_read(dag_run: RegisteredRun) -> None:
     assert begin(dag_run, "wrong", 9) == b"HTTP/1.1 401"
 
 
-def test_n17_a_body_that_does_not_come_to_its_end_is_given_up(
+def test_a_body_that_does_not_come_to_its_end_is_given_up(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
@@ -170,7 +170,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
-def test_n17_a_malformed_body_is_refused(dag_run: RegisteredRun, body: bytes) -> None:
+def test_a_malformed_body_is_refused(dag_run: RegisteredRun, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
     assert dag_run.http.post(dag_run.kickoff.url, data=body, headers=headers, timeout=PATIENCE).status_code == 422
     response = dag_run.http.post(dag_run.kickoff.webhooks.task or "", data=body, timeout=PATIENCE)
@@ -179,7 +179,7 @@ def test_n17_a_malformed_body_is_refused(dag_run: RegisteredRun, body: bytes) ->
 
 
 @pytest.mark.parametrize("output", ["", "{{ 7 * 7 }} <script>", "\u0000 and \ud800", "ü" * 1000, {"a": 1}, None])
-def test_n17_a_draft_is_data_whatever_it_holds(dag_run: RegisteredRun, output: Any) -> None:
+def test_a_draft_is_data_whatever_it_holds(dag_run: RegisteredRun, output: Any) -> None:
     assert dag_run.send_question(task_output=output).status_code == 200
     question = dag_run.messages().newest
     assert question
@@ -189,7 +189,7 @@ def test_n17_a_draft_is_data_whatever_it_holds(dag_run: RegisteredRun, output: A
         assert kept.output == output
 
 
-def test_n17_a_duplicate_is_acknowledged_and_taken_once(dag_run: RegisteredRun) -> None:
+def test_a_duplicate_is_acknowledged_and_taken_once(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     first = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
     assert dag_run.send_question().json() == {"status": "taken"}
@@ -203,7 +203,7 @@ def test_n17_a_duplicate_is_acknowledged_and_taken_once(dag_run: RegisteredRun) 
     assert dag_run.still_waits(after)
 
 
-def test_n17_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: RegisteredRun) -> None:
+def test_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(dag_run.send_question) for _ in range(8)]
@@ -213,7 +213,7 @@ def test_n17_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: R
     assert dag_run.messages().steps == 24
 
 
-def test_n17_after_a_resume_the_old_token_asks_nothing_new_and_the_new_one_does(dag_run: RegisteredRun) -> None:
+def test_after_a_resume_the_old_token_asks_nothing_new_and_the_new_one_does(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     assert dag_run.send_question().status_code == 200
     resume = dag_run.register("resume", execution_id=dag_run.execution_id)
@@ -226,7 +226,7 @@ def test_n17_after_a_resume_the_old_token_asks_nothing_new_and_the_new_one_does(
     assert dag_run.messages(resume).newest.task_id == "f00d"  # type: ignore[union-attr]
 
 
-def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag_run: RegisteredRun) -> None:
+def test_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     resume = dag_run.register("resume", execution_id=dag_run.execution_id)
     dag_run.posted(resume, "continuation")
@@ -239,7 +239,7 @@ def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag
     wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", "the wait to be woken")
 
 
-def test_n17_what_comes_after_the_run_is_acknowledged_and_changes_nothing(dag_run: RegisteredRun) -> None:
+def test_what_comes_after_the_run_is_acknowledged_and_changes_nothing(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     dag_run.delete_run()
     assert dag_run.send_question().json() == {"status": "too late; nothing changed"}
@@ -249,7 +249,7 @@ def test_n17_what_comes_after_the_run_is_acknowledged_and_changes_nothing(dag_ru
 
 @pytest.mark.row("A50")
 @pytest.mark.parametrize("state", ["failed", "success"])
-def test_a50_a_question_to_a_run_that_has_ended_is_kept_for_a_clear(dag_run: RegisteredRun, state: str) -> None:
+def test_a_question_to_a_run_that_has_ended_is_kept_for_a_clear(dag_run: RegisteredRun, state: str) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     dag_run.end_run(state=state, end_date=datetime.now(UTC))
     assert dag_run.send_question().json() == {"status": "taken"}
@@ -259,7 +259,7 @@ def test_a50_a_question_to_a_run_that_has_ended_is_kept_for_a_clear(dag_run: Reg
     assert dag_run.send_question().json() == {"status": "already known"}
 
 
-def test_n17_progress_never_becomes_a_question(dag_run: RegisteredRun) -> None:
+def test_progress_never_becomes_a_question(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
     hooks = dag_run.kickoff.webhooks
@@ -277,7 +277,7 @@ def test_n17_progress_never_becomes_a_question(dag_run: RegisteredRun) -> None:
     )
 
 
-def test_n17_the_crews_success_makes_a_worker_poll_once_and_is_no_result(dag_run: RegisteredRun) -> None:
+def test_the_crews_success_makes_a_worker_poll_once_and_is_no_result(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id, wait_past_pending=True)
     assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew, result="forged").status_code == 200
@@ -289,13 +289,13 @@ def test_n17_the_crews_success_makes_a_worker_poll_once_and_is_no_result(dag_run
     assert "forged" not in json.dumps(dag_run.messages().as_dict())
 
 
-def test_n17_a_wrong_capability_is_refused(dag_run: RegisteredRun) -> None:
+def test_a_wrong_capability_is_refused(dag_run: RegisteredRun) -> None:
     url = (dag_run.kickoff.webhooks.task or "").split("/")
     assert dag_run.send_webhook("/".join([*url[:-2], "x" * 43, "task"])).status_code == 401
     assert dag_run.send_webhook("/".join([*url[:-1], "approve"])).status_code == 422
 
 
-def test_n17_no_secret_stands_in_the_database(dag_run: RegisteredRun) -> None:
+def test_no_secret_stands_in_the_database(dag_run: RegisteredRun) -> None:
     assert dag_run.send_question().status_code == 200
     stored = b"".join(file.read_bytes() for file in Path(engine.url.database).parent.glob("airflow.db*"))
     assert dag_run.kickoff.registration.human_input.encode() in stored
@@ -304,5 +304,5 @@ def test_n17_no_secret_stands_in_the_database(dag_run: RegisteredRun) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "docs", "openapi.json", "human-input", "progress/a/b/task"])
-def test_n17_nothing_else_is_served(dag_run: RegisteredRun, path: str) -> None:
+def test_nothing_else_is_served(dag_run: RegisteredRun, path: str) -> None:
     assert dag_run.http.get(f"{dag_run.inbox_url}/{path}", timeout=PATIENCE).status_code in (404, 405)

@@ -66,7 +66,7 @@ def left(a_memory: Any, variables: Any) -> Callable[..., TaskRun]:
 
 @pytest.mark.row("N32", "A8")
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_n32_a_record_of_an_earlier_release_is_of_the_same_request(
+def test_a_record_of_an_earlier_release_is_of_the_same_request(
     server: FaultServer, left: Callable[..., TaskRun], sample: Any
 ) -> None:
     task_run = left({**sample["record"], "kickoff_id": "k-1"}, sample["arguments"])
@@ -77,7 +77,7 @@ def test_n32_a_record_of_an_earlier_release_is_of_the_same_request(
 
 @pytest.mark.row("N32", "A8")
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_n32_a_post_of_an_earlier_release_is_sent_again_as_that_release_built_it(
+def test_a_post_of_an_earlier_release_is_sent_again_as_that_release_built_it(
     server: FaultServer, left: Callable[..., TaskRun], sample: Any
 ) -> None:
     assert run(kickoff(**sample["arguments"]), left(sample["record"], sample["arguments"])) == "k-1"
@@ -88,7 +88,7 @@ def test_n32_a_post_of_an_earlier_release_is_sent_again_as_that_release_built_it
 
 @pytest.mark.row("N32")
 @pytest.mark.parametrize("known", [{"kickoff_id": "k-1"}, {}], ids=["started", "unknown"])
-def test_n32_what_another_release_adds_makes_no_other_request(
+def test_what_another_release_adds_makes_no_other_request(
     server: FaultServer, left: Callable[..., TaskRun], known: Any
 ) -> None:
     sample = SAMPLES[0].values[0]
@@ -100,7 +100,7 @@ def test_n32_what_another_release_adds_makes_no_other_request(
 
 
 @pytest.mark.row("N32")
-def test_n32_a_post_that_is_sent_again_is_the_same(server: FaultServer) -> None:
+def test_a_post_that_is_sent_again_is_the_same(server: FaultServer) -> None:
     server.on(POST, NoReply(RESET), {"kickoff_id": "k-1"})
     task_run = TaskRun()
     with pytest.raises(Exception, match="sends the kickoff again"):
@@ -111,7 +111,7 @@ def test_n32_a_post_that_is_sent_again_is_the_same(server: FaultServer) -> None:
 
 
 @pytest.mark.row("N32")
-def test_n32_a_key_that_belongs_to_another_body_settles_nothing(server: FaultServer) -> None:
+def test_a_key_that_belongs_to_another_body_settles_nothing(server: FaultServer) -> None:
     server.on(POST, NoReply(RESET), REUSED)
     task_run = TaskRun()
     with pytest.raises(Exception, match="sends the kickoff again"):
@@ -126,7 +126,7 @@ def test_n32_a_key_that_belongs_to_another_body_settles_nothing(server: FaultSer
 
 
 @pytest.mark.row("A28", "N32")
-def test_a28_in_a_loop_the_iteration_is_named_and_is_no_part_of_what_names_the_request(
+def test_in_a_loop_the_iteration_is_named_and_is_no_part_of_what_names_the_request(
     server: FaultServer, variables: Any
 ) -> None:
     def started(iteration: int | None) -> Any:
@@ -163,7 +163,7 @@ def sent_by(server: FaultServer) -> dict[str, Any]:
         ),
     ],
 )
-def test_n32_the_address_of_this_airflow_goes_along_and_names_no_request(
+def test_the_address_of_this_airflow_goes_along_and_names_no_request(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, url: str, sent: str | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", url)
@@ -185,7 +185,7 @@ def test_n32_the_address_of_this_airflow_goes_along_and_names_no_request(
         ({"assigned_users": ["ann"]}, {"task_id": "review", "approvals": 1, "named_people": True}),
     ],
 )
-def test_n32_a_review_that_not_just_anybody_decides_is_named_and_names_no_request(
+def test_a_review_that_not_just_anybody_decides_is_named_and_names_no_request(
     server: FaultServer, asked: dict[str, Any], sent: Any
 ) -> None:
     from airflow_crew_provider.operators.review import CrewReviewOperator

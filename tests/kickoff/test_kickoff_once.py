@@ -75,7 +75,7 @@ def test_a_kickoff_returns_the_id_and_says_where_it_comes_from(server: FaultServ
 @pytest.mark.parametrize("idempotency_keys", [False, True])
 @pytest.mark.parametrize("on_unknown_outcome", ["fail", "retry"])
 @pytest.mark.parametrize("fault", LOST)
-def test_n11_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_or_asked_for(
+def test_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_or_asked_for(
     server: FaultServer, connect: Connect, fault: str, on_unknown_outcome: str, idempotency_keys: bool
 ) -> None:
     patience = {"kickoff_timeout": 2.0} if fault == "silence" else {}
@@ -101,7 +101,7 @@ def test_n11_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_o
 
 
 @pytest.mark.row("N11", "A1")
-def test_a1_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown_outcome(
+def test_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown_outcome(
     server: FaultServer, a_memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.on(POST, STARTED)
@@ -124,7 +124,7 @@ def test_a1_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown
 
 
 @pytest.mark.row("N11")
-def test_n11_a_cleared_task_starts_a_new_execution_after_an_unknown_outcome(
+def test_a_cleared_task_starts_a_new_execution_after_an_unknown_outcome(
     server: FaultServer, log_text: Callable[[], str]
 ) -> None:
     server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
@@ -137,7 +137,7 @@ def test_n11_a_cleared_task_starts_a_new_execution_after_an_unknown_outcome(
 
 @pytest.mark.row("N12")
 @pytest.mark.parametrize("fault", REFUSED)
-def test_n12_a_refusal_started_nothing_and_a_later_try_sends_again(server: FaultServer, fault: str) -> None:
+def test_a_refusal_started_nothing_and_a_later_try_sends_again(server: FaultServer, fault: str) -> None:
     server.on(POST, REFUSED[fault], STARTED)
     task_run = TaskRun()
     with pytest.raises(AirflowException, match="No execution was started") as error:
@@ -151,7 +151,7 @@ def test_n12_a_refusal_started_nothing_and_a_later_try_sends_again(server: Fault
 
 
 @pytest.mark.row("N10")
-def test_n10_a_refused_connection_leaves_the_task_to_its_retries(server: FaultServer, connect: Connect) -> None:
+def test_a_refused_connection_leaves_the_task_to_its_retries(server: FaultServer, connect: Connect) -> None:
     task_run = TaskRun()
     with FaultServer(listening=False) as closed:
         connect(closed.url)
@@ -182,7 +182,7 @@ def test_a_connection_that_is_missing_is_no_unknown_outcome(
 
 @pytest.mark.row("A2")
 @pytest.mark.parametrize("state", ["running", "completed", "unknown"])
-def test_a2_a_retry_takes_up_the_execution_that_was_started(
+def test_a_retry_takes_up_the_execution_that_was_started(
     server: FaultServer, dialect: Dialect, state: str, log_text: Callable[[], str]
 ) -> None:
     server.on(POST, STARTED).on(POLL, getattr(dialect, state))
@@ -218,7 +218,7 @@ def test_a_retry_of_a_failed_execution_starts_another(server: FaultServer, diale
 
 @pytest.mark.row("A7")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
-def test_a7_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_of_the_old_one(
+def test_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_of_the_old_one(
     server: FaultServer, dialect: Dialect, log_text: Callable[[], str], cancel_on_kill: bool
 ) -> None:
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.running).on(
@@ -234,7 +234,7 @@ def test_a7_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_o
 
 
 @pytest.mark.row("A7")
-def test_a7_a_task_that_is_cleared_after_its_success_starts_a_new_execution(server: FaultServer) -> None:
+def test_a_task_that_is_cleared_after_its_success_starts_a_new_execution(server: FaultServer) -> None:
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, {"status": "completed", "result": {"output": "x"}})
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
@@ -270,7 +270,7 @@ def refused(task_run: TaskRun, said: str = NO_SECOND, **more: Any) -> None:
 
 
 @pytest.mark.row("A7", "N35")
-def test_n35_an_execution_that_is_not_known_for_long_counts_as_over_after_a_stop_was_tried(
+def test_an_execution_that_is_not_known_for_long_counts_as_over_after_a_stop_was_tried(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, log_text: Callable[[], str]
 ) -> None:
     for _ in range(2):
@@ -285,7 +285,7 @@ def test_n35_an_execution_that_is_not_known_for_long_counts_as_over_after_a_stop
 @pytest.mark.row("N35")
 @pytest.mark.parametrize("end", ["first", "last"])
 @pytest.mark.parametrize("inputs", [404, 503, 401])
-def test_n35_a_404_is_not_believed_where_get_inputs_fails_at_one_end(
+def test_a_404_is_not_believed_where_get_inputs_fails_at_one_end(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, end: str, inputs: int
 ) -> None:
     quiet = {"check_inputs": False}
@@ -300,7 +300,7 @@ def test_n35_a_404_is_not_believed_where_get_inputs_fails_at_one_end(
 
 @pytest.mark.row("N35")
 @pytest.mark.parametrize("seen", [{"status": "running"}, {"state": "NOT FOUND", "status": "?", "result": None}, 503])
-def test_n35_what_is_seen_between_two_404s_begins_anew_or_proves_nothing(
+def test_what_is_seen_between_two_404s_begins_anew_or_proves_nothing(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, seen: Any
 ) -> None:
     refused(not_found)
@@ -318,7 +318,7 @@ def test_n35_what_is_seen_between_two_404s_begins_anew_or_proves_nothing(
 
 @pytest.mark.row("N35", "N29")
 @pytest.mark.parametrize("moved", [{"token": "another-token-of-somebody"}, {"path": "/other"}])
-def test_n35_a_404_for_another_token_or_at_another_place_says_nothing(
+def test_a_404_for_another_token_or_at_another_place_says_nothing(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, connect: Connect, moved: Any
 ) -> None:
     refused(not_found)
@@ -332,7 +332,7 @@ def test_n35_a_404_for_another_token_or_at_another_place_says_nothing(
 
 
 @pytest.mark.row("N35")
-def test_n35_without_a_stop_a_404_is_not_believed(
+def test_without_a_stop_a_404_is_not_believed(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unknown_for(monkeypatch, long_enough=True)
@@ -343,7 +343,7 @@ def test_n35_without_a_stop_a_404_is_not_believed(
 
 @pytest.mark.row("A16", "N6")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
-def test_n6_an_execution_that_is_not_found_for_a_moment_is_not_over(
+def test_an_execution_that_is_not_found_for_a_moment_is_not_over(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, cancel_on_kill: bool
 ) -> None:
     for long_enough in (False, True):
@@ -355,14 +355,14 @@ def test_n6_an_execution_that_is_not_found_for_a_moment_is_not_over(
 
 
 @pytest.mark.row("A7", "N35")
-def test_n35_a_clear_stops_an_execution_that_is_not_found_all_the_same(server: FaultServer, not_found: TaskRun) -> None:
+def test_a_clear_stops_an_execution_that_is_not_found_all_the_same(server: FaultServer, not_found: TaskRun) -> None:
     assert run(kickoff(), not_found.clear()) == "k-2"
     assert len(server.sent("POST /stop/k-1")) == 1
 
 
 @pytest.mark.row("A7", "N6")
 @pytest.mark.since_airflow("3.3")  # before, nothing is remembered after the task's end
-def test_n6_after_a_clear_an_execution_that_is_not_found_for_a_moment_is_stopped_all_the_same(
+def test_after_a_clear_an_execution_that_is_not_found_for_a_moment_is_stopped_all_the_same(
     server: FaultServer,
 ) -> None:
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404, {"status": "running"})
@@ -375,7 +375,7 @@ def test_n6_after_a_clear_an_execution_that_is_not_found_for_a_moment_is_stopped
 
 @pytest.mark.row("N11")
 @pytest.mark.parametrize("on_unknown_outcome", ["fail", "retry"])
-def test_n11_a_changed_request_after_an_unknown_outcome_never_borrows_the_key(
+def test_a_changed_request_after_an_unknown_outcome_never_borrows_the_key(
     server: FaultServer, connect: Connect, on_unknown_outcome: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
@@ -427,7 +427,7 @@ def test_a_kickoff_waits_for_the_completed_record_past_a_person(
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("cancel_on_kill", [False, True])
-def test_a6_a_timeout_reports_the_fate_of_the_execution(
+def test_a_timeout_reports_the_fate_of_the_execution(
     server: FaultServer, dialect: Dialect, deferrable: bool, cancel_on_kill: bool
 ) -> None:
     server.on(POST, STARTED).on(POLL, dialect.running).on("POST /stop/k-1", {"status": "stopped"})
@@ -448,7 +448,7 @@ def test_a6_a_timeout_reports_the_fate_of_the_execution(
 
 
 @pytest.mark.row("A6")
-def test_a6_a_retry_waits_again_for_an_execution_that_a_timeout_could_not_stop(
+def test_a_retry_waits_again_for_an_execution_that_a_timeout_could_not_stop(
     server: FaultServer, dialect: Dialect
 ) -> None:
     server.on(POST, STARTED).on(POLL, dialect.running).on("POST /stop/k-1", 404)
@@ -464,7 +464,7 @@ LOST_STOP = "POST /stop/k-1"
 
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("after", ["stopped", "failed", "cannot stop", "stop lost again", "completed"])
-def test_a6_after_a_lost_response_to_the_stop_at_its_timeout_a_retry_starts_nothing(
+def test_after_a_lost_response_to_the_stop_at_its_timeout_a_retry_starts_nothing(
     server: FaultServer, dialect: Dialect, after: str
 ) -> None:
     server.on(POST, STARTED).on(POLL, dialect.running).on(LOST_STOP, NoReply(RESET))
@@ -535,7 +535,7 @@ def test_a_literal_credential_of_a_webhook_is_refused(field: str) -> None:
 
 @pytest.mark.row("N12")
 @pytest.mark.parametrize("known_by", ["the service", "the connection"])
-def test_n12_missing_inputs_are_found_before_anything_is_started(
+def test_missing_inputs_are_found_before_anything_is_started(
     server: FaultServer, connect: Connect, known_by: str
 ) -> None:
     names = ["topic", "tone", "audience"]
@@ -552,7 +552,7 @@ def test_n12_missing_inputs_are_found_before_anything_is_started(
 
 @pytest.mark.row("N12")
 @pytest.mark.parametrize("status", [401, 403])
-def test_n12_a_preflight_that_is_refused_fails_and_names_the_connection(server: FaultServer, status: int) -> None:
+def test_a_preflight_that_is_refused_fails_and_names_the_connection(server: FaultServer, status: int) -> None:
     server.on("GET /inputs", Reply(status=status, body={"detail": f"bad token {TOKEN}"}))
     with pytest.raises(CrewTaskFailed, match="'crew_default'") as error:
         run(kickoff())
@@ -561,7 +561,7 @@ def test_n12_a_preflight_that_is_refused_fails_and_names_the_connection(server: 
 
 
 @pytest.mark.row("N12")
-def test_n12_a_path_without_a_crew_ends_at_once_with_the_crews_that_there_are(server: FaultServer) -> None:
+def test_a_path_without_a_crew_ends_at_once_with_the_crews_that_there_are(server: FaultServer) -> None:
     there = f"Nothing is here. The crews are at /crews/newsroom, /crews/{TOKEN}"
     server.on("GET /inputs", Reply(status=404, body={"detail": there}))
     with pytest.raises(CrewTaskFailed, match=r"The crews are at /crews/newsroom, /crews/\*\*\*\. Check") as error:
@@ -573,7 +573,7 @@ def test_n12_a_path_without_a_crew_ends_at_once_with_the_crews_that_there_are(se
 @pytest.mark.row("N12")
 @pytest.mark.parametrize("answer", [404, Reply(status=404, body="no"), Reply(status=404, body={"detail": "x" * 9000})])
 @pytest.mark.parametrize("check_inputs", [True, False])
-def test_n12_a_404_is_final_whatever_else_is_said(server: FaultServer, answer: Any, check_inputs: bool) -> None:
+def test_a_404_is_final_whatever_else_is_said(server: FaultServer, answer: Any, check_inputs: bool) -> None:
     server.on("GET /inputs", answer).on(POST, answer)
     with pytest.raises(CrewTaskFailed, match=r"returned 404: .*Host, including its path") as error:
         run(kickoff(check_inputs=check_inputs))
@@ -585,7 +585,7 @@ def test_n12_a_404_is_final_whatever_else_is_said(server: FaultServer, answer: A
     "fault",
     [500, 503, NoReply(RESET), Reply(body=[]), Reply(body={"inputs": [5]}), Reply(body={"inputs": None}), 204],
 )
-def test_n12_a_preflight_that_fails_otherwise_does_not_hold_the_kickoff_up(
+def test_a_preflight_that_fails_otherwise_does_not_hold_the_kickoff_up(
     server: FaultServer, fault: Any, log_text: Callable[[], str]
 ) -> None:
     server.on("GET /inputs", fault).on(POST, STARTED)

@@ -43,7 +43,7 @@ LOOKS_ALIKE = "a retry and a clear look alike. This try counts as a retry"
 @pytest.mark.row("A34")
 @pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize(("try_number", "retries"), [(2, 1), (3, 0)])
-def test_a34_a_clear_that_looks_like_a_retry_starts_nothing_and_a_further_one_starts_anew(
+def test_a_clear_that_looks_like_a_retry_starts_nothing_and_a_further_one_starts_anew(
     server: FaultServer, try_number: int, retries: int, counted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     task_run = TaskRun(retries=2)
@@ -64,7 +64,7 @@ def test_a34_a_clear_that_looks_like_a_retry_starts_nothing_and_a_further_one_st
 @pytest.mark.parametrize("retries", [0, 1, 2, 5])
 @pytest.mark.parametrize("others_cleared", [0, 1])
 @pytest.mark.parametrize("try_number", [2, 3])
-def test_a34_a_retry_after_retries_were_edited_takes_the_execution_up(
+def test_a_retry_after_retries_were_edited_takes_the_execution_up(
     server: FaultServer, retries: int, others_cleared: int, try_number: int
 ) -> None:
     task_run = TaskRun(retries=2)
@@ -77,7 +77,7 @@ def test_a34_a_retry_after_retries_were_edited_takes_the_execution_up(
 
 
 @pytest.mark.row("A17")
-def test_a17_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(server: FaultServer) -> None:
+def test_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(server: FaultServer) -> None:
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     server.on("GET /inputs", Reply(status=401), {"inputs": ["topic"]})
@@ -106,13 +106,13 @@ def test_a17_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(s
         ({}, Attempt(2, 2, 1), False),
     ],
 )
-def test_a17_a_clear_is_distinguished_from_a_retry(kept: Any, now: Attempt, cleared: bool) -> None:
+def test_a_clear_is_distinguished_from_a_retry(kept: Any, now: Attempt, cleared: bool) -> None:
     assert (now.relation_to(kept) is Relation.CLEAR) == cleared
 
 
 @pytest.mark.row("N27")
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the last step
-def test_n27_a_task_that_died_after_its_last_step_is_tried_again_though_a_neighbour_was_cleared(
+def test_a_task_that_died_after_its_last_step_is_tried_again_though_a_neighbour_was_cleared(
     server: FaultServer,
 ) -> None:
     task_run = TaskRun()
@@ -125,7 +125,7 @@ def test_n27_a_task_that_died_after_its_last_step_is_tried_again_though_a_neighb
 
 @pytest.mark.since_airflow("3.0")  # 2.11 has no inbox to remove old records, so they go as the task succeeds
 @pytest.mark.row("A5", "A17")
-def test_a5_a_clear_stops_the_execution_of_a_kickoff_that_had_succeeded(server: FaultServer, variables: Any) -> None:
+def test_a_clear_stops_the_execution_of_a_kickoff_that_had_succeeded(server: FaultServer, variables: Any) -> None:
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     assert run(kickoff(), task_run.clear()) == "k-2"
@@ -147,15 +147,13 @@ def left_by_a_deleted_run(server: FaultServer, variables: Any, request: pytest.F
 
 
 @pytest.mark.row("A22")
-def test_a22_the_execution_of_a_deleted_run_is_not_taken_over(
-    server: FaultServer, left_by_a_deleted_run: TaskRun
-) -> None:
+def test_the_execution_of_a_deleted_run_is_not_taken_over(server: FaultServer, left_by_a_deleted_run: TaskRun) -> None:
     assert run(kickoff(), left_by_a_deleted_run) == "k-2"
     assert not server.sent("POST /stop/k-1")
 
 
 @pytest.mark.row("A22")
-def test_a22_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
+def test_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
     server: FaultServer, left_by_a_deleted_run: TaskRun
 ) -> None:
     server.on("GET /inputs", 503, {"inputs": ["topic"]}).on(POST, Reply(status=429), {"kickoff_id": "k-2"})
@@ -165,7 +163,7 @@ def test_a22_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
 
 
 @pytest.mark.row("A35")
-def test_a35_a_deleted_run_is_not_taken_over_though_the_first_try_died_before_it_executed(
+def test_a_deleted_run_is_not_taken_over_though_the_first_try_died_before_it_executed(
     server: FaultServer, left_by_a_deleted_run: TaskRun
 ) -> None:
     left_by_a_deleted_run.retry()
@@ -181,7 +179,7 @@ COUNTS = "The DAG run has started again without a clear. What this task did befo
 @pytest.mark.row("A35", "N11")
 @pytest.mark.parametrize("known", [True, False], ids=["this Airflow", "before Airflow 3"])
 @pytest.mark.parametrize("lost", [False, True])
-def test_a35_a_run_that_is_set_to_queued_is_the_same_run(
+def test_a_run_that_is_set_to_queued_is_the_same_run(
     server: FaultServer, variables: Any, known: bool, lost: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     task_run = TaskRun()
@@ -205,7 +203,7 @@ def test_a35_a_run_that_is_set_to_queued_is_the_same_run(
 
 @pytest.mark.row("A35")
 @pytest.mark.parametrize("started_again", [True, False])
-def test_a35_a_run_that_goes_on_after_a_neighbour_was_cleared_is_the_same_run(
+def test_a_run_that_goes_on_after_a_neighbour_was_cleared_is_the_same_run(
     server: FaultServer, variables: Any, started_again: bool
 ) -> None:
     task_run = TaskRun()
@@ -231,7 +229,7 @@ def test_a35_a_run_that_goes_on_after_a_neighbour_was_cleared_is_the_same_run(
         ({}, True),
     ],
 )
-def test_a35_a_record_is_of_this_run_unless_a_mark_shows_another(kept: Any, same_run: bool) -> None:
+def test_a_record_is_of_this_run_unless_a_mark_shows_another(kept: Any, same_run: bool) -> None:
     assert (Attempt(2, 2, 2, 0, 5.0, 3.0).relation_to(kept) is not Relation.OTHER_RUN) is same_run
     assert Attempt(2, 2, 2, 0).relation_to(kept) is not Relation.OTHER_RUN
 
@@ -247,7 +245,7 @@ def emptied_by_clears(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.row("A5")
-def test_a5_a_cleared_kickoff_stops_the_execution_of_before(server: FaultServer, emptied_by_clears: None) -> None:
+def test_a_cleared_kickoff_stops_the_execution_of_before(server: FaultServer, emptied_by_clears: None) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     assert run(kickoff(), task_run.clear()) == "k-2"
@@ -255,7 +253,7 @@ def test_a5_a_cleared_kickoff_stops_the_execution_of_before(server: FaultServer,
 
 
 @pytest.mark.row("A7")
-def test_a7_a_kickoff_that_is_cleared_after_its_end_names_the_execution_of_before(
+def test_a_kickoff_that_is_cleared_after_its_end_names_the_execution_of_before(
     server: FaultServer, emptied_by_clears: None, log_text: Callable[[], str]
 ) -> None:
     task_run = TaskRun()
@@ -265,7 +263,7 @@ def test_a7_a_kickoff_that_is_cleared_after_its_end_names_the_execution_of_befor
 
 
 @pytest.mark.row("A7")
-def test_a7_what_was_kept_before_an_upgrade_is_found(
+def test_what_was_kept_before_an_upgrade_is_found(
     server: FaultServer, emptied_by_clears: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_run = TaskRun()
@@ -282,7 +280,7 @@ def test_a7_what_was_kept_before_an_upgrade_is_found(
 
 @pytest.mark.row("A14")
 @pytest.mark.parametrize("reads", [1, 2, 1000])
-def test_a14_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
+def test_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
     server: FaultServer, variables: Any, reads: int
 ) -> None:
     task_run = TaskRun()
@@ -298,9 +296,7 @@ def test_a14_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
 
 
 @pytest.mark.row("A14")
-def test_a14_a_record_that_another_fernet_key_encrypted_is_not_taken_for_none(
-    server: FaultServer, variables: Any
-) -> None:
+def test_a_record_that_another_fernet_key_encrypted_is_not_taken_for_none(server: FaultServer, variables: Any) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     variables.encrypted = set(variables.kept)
@@ -313,7 +309,7 @@ def test_a14_a_record_that_another_fernet_key_encrypted_is_not_taken_for_none(
 
 
 @pytest.mark.row("A14")
-def test_a14_a_record_that_airflow_does_not_store_stops_the_kickoff(server: FaultServer, variables: Any) -> None:
+def test_a_record_that_airflow_does_not_store_stops_the_kickoff(server: FaultServer, variables: Any) -> None:
     variables.writable = False
     with pytest.raises(AirflowException, match="does not read back as it was stored"):
         run(kickoff(check_inputs=False))
@@ -321,7 +317,7 @@ def test_a14_a_record_that_airflow_does_not_store_stops_the_kickoff(server: Faul
 
 
 @pytest.mark.row("A14")
-def test_a14_nothing_but_the_record_is_left_in_the_variables(server: FaultServer, variables: Any) -> None:
+def test_nothing_but_the_record_is_left_in_the_variables(server: FaultServer, variables: Any) -> None:
     server.on(POST, NoReply(RESET))
     with pytest.raises(CrewTaskFailed):
         run(kickoff())
@@ -332,7 +328,7 @@ def test_a14_nothing_but_the_record_is_left_in_the_variables(server: FaultServer
 
 @pytest.mark.row("A14")
 @pytest.mark.since_airflow("3.3")  # before, Variables serve, as in the tests above
-def test_a14_a_state_store_that_fails_stops_the_kickoff(server: FaultServer, connect: Connect) -> None:
+def test_a_state_store_that_fails_stops_the_kickoff(server: FaultServer, connect: Connect) -> None:
     task_run = TaskRun()
     task_run.store.get = lambda key: 1 / 0  # type: ignore[method-assign]
     with pytest.raises(AirflowException, match="could not be read"):

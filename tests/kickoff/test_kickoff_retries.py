@@ -46,7 +46,7 @@ def back_end_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.row("N18")
-def test_n18_a_kickoff_leaves_a_connection_that_is_not_found_to_its_retries(
+def test_a_kickoff_leaves_a_connection_that_is_not_found_to_its_retries(
     back_end_away: Callable[[], None],
 ) -> None:
     back_end_away()
@@ -56,7 +56,7 @@ def test_n18_a_kickoff_leaves_a_connection_that_is_not_found_to_its_retries(
 
 
 @pytest.mark.row("N18")
-def test_n18_a_retry_goes_on_with_its_execution_although_the_connection_is_not_found(
+def test_a_retry_goes_on_with_its_execution_although_the_connection_is_not_found(
     server: FaultServer, back_end_away: Callable[[], None]
 ) -> None:
     task_run = TaskRun()
@@ -67,7 +67,7 @@ def test_n18_a_retry_goes_on_with_its_execution_although_the_connection_is_not_f
 
 
 @pytest.mark.row("N18")
-def test_n18_no_try_says_that_nothing_was_started_while_an_earlier_kickoff_is_open(
+def test_no_try_says_that_nothing_was_started_while_an_earlier_kickoff_is_open(
     server: FaultServer, back_end_away: Callable[[], None]
 ) -> None:
     server.on(POST, NoReply(RESET))
@@ -96,7 +96,7 @@ def lost(server: FaultServer, operator: CrewKickoffOperator) -> TaskRun:
 @pytest.mark.row("N22")
 @pytest.mark.parametrize("on_unknown_outcome", ["fail", "retry"])
 @pytest.mark.parametrize("change", ["token", "header", "base URL"])
-def test_n22_nothing_is_sent_again_under_another_principal(
+def test_nothing_is_sent_again_under_another_principal(
     server: FaultServer, connect: Connect, change: str, on_unknown_outcome: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
@@ -117,9 +117,7 @@ def test_n22_nothing_is_sent_again_under_another_principal(
 
 
 @pytest.mark.row("N22")
-def test_n22_a_rotated_credential_of_a_webhook_leaves_the_outcome_unknown(
-    server: FaultServer, connect: Connect
-) -> None:
+def test_a_rotated_credential_of_a_webhook_leaves_the_outcome_unknown(server: FaultServer, connect: Connect) -> None:
     connect(server.url, idempotency_keys=True)
     connect("https://hooks.example", token="first-token-of-the-webhook", conn_id="inbox")
     operator = kickoff(webhooks=Webhooks(human_input=HumanInputWebhook("https://hooks.example", conn_id="inbox")))
@@ -132,7 +130,7 @@ def test_n22_a_rotated_credential_of_a_webhook_leaves_the_outcome_unknown(
 
 
 @pytest.mark.row("N22")
-def test_n22_the_refusal_of_a_changed_request_settles_nothing(server: FaultServer, connect: Connect) -> None:
+def test_the_refusal_of_a_changed_request_settles_nothing(server: FaultServer, connect: Connect) -> None:
     connect(server.url, idempotency_keys=True)
     task_run = lost(server, kickoff(on_unknown_outcome="retry"))
     server.on(POST, Reply(status=422, body={"detail": "Idempotency-Key was given before, with another body"}))
@@ -145,7 +143,7 @@ def test_n22_the_refusal_of_a_changed_request_settles_nothing(server: FaultServe
 
 
 @pytest.mark.row("N22", "N11")
-def test_n22_without_idempotency_keys_a_refusal_says_nothing_of_the_first_kickoff(server: FaultServer) -> None:
+def test_without_idempotency_keys_a_refusal_says_nothing_of_the_first_kickoff(server: FaultServer) -> None:
     operator = kickoff(on_unknown_outcome="retry")
     task_run = lost(server, operator)
     server.on(POST, Reply(status=422, body={"detail": "Missing inputs: tone"}))
@@ -156,7 +154,7 @@ def test_n22_without_idempotency_keys_a_refusal_says_nothing_of_the_first_kickof
 
 @pytest.mark.row("N22", "N11")
 @pytest.mark.parametrize("then", [False, True])
-def test_n22_a_kickoff_is_not_sent_again_once_the_connection_says_otherwise_about_keys(
+def test_a_kickoff_is_not_sent_again_once_the_connection_says_otherwise_about_keys(
     server: FaultServer, connect: Connect, then: bool
 ) -> None:
     connect(server.url, idempotency_keys=then)
@@ -168,9 +166,7 @@ def test_n22_a_kickoff_is_not_sent_again_once_the_connection_says_otherwise_abou
 
 
 @pytest.mark.row("N22")
-def test_n22_a_kickoff_whose_key_was_not_sent_is_followed_by_one_of_its_own(
-    server: FaultServer, connect: Connect
-) -> None:
+def test_a_kickoff_whose_key_was_not_sent_is_followed_by_one_of_its_own(server: FaultServer, connect: Connect) -> None:
     task_run = lost(server, kickoff(on_unknown_outcome="retry"))
     connect(server.url, idempotency_keys=True)
     server.on(POST, Reply(status=429), {"kickoff_id": "k-2"})
@@ -182,7 +178,7 @@ def test_n22_a_kickoff_whose_key_was_not_sent_is_followed_by_one_of_its_own(
 
 
 @pytest.mark.row("N22")
-def test_n22_a_preflight_that_is_refused_on_a_retry_does_not_say_that_nothing_was_started(
+def test_a_preflight_that_is_refused_on_a_retry_does_not_say_that_nothing_was_started(
     server: FaultServer, connect: Connect
 ) -> None:
     connect(server.url, idempotency_keys=True)
@@ -199,7 +195,7 @@ def test_n22_a_preflight_that_is_refused_on_a_retry_does_not_say_that_nothing_wa
 @pytest.mark.row("A16")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
 @pytest.mark.parametrize("state", [RUNNING, {"state": "NOT FOUND", "status": "?", "result": None}, 503])
-def test_a16_a_retry_with_other_inputs_starts_no_second_execution_while_the_first_may_run(
+def test_a_retry_with_other_inputs_starts_no_second_execution_while_the_first_may_run(
     server: FaultServer, cancel_on_kill: bool, state: Any
 ) -> None:
     task_run = TaskRun()
@@ -215,7 +211,7 @@ def test_a16_a_retry_with_other_inputs_starts_no_second_execution_while_the_firs
 
 
 @pytest.mark.row("A16")
-def test_a16_the_first_execution_is_stopped_and_a_new_one_started(server: FaultServer) -> None:
+def test_the_first_execution_is_stopped_and_a_new_one_started(server: FaultServer) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     server.on(STOP, {"status": "stopped"})
@@ -225,7 +221,7 @@ def test_a16_the_first_execution_is_stopped_and_a_new_one_started(server: FaultS
 
 @pytest.mark.row("A16")
 @pytest.mark.parametrize("status", ["error", "failed"])
-def test_a16_a_stop_that_reports_an_error_starts_no_second_execution(server: FaultServer, status: str) -> None:
+def test_a_stop_that_reports_an_error_starts_no_second_execution(server: FaultServer, status: str) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     server.on(STOP, {"status": status, "message": "could not stop"})
@@ -236,7 +232,7 @@ def test_a16_a_stop_that_reports_an_error_starts_no_second_execution(server: Fau
 
 @pytest.mark.row("A16")
 @pytest.mark.parametrize("asked_for", ["a clear", "on_unknown_outcome"])
-def test_a16_two_at_once_are_started_where_that_is_asked_for(server: FaultServer, asked_for: str) -> None:
+def test_two_at_once_are_started_where_that_is_asked_for(server: FaultServer, asked_for: str) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     server.on(STOP, 405)
@@ -247,7 +243,7 @@ def test_a16_two_at_once_are_started_where_that_is_asked_for(server: FaultServer
 
 @pytest.mark.row("A16")
 @pytest.mark.parametrize("again", ["retry", "clear"])
-def test_a16_the_preflight_comes_before_the_first_execution_is_stopped(server: FaultServer, again: str) -> None:
+def test_the_preflight_comes_before_the_first_execution_is_stopped(server: FaultServer, again: str) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     server.on("GET /inputs", {"inputs": ["topic"], "required": ["topic"]}).on(STOP, {"status": "stopped"})
@@ -260,7 +256,7 @@ def test_a16_the_preflight_comes_before_the_first_execution_is_stopped(server: F
 
 
 @pytest.mark.row("A15")
-def test_a15_a_task_that_is_killed_during_the_post_says_since_when(server: FaultServer, log_text: LogText) -> None:
+def test_a_task_that_is_killed_during_the_post_says_since_when(server: FaultServer, log_text: LogText) -> None:
     operator = kickoff(check_inputs=False)
 
     def killed(*_: Any) -> None:
@@ -284,7 +280,7 @@ def test_a15_a_task_that_is_killed_during_the_post_says_since_when(server: Fault
 
 
 @pytest.mark.row("A5", "A15")
-def test_a5_a_task_that_is_killed_before_the_post_sends_none(server: FaultServer) -> None:
+def test_a_task_that_is_killed_before_the_post_sends_none(server: FaultServer) -> None:
     """Airflow only calls `on_kill`; the process continues for some seconds."""
     operator = kickoff()
 
@@ -299,7 +295,7 @@ def test_a5_a_task_that_is_killed_before_the_post_sends_none(server: FaultServer
 
 
 @pytest.mark.row("A15")
-def test_a15_a_task_that_is_killed_before_the_record_names_the_id(
+def test_a_task_that_is_killed_before_the_record_names_the_id(
     server: FaultServer, log_text: LogText, a_memory: Any
 ) -> None:
     task_run, operator = TaskRun(), kickoff(check_inputs=False, cancel_on_kill=False)
@@ -319,7 +315,7 @@ def test_a15_a_task_that_is_killed_before_the_record_names_the_id(
 
 
 @pytest.mark.row("A15")
-def test_a15_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(
+def test_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(
     server: FaultServer, log_text: LogText, full: Callable[[TaskRun], None]
 ) -> None:
     task_run = TaskRun()
@@ -332,7 +328,7 @@ def test_a15_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(
 
 
 @pytest.mark.row("A15")
-def test_a15_a_try_after_one_that_could_not_record_its_id_starts_nothing(
+def test_a_try_after_one_that_could_not_record_its_id_starts_nothing(
     server: FaultServer, full: Callable[[TaskRun], None]
 ) -> None:
     task_run = TaskRun()

@@ -20,7 +20,7 @@ def kickoff() -> CrewKickoffOperator:
 
 @pytest.mark.row("N11", "N12")
 @pytest.mark.parametrize("refusal", [429, 400, 401, 403, 404, 422])
-def test_n11_a_refusal_after_a_lost_answer_keeps_the_key_for_the_next_try(
+def test_a_refusal_after_a_lost_answer_keeps_the_key_for_the_next_try(
     server: FaultServer, connect: Connect, refusal: int
 ) -> None:
     connect(server.url, idempotency_keys=True)

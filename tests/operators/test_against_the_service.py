@@ -34,7 +34,7 @@ FAULTS = [fault for fault in ALL_FAULTS if fault.name != "silence"]
 @pytest.mark.row("N1", "N7", "N11")
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_n11_every_execution_is_started_once_and_ends_with_its_own_result(
+def test_every_execution_is_started_once_and_ends_with_its_own_result(
     connect: Connect, tmp_path: Path, dialect: str, deferrable: bool
 ) -> None:
     db = tmp_path / "service.db"

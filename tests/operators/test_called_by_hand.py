@@ -49,7 +49,7 @@ def test_a_kickoff_needs_nothing_but_a_task_instance(scripted_crew, context):
 
 
 @pytest.mark.row("A5")
-def test_a5_on_kill_stops_the_execution_that_was_started(scripted_crew, context):
+def test_on_kill_stops_the_execution_that_was_started(scripted_crew, context):
     scripted_crew(SLOW)
     operator = kickoff(inputs={})
     kickoff_id = operator.execute(context)
@@ -58,7 +58,7 @@ def test_a5_on_kill_stops_the_execution_that_was_started(scripted_crew, context)
 
 
 @pytest.mark.row("A5")
-def test_a5_on_kill_of_a_trigger_without_a_task_stops_the_execution(scripted_crew):
+def test_on_kill_of_a_trigger_without_a_task_stops_the_execution(scripted_crew):
     scripted_crew(SLOW)
     kickoff_id = CrewHook().kickoff({})
     asyncio.run(CrewStatusTrigger(kickoff_id, cancel_on_kill=True).on_kill())
@@ -112,7 +112,7 @@ def test_the_connection_test_names_a_connection_that_is_missing():
 
 
 @pytest.mark.row("A4")
-def test_a4_a_trigger_forgives_an_airflow_that_cannot_look_up_the_connection(scripted_crew, monkeypatch):
+def test_a_trigger_forgives_an_airflow_that_cannot_look_up_the_connection(scripted_crew, monkeypatch):
     scripted_crew(scenario("done"))
     kickoff_id = CrewHook().kickoff({"topic": "tea"})
     failures = iter([RuntimeError("API server is away"), ConnectionError("still away")])
@@ -133,7 +133,7 @@ def test_a4_a_trigger_forgives_an_airflow_that_cannot_look_up_the_connection(scr
 
 
 @pytest.mark.row("N18")
-def test_n18_a_trigger_gives_a_connection_up_that_is_not_found_for_long(impatient: None):
+def test_a_trigger_gives_a_connection_up_that_is_not_found_for_long(impatient: None):
     async def first() -> Any:
         return (await CrewStatusTrigger("k-1", "crew_of_nobody", poll_interval=0.05).run().__anext__()).payload
 

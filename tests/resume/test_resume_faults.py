@@ -54,7 +54,7 @@ def lose_the_answer(server: FaultServer, task_run: TaskRun, review: Any = APPROV
 
 @pytest.mark.row("N19")
 @WITH_KEYS
-def test_n19_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_later_revision(
+def test_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_later_revision(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -67,7 +67,7 @@ def test_n19_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_lat
 
 @pytest.mark.row("N19")
 @WITH_KEYS
-def test_n19_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_reached(
+def test_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_reached(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -81,7 +81,7 @@ def test_n19_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_r
 @pytest.mark.row("N19")
 @WITH_KEYS
 @pytest.mark.parametrize(("review", "seen"), [(APPROVAL, NEXT_GATE), (REVISION, SECOND_DRAFT)], ids=["yes", "no"])
-def test_n19_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sent_again(
+def test_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sent_again(
     server: FaultServer, connect: Connect, keyed: bool, review: Any, seen: Any
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -92,7 +92,7 @@ def test_n19_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sen
 
 
 @pytest.mark.row("N19")
-def test_n19_four_fields_are_bound_to_the_draft_that_waited_when_they_were_first_sent(server: FaultServer) -> None:
+def test_four_fields_are_bound_to_the_draft_that_waited_when_they_were_first_sent(server: FaultServer) -> None:
     fields = {name: value for name, value in REVISION.items() if name != "output_sha256"}
     task_run = lose_the_answer(server, TaskRun("resume"), None, **fields)
     server.on(POLL, SECOND_DRAFT)
@@ -102,7 +102,7 @@ def test_n19_four_fields_are_bound_to_the_draft_that_waited_when_they_were_first
 
 @pytest.mark.row("N19", "N22")
 @WITH_KEYS
-def test_n22_an_answer_of_unknown_outcome_is_not_sent_again_with_another_token(
+def test_an_answer_of_unknown_outcome_is_not_sent_again_with_another_token(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -119,7 +119,7 @@ FOR_MINUTES = [PENDING_SPEC] * 60  # the longest pause between two polls is 5 s
 
 
 @pytest.mark.row("N20")
-def test_n20_a_shorter_kickoff_timeout_does_not_shorten_what_the_service_was_given(
+def test_a_shorter_kickoff_timeout_does_not_shorten_what_the_service_was_given(
     server: FaultServer, connect: Connect
 ) -> None:
     connect(server.url, kickoff_timeout=600.0)
@@ -134,7 +134,7 @@ def test_n20_a_shorter_kickoff_timeout_does_not_shorten_what_the_service_was_giv
 
 
 @pytest.mark.row("N20")
-def test_n20_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: FaultServer, connect: Connect) -> None:
+def test_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: FaultServer, connect: Connect) -> None:
     connect(server.url, kickoff_timeout=600.0)
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
     task_run = TaskRun("resume")
@@ -147,7 +147,7 @@ def test_n20_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: Fa
 
 @pytest.mark.row("N20")
 @pytest.mark.parametrize("seen", [[SPEC.running], [SPEC.completed], [NEXT_GATE], [PENDING_SPEC, SPEC.running]])
-def test_n20_a_400_to_the_second_sending_is_the_first_one_and_not_somebody_else(
+def test_a_400_to_the_second_sending_is_the_first_one_and_not_somebody_else(
     server: FaultServer, seen: list[Any], log_text: Callable[[], str]
 ) -> None:
     task_run = lose_the_answer(server, TaskRun("resume"))
@@ -163,7 +163,7 @@ def test_n20_a_400_to_the_second_sending_is_the_first_one_and_not_somebody_else(
 
 
 @pytest.mark.row("N20")
-def test_n20_a_400_while_another_draft_waits_is_somebody_else(server: FaultServer) -> None:
+def test_a_400_while_another_draft_waits_is_somebody_else(server: FaultServer) -> None:
     task_run = lose_the_answer(server, TaskRun("resume"))
 
     def late(request: Any) -> Any:
@@ -179,14 +179,15 @@ def test_n20_a_400_while_another_draft_waits_is_somebody_else(server: FaultServe
 
 
 @pytest.mark.row("N21")
-def test_n21_the_resume_ends_only_when_the_old_pause_is_gone(server: FaultServer) -> None:
+def test_the_resume_ends_only_when_the_old_pause_is_gone(server: FaultServer) -> None:
     shows = [PENDING_SPEC] * 8
     server.on(POLL, *shows, SPEC.running).on(POST, SPEC.resumed)
     assert run(resume()) == "k-1"
     assert len(server.sent(POLL)) == len(shows) + 1
 
 
-def test_n21_the_time_that_is_given_covers_twenty_seconds() -> None:
+@pytest.mark.row("N21")
+def test_the_time_that_is_given_covers_twenty_seconds() -> None:
     assert sending.SETTLING > 20
     assert earlier_resume.OLD_PAUSE_SHOWS > sending.SETTLING
 
@@ -205,7 +206,7 @@ MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "tri
 
 @pytest.mark.row("N21", "N8")
 @MODES
-def test_n21_the_wait_after_a_resume_does_not_take_the_old_pause_for_a_question(
+def test_the_wait_after_a_resume_does_not_take_the_old_pause_for_a_question(
     server: FaultServer, deferrable: bool
 ) -> None:
     resumed, wait = chain(deferrable=deferrable)
@@ -218,7 +219,7 @@ def test_n21_the_wait_after_a_resume_does_not_take_the_old_pause_for_a_question(
 
 
 @pytest.mark.row("N21")
-def test_n21_a_new_question_is_one_at_once_and_the_same_draft_again_in_time(
+def test_a_new_question_is_one_at_once_and_the_same_draft_again_in_time(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(earlier_resume, "OLD_PAUSE_SHOWS", 60.0)
@@ -251,7 +252,7 @@ def test_a_400_to_the_second_sending_is_told_if_the_draft_still_waits(server: Fa
 @pytest.mark.row("N23")
 @pytest.mark.parametrize("hidden", [SPEC.unknown, {"status": "not found"}], ids=["404", "a word"])
 @pytest.mark.parametrize("before", [False, True], ids=["first try", "after a lost answer"])
-def test_n23_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer, hidden: Any, before: bool) -> None:
+def test_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer, hidden: Any, before: bool) -> None:
     task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
     sent = len(server.sent(POST))
     server.on(POLL, hidden).on(POST, SPEC.resumed)
@@ -265,7 +266,7 @@ def test_n23_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer
 
 @pytest.mark.row("N7", "N23")
 @pytest.mark.parametrize("before", [False, True], ids=["first try", "after a lost answer"])
-def test_n7_a_word_that_is_not_known_says_nothing_of_the_draft(server: FaultServer, before: bool) -> None:
+def test_a_word_that_is_not_known_says_nothing_of_the_draft(server: FaultServer, before: bool) -> None:
     task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
     sent = len(server.sent(POST))
     answered = lambda _: Reply(body=SPEC.running if len(server.sent(POST)) > sent else PENDING_SPEC)  # noqa: E731

@@ -61,7 +61,7 @@ def test_the_webhooks_of_the_kickoff_are_given_again(server: FaultServer, connec
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("again", ["retry", "clear"])
-def test_n13_a_second_run_finds_what_the_first_did_and_returns_the_same_id(
+def test_a_second_run_finds_what_the_first_did_and_returns_the_same_id(
     server: FaultServer, dialect: Dialect, again: str
 ) -> None:
     server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
@@ -80,7 +80,7 @@ def on_live(crew_task_id: str, **answer: Any) -> CrewResumeOperator:
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("keyed", [False, True])
-def test_n13_a_live_question_that_was_answered_gets_no_other_answer(
+def test_a_live_question_that_was_answered_gets_no_other_answer(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -190,7 +190,7 @@ def test_a_live_question_whose_execution_has_asked_the_next_gets_no_other_answer
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("crew_task_id", [QUESTION.replace("1", "9"), "check"], ids=["another question", "a Flow's"])
-def test_n13_a_live_question_that_is_not_known_to_be_answered_gets_its_answer(
+def test_a_live_question_that_is_not_known_to_be_answered_gets_its_answer(
     server: FaultServer, crew_task_id: str
 ) -> None:
     server.on(POLL, UNKNOWN_LIVE, LIVE.running).on(POST, LIVE.resumed)
@@ -201,7 +201,7 @@ def test_n13_a_live_question_that_is_not_known_to_be_answered_gets_its_answer(
 
 
 @pytest.mark.row("N13")
-def test_n13_a_live_question_of_a_new_execution_gets_its_answer_even_if_its_id_is_used_again(
+def test_a_live_question_of_a_new_execution_gets_its_answer_even_if_its_id_is_used_again(
     server: FaultServer,
 ) -> None:
     server.on(POLL, UNKNOWN_LIVE, LIVE.running).on("GET /status/k-9", UNKNOWN_LIVE).on(POST, LIVE.resumed)
@@ -243,7 +243,7 @@ LOST: dict[str, Any] = {
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("again", ["retry", "clear"])
 @pytest.mark.parametrize("fault", LOST)
-def test_n13_after_a_lost_answer_the_next_run_finds_out_that_it_was_taken(
+def test_after_a_lost_answer_the_next_run_finds_out_that_it_was_taken(
     server: FaultServer, connect: Connect, fault: str, again: str, log_text: Callable[[], str]
 ) -> None:
     connect(server.url, kickoff_timeout=2.0 if fault == "silence" else PATIENCE)
@@ -258,7 +258,7 @@ def test_n13_after_a_lost_answer_the_next_run_finds_out_that_it_was_taken(
 
 
 @pytest.mark.row("N13")
-def test_n13_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
+def test_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
     server: FaultServer, log_text: Callable[[], str]
 ) -> None:
     server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET), SPEC.resumed)
@@ -271,7 +271,7 @@ def test_n13_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
 
 
 @pytest.mark.row("N13", "N8")
-def test_n13_the_old_pause_that_still_shows_for_a_moment_does_not_send_the_answer_twice(
+def test_the_old_pause_that_still_shows_for_a_moment_does_not_send_the_answer_twice(
     server: FaultServer,
 ) -> None:
     server.on(POLL, PENDING_SPEC, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, NoReply(RESET))
@@ -284,7 +284,7 @@ def test_n13_the_old_pause_that_still_shows_for_a_moment_does_not_send_the_answe
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("again", ["retry", "clear"])
-def test_n13_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
+def test_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
     server: FaultServer, connect: Connect, dialect: Dialect, again: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
@@ -298,7 +298,7 @@ def test_n13_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
 
 
 @pytest.mark.row("N13")
-def test_n13_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_person(server: FaultServer) -> None:
+def test_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_person(server: FaultServer) -> None:
     server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET))
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -309,7 +309,7 @@ def test_n13_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_
 
 
 @pytest.mark.row("N13", "N22")
-def test_n13_an_answer_whose_key_was_not_sent_is_looked_for_though_the_connection_has_keys_now(
+def test_an_answer_whose_key_was_not_sent_is_looked_for_though_the_connection_has_keys_now(
     server: FaultServer, connect: Connect
 ) -> None:
     server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET), SPEC.resumed)
@@ -324,7 +324,7 @@ def test_n13_an_answer_whose_key_was_not_sent_is_looked_for_though_the_connectio
 
 @pytest.mark.row("N13", "N22")
 @pytest.mark.parametrize("then", [False, True])
-def test_n13_a_live_deployment_gets_no_second_answer_once_the_connection_says_otherwise_about_keys(
+def test_a_live_deployment_gets_no_second_answer_once_the_connection_says_otherwise_about_keys(
     server: FaultServer, connect: Connect, then: bool
 ) -> None:
     connect(server.url, idempotency_keys=then)
@@ -339,7 +339,7 @@ def test_n13_a_live_deployment_gets_no_second_answer_once_the_connection_says_ot
 
 
 @pytest.mark.row("N13", "A35")
-def test_n13_a_run_that_is_set_to_queued_sends_no_second_answer(server: FaultServer, variables: Any) -> None:
+def test_a_run_that_is_set_to_queued_sends_no_second_answer(server: FaultServer, variables: Any) -> None:
     server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), LIVE.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -351,7 +351,7 @@ def test_n13_a_run_that_is_set_to_queued_sends_no_second_answer(server: FaultSer
 
 
 @pytest.mark.row("N8")
-def test_n8_the_old_pause_is_gone_before_the_next_task_polls(
+def test_the_old_pause_is_gone_before_the_next_task_polls(
     server: FaultServer,
 ) -> None:
     server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
@@ -360,7 +360,7 @@ def test_n8_the_old_pause_is_gone_before_the_next_task_polls(
 
 
 @pytest.mark.row("A15", "N13")
-def test_a15_an_accepted_answer_that_cannot_be_recorded_leaves_its_id_in_log_and_xcom(
+def test_an_accepted_answer_that_cannot_be_recorded_leaves_its_id_in_log_and_xcom(
     server: FaultServer, dialect: Dialect, full: Callable[[TaskRun], None], log_text: Callable[[], str]
 ) -> None:
     server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
@@ -387,7 +387,7 @@ def test_a_service_that_checks_the_draft_gets_its_hash_and_no_other_does(server:
 
 
 @pytest.mark.row("N20")
-def test_n20_a_resend_with_a_key_is_the_same_request_though_the_offer_is_gone(
+def test_a_resend_with_a_key_is_the_same_request_though_the_offer_is_gone(
     server: FaultServer, connect: Connect
 ) -> None:
     connect(server.url, idempotency_keys=True)
@@ -409,7 +409,7 @@ COMPLETED = {"state": "completed", "kickoff_id": "k-2", "execution_id": "k-1", "
 
 @pytest.mark.row("A18")
 @pytest.mark.parametrize("bring", [dict, str], ids=["XCom", "template"])
-def test_a18_a_completed_record_is_passed_on_and_nothing_is_sent(server: FaultServer, bring: Any) -> None:
+def test_a_completed_record_is_passed_on_and_nothing_is_sent(server: FaultServer, bring: Any) -> None:
     task_run = TaskRun("resume")
     assert run(resume(review=bring(COMPLETED)), task_run) == "k-2"
     assert server.requests == []
@@ -417,7 +417,7 @@ def test_a18_a_completed_record_is_passed_on_and_nothing_is_sent(server: FaultSe
 
 
 @pytest.mark.row("A18")
-def test_a18_a_completed_record_without_an_id_is_refused(server: FaultServer) -> None:
+def test_a_completed_record_without_an_id_is_refused(server: FaultServer) -> None:
     with pytest.raises(CrewTaskFailed, match="nothing was sent"):
         run(resume(review={**COMPLETED, "kickoff_id": None}))
 
@@ -426,14 +426,14 @@ def test_a18_a_completed_record_without_an_id_is_refused(server: FaultServer) ->
 
 
 @pytest.mark.row("N14")
-def test_n14_a_400_says_that_somebody_else_has_answered(server: FaultServer) -> None:
+def test_a_400_says_that_somebody_else_has_answered(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=400, body={"detail": "Execution is not pending"}))
     with pytest.raises(CrewTaskFailed, match="the draft was answered elsewhere, or the execution has ended"):
         run(resume())
 
 
 @pytest.mark.row("N14")
-def test_n14_a_400_to_an_edit_does_not_say_that_somebody_else_has_answered(server: FaultServer) -> None:
+def test_a_400_to_an_edit_does_not_say_that_somebody_else_has_answered(server: FaultServer) -> None:
     server.on(POLL, Reply(body=PENDING_SPEC, headers={EDITS_OFFER: EDIT}))
     server.on(POST, Reply(status=400, body={"detail": "edited_output is not accepted because it is no object."}))
     with pytest.raises(CrewTaskFailed, match="is no object") as failure:
@@ -446,7 +446,7 @@ def test_n14_a_400_to_an_edit_does_not_say_that_somebody_else_has_answered(serve
 @pytest.mark.parametrize(
     "now", [{**PENDING_SPEC, "task_output": "another draft"}, SPEC.running], ids=["new", "being made"]
 )
-def test_n14_an_edit_that_came_too_late_is_handed_on_where_a_round_follows(server: FaultServer, now: Any) -> None:
+def test_an_edit_that_came_too_late_is_handed_on_where_a_round_follows(server: FaultServer, now: Any) -> None:
     """Somebody else's revision arrived between the look and the POST."""
     server.on(POLL, Reply(body=PENDING_SPEC, headers={EDITS_OFFER: EDIT}), now)
     server.on(POST, Reply(status=400, body={"detail": "edited_output is of another draft."}))
@@ -454,7 +454,7 @@ def test_n14_an_edit_that_came_too_late_is_handed_on_where_a_round_follows(serve
 
 
 @pytest.mark.row("N14")
-def test_n14_an_edit_of_a_draft_that_somebody_else_has_sent_back_is_handed_on(server: FaultServer) -> None:
+def test_an_edit_of_a_draft_that_somebody_else_has_sent_back_is_handed_on(server: FaultServer) -> None:
     server.on(POLL, SPEC.running)
     assert run(resume(review={**REVIEW, EDIT: "A text."}, has_next_round=True)) == "k-1"
     assert server.sent(POST) == []
@@ -462,7 +462,7 @@ def test_n14_an_edit_of_a_draft_that_somebody_else_has_sent_back_is_handed_on(se
 
 @pytest.mark.row("N14")
 @pytest.mark.parametrize("seen", [SPEC.running, SPEC.completed, SPEC.failed], ids=["running", "completed", "failed"])
-def test_n14_an_execution_that_does_not_wait_any_more_is_not_answered(server: FaultServer, seen: Any) -> None:
+def test_an_execution_that_does_not_wait_any_more_is_not_answered(server: FaultServer, seen: Any) -> None:
     server.on(POLL, seen)
     with pytest.raises(CrewTaskFailed, match="it was answered elsewhere"):
         run(resume())
@@ -473,7 +473,7 @@ def test_n14_an_execution_that_does_not_wait_any_more_is_not_answered(server: Fa
 @pytest.mark.parametrize(
     "changed", [{"task_output": "another draft"}, {"task_id": "other_task"}, {"task_output": "the draft "}]
 )
-def test_n14_an_answer_to_an_old_draft_is_not_sent_to_a_new_one(server: FaultServer, changed: Any) -> None:
+def test_an_answer_to_an_old_draft_is_not_sent_to_a_new_one(server: FaultServer, changed: Any) -> None:
     server.on(POLL, {**PENDING_SPEC, **changed})
     with pytest.raises(CrewTaskFailed, match="a different draft"):
         run(resume())

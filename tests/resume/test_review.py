@@ -189,7 +189,7 @@ def test_the_verdict_on_what_the_service_shows(
 
 @pytest.mark.row("A57")
 @pytest.mark.parametrize("form", [dict, json.dumps, str], ids=["XCom", "JSON", "Python"])
-def test_a57_airflow_stores_no_feedback_of_a_review_in_rendered_fields(form: Any) -> None:
+def test_airflow_stores_no_feedback_of_a_review_in_rendered_fields(form: Any) -> None:
     review = {**IDS, "is_approve": False, "human_feedback": "The merger is off. " * 300}
     operator = CrewResumeOperator(task_id="resume", review=form(review))
     operator.render_template_fields({"ti": None})

@@ -115,7 +115,7 @@ def test_the_form_asks_once_and_speaks_of_hidden_values_only_where_there_are_som
 
 
 @pytest.mark.row("S57")
-def test_s57_the_form_counts_earlier_calls_beside_the_hashed_text() -> None:
+def test_the_form_counts_earlier_calls_beside_the_hashed_text() -> None:
     known = pending({**ASK, "earlier_calls": 2})
     assert known["output"] == pending()["output"]
     assert (

@@ -121,7 +121,7 @@ def test_an_answer_that_was_not_taken_is_listed_and_one_to_another_operator_is_n
 
 @pytest.mark.row("A26")
 @pytest.mark.parametrize(("by", "listed"), [(None, 1), ("earlier", 1), ("this", 0)])
-def test_a26_a_decision_on_the_form_of_an_archived_attempt_is_listed(
+def test_a_decision_on_the_form_of_an_archived_attempt_is_listed(
     airflow: Any, capsys: pytest.CaptureFixture[str], by: str | None, listed: int
 ) -> None:
     run = "/api/v2/dags/tea/dagRuns/r"
@@ -139,7 +139,7 @@ def test_a26_a_decision_on_the_form_of_an_archived_attempt_is_listed(
 
 
 @pytest.mark.row("A28")
-def test_a28_each_iteration_of_a_loop_is_asked_for_and_listed_by_its_own_address(
+def test_each_iteration_of_a_loop_is_asked_for_and_listed_by_its_own_address(
     airflow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = "/api/v2/dags/tea/dagRuns/r"
@@ -211,7 +211,7 @@ ODD += [{"output_sha256": 1}, {"output_sha256": "0", "decided_at": []}, {"decide
 
 @pytest.mark.row("A42")
 @pytest.mark.parametrize("key", ["crew_decision", "crew_decisions", "crew_resume", "crew_execution"])
-def test_a42_an_xcom_of_another_shape_does_not_end_the_audit(
+def test_an_xcom_of_another_shape_does_not_end_the_audit(
     airflow: Any, capsys: pytest.CaptureFixture[str], key: str
 ) -> None:
     run = "/api/v2/dags/tea/dagRuns/r"

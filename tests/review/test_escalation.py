@@ -125,7 +125,7 @@ def test_a_step_that_comes_due_while_an_earlier_one_is_told_is_next(
     [([], []), (["ann boss"], ["ann", "boss"])],
     ids=["of notifiers", "of users whose ids read alike"],
 )
-def test_a23_two_steps_at_one_time_are_both_told_and_once_over_all_tries(
+def test_two_steps_at_one_time_are_both_told_and_once_over_all_tries(
     context: Json, supervisor: Supervisor, one: list[str], other: list[str]
 ) -> None:
     steps = [Told(), Told()]
@@ -139,7 +139,7 @@ def test_a23_two_steps_at_one_time_are_both_told_and_once_over_all_tries(
 
 
 @pytest.mark.row("A23")
-def test_a23_the_second_of_two_steps_is_told_where_an_earlier_release_has_told_the_first(
+def test_the_second_of_two_steps_is_told_where_an_earlier_release_has_told_the_first(
     context: Json, supervisor: Supervisor
 ) -> None:
     steps = [Told(), Told()]
@@ -267,7 +267,7 @@ def test_those_who_need_no_step_are_told_without_users(context: Json, supervisor
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("edited", [[(HOUR, "chief")], None], ids=["another step", "no step"])
-def test_a32_who_is_too_early_by_the_form_stays_so_when_the_dag_is_edited(
+def test_who_is_too_early_by_the_form_stays_so_when_the_dag_is_edited(
     context: Json, supervisor: Supervisor, edited: Any
 ) -> None:
     waits = parked(lambda: review_of(escalate=[(HOUR, "boss")]).execute(context))
@@ -280,7 +280,7 @@ def test_a32_who_is_too_early_by_the_form_stays_so_when_the_dag_is_edited(
 
 
 @pytest.mark.row("A32")
-def test_a32_whoever_the_form_does_not_name_is_refused(context: Json, supervisor: Supervisor) -> None:
+def test_whoever_the_form_does_not_name_is_refused(context: Json, supervisor: Supervisor) -> None:
     waits = parked(lambda: review_of(escalate=[(HOUR, "boss")]).execute(context))
     edited = review_of(escalate=[(HOUR, "chief")])
     parked(lambda: edited.execute_complete(context, said("chief"), **waits.kwargs))

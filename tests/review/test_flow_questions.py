@@ -166,7 +166,7 @@ def test_the_form_tells_what_the_flow_was_answered_before(said: Json, told: str)
 
 
 @pytest.mark.row("F3")
-def test_f3_an_outcome_that_the_flow_does_not_know_is_asked_again(context: Json, supervisor: Supervisor) -> None:
+def test_an_outcome_that_the_flow_does_not_know_is_asked_again(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(TaskParked):
         review_of().execute_complete(context, answered("approve"))
     assert "`publish`, `rework`, `drop`" in supervisor.asked[-1].body
@@ -184,13 +184,13 @@ def test_a_deadline_chooses_an_outcome_only_where_one_can_be_meant(context: Json
 
 
 @pytest.mark.row("F3")
-def test_f3_a_choice_without_feedback_is_never_sent_as_an_empty_text() -> None:
+def test_a_choice_without_feedback_is_never_sent_as_an_empty_text() -> None:
     answer = ReviewAnswer.of({"execution_id": "flow-1", "crew_task_id": "check", "outcome": "drop", "is_approve": None})
     assert (answer.human_feedback, answer.outcome, answer.is_approve) == ("drop", "drop", None)
 
 
 @pytest.mark.row("F3")
-def test_f3_feedback_goes_beside_the_outcome() -> None:
+def test_feedback_goes_beside_the_outcome() -> None:
     given = {
         "execution_id": "flow-1",
         "crew_task_id": "check",

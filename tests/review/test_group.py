@@ -113,15 +113,13 @@ def test_the_result_is_the_record_of_the_last_wait_that_was_needed(context: dict
 
 @pytest.mark.row("A12")
 @pytest.mark.parametrize("fewer", [[COMPLETED, PENDING, OLD], [PENDING, COMPLETED, OLD], [COMPLETED, None, OLD]])
-def test_a12_records_that_an_earlier_execution_left_behind_do_not_count(
-    context: dict[str, Any], fewer: list[Any]
-) -> None:
+def test_records_that_an_earlier_execution_left_behind_do_not_count(context: dict[str, Any], fewer: list[Any]) -> None:
     result = CrewResultOperator(task_id="result", execution_id="execution-1", records=fewer)
     assert result.execute(context) == COMPLETED
 
 
 @pytest.mark.row("A12")
-def test_a12_without_a_record_of_the_new_execution_there_is_no_result(context: dict[str, Any]) -> None:
+def test_without_a_record_of_the_new_execution_there_is_no_result(context: dict[str, Any]) -> None:
     result = CrewResultOperator(task_id="result", execution_id="execution-1", records=[OLD, OLD])
     with pytest.raises(CrewTaskFailed, match="No wait has a record of execution execution-1"):
         result.execute(context)
@@ -129,7 +127,7 @@ def test_a12_without_a_record_of_the_new_execution_there_is_no_result(context: d
 
 @pytest.mark.row("A12")
 @pytest.mark.parametrize(("kickoff", "index"), [("skipped", -1), ("skipped", 3), ("success", -1), ("success", 3)])
-def test_a12_a_group_that_was_skipped_has_no_result_whatever_an_earlier_execution_left(
+def test_a_group_that_was_skipped_has_no_result_whatever_an_earlier_execution_left(
     context: dict[str, Any], monkeypatch: pytest.MonkeyPatch, kickoff: str, index: int
 ) -> None:
     result = group(max_rounds=1).get_task("crew.result")
@@ -152,13 +150,13 @@ def test_in_a_mapped_group_the_result_waits_for_its_own_item_alone() -> None:
 
 
 @pytest.mark.row("A12")
-def test_a12_the_result_is_bound_to_the_id_that_the_kickoff_returned() -> None:
+def test_the_result_is_bound_to_the_id_that_the_kickoff_returned() -> None:
     dag = group(max_rounds=2)
     assert dag.get_task("crew.result").execution_id.operator is dag.get_task("crew.kickoff")
 
 
 @pytest.mark.row("A18")
-def test_a18_rounds_that_are_not_needed_are_skipped(context: dict[str, Any]) -> None:
+def test_rounds_that_are_not_needed_are_skipped(context: dict[str, Any]) -> None:
     for number in (1, 2, 3):
         review = group().get_task(f"crew.round_{number}.review")
         review.pending = COMPLETED
@@ -193,7 +191,7 @@ def test_the_outlets_are_those_of_the_result_and_of_no_other_task() -> None:
     [({}, 2, (5, 10)), ({"retries": 0}, 2, (5, 10)), ({"retries": 9, "retry_delay": timedelta(seconds=1)}, 9, (1, 1))],
     ids=str,
 )
-def test_a25_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
+def test_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
     default_args: dict[str, Any], retries: int, delays: tuple[int, int]
 ) -> None:
     with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=default_args) as dag, TaskGroup("outer"):
@@ -228,7 +226,7 @@ def rules_of(dag: DAG) -> dict[str, tuple[str, bool]]:
 
 @pytest.mark.row("A48")
 @pytest.mark.parametrize("loop", [False, pytest.param(True, marks=pytest.mark.since_airflow("3.4"))])
-def test_a48_default_args_of_the_dag_leave_the_groups_rules_as_they_are(loop: bool) -> None:
+def test_default_args_of_the_dag_leave_the_groups_rules_as_they_are(loop: bool) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     with DAG("d", start_date=start) as plain:
         crew_with_review(inputs={}, loop=loop)
@@ -249,7 +247,7 @@ def test_a48_default_args_of_the_dag_leave_the_groups_rules_as_they_are(loop: bo
 
 @pytest.mark.row("A48")
 @pytest.mark.parametrize("loop", [False, pytest.param(True, marks=pytest.mark.since_airflow("3.4"))])
-def test_a48_default_args_for_tasks_with_keys_or_answers_of_their_own_do_not_reach_the_group(loop: bool) -> None:
+def test_default_args_for_tasks_with_keys_or_answers_of_their_own_do_not_reach_the_group(loop: bool) -> None:
     of_others = {"multiple_outputs": True, **dict.fromkeys(FIELDS, "of another task")}
     with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=of_others) as dag:
         crew_with_review(inputs={}, loop=loop)
@@ -262,7 +260,7 @@ def test_a48_default_args_for_tasks_with_keys_or_answers_of_their_own_do_not_rea
 
 @pytest.mark.skipif(has_loops(), reason="this Airflow has Task Loops")
 @pytest.mark.row("A28")
-def test_a28_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() -> None:
+def test_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(ValueError, match=r"loop=True needs Airflow 3\.4 or newer.*separate tasks for each round"):
         group(loop=True)
 
@@ -270,7 +268,7 @@ def test_a28_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() 
 @pytest.mark.since_airflow("3.4")
 @pytest.mark.row("A28")
 @pytest.mark.parametrize("around", ["a mapped group", "another loop"])
-def test_a28_where_airflow_has_no_loops_they_are_refused_when_the_dag_is_parsed(around: str) -> None:
+def test_where_airflow_has_no_loops_they_are_refused_when_the_dag_is_parsed(around: str) -> None:
     @task_group
     def outer(topic: str = "tea") -> None:
         crew_with_review(inputs={"topic": topic}, loop=True)
@@ -286,7 +284,7 @@ def test_a28_where_airflow_has_no_loops_they_are_refused_when_the_dag_is_parsed(
 
 @pytest.mark.since_airflow("3.4")
 @pytest.mark.row("A28")
-def test_a28_a_loop_has_the_tasks_of_one_round_and_one_that_decides() -> None:
+def test_a_loop_has_the_tasks_of_one_round_and_one_that_decides() -> None:
     dag = group(loop=True, max_rounds=5, review={"response_timeout": timedelta(days=1)}, webhooks="inbox")
     names = ("kickoff", "wait", "round.review", "round.resume", "round.wait", "round.until_completed", "result")
     assert set(dag.task_ids) == {f"crew.{name}" for name in names}
@@ -312,7 +310,7 @@ def test_a28_a_loop_has_the_tasks_of_one_round_and_one_that_decides() -> None:
         (0, PENDING, None, (False, "round 1: answered")),
     ],
 )
-def test_a28_the_reason_of_an_iteration_is_its_round_and_the_decision_alone(
+def test_the_reason_of_an_iteration_is_its_round_and_the_decision_alone(
     index: int, record: Any, review: Any, decided: Any
 ) -> None:
     ti = SimpleNamespace(task_id="crew.round.until_completed", xcom_pull=lambda task_ids: {REVIEW: review}[task_ids])

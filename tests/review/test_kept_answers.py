@@ -59,7 +59,7 @@ def clear(context: Json) -> Json:
 
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("now", [SECOND, OTHER, {**PENDING, "state": "completed"}, None, "", {}, "{{ gone }}"], ids=str)
-def test_a11_an_answer_is_for_the_draft_of_the_form_whatever_the_record_says_by_now(
+def test_an_answer_is_for_the_draft_of_the_form_whatever_the_record_says_by_now(
     context: Json, supervisor: Supervisor, now: Any
 ) -> None:
     kept = parked(lambda: review_of().execute(context))
@@ -70,7 +70,7 @@ def test_a11_an_answer_is_for_the_draft_of_the_form_whatever_the_record_says_by_
 
 
 @pytest.mark.row("A11")
-def test_a11_a_question_that_is_asked_again_is_about_the_same_draft(context: Json, supervisor: Supervisor) -> None:
+def test_a_question_that_is_asked_again_is_about_the_same_draft(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of().execute(context))
     again = parked(lambda: review_of(SECOND).execute_complete(context, said("revise", ""), **kept))
     assert "Draft 1." in supervisor.asked[-1].body
@@ -80,7 +80,7 @@ def test_a11_a_question_that_is_asked_again_is_about_the_same_draft(context: Jso
 
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("output", ["x" * 3 * SHOWN_CHARACTERS, {"text": "x" * 3 * SHOWN_CHARACTERS}], ids=type)
-def test_a11_of_a_huge_draft_the_part_that_was_shown_is_kept_and_the_hash_of_the_whole(
+def test_of_a_huge_draft_the_part_that_was_shown_is_kept_and_the_hash_of_the_whole(
     context: Json, supervisor: Supervisor, output: Any
 ) -> None:
     pending = {**PENDING, "output": output}
@@ -106,7 +106,7 @@ OF_OBJECT = {
 
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("pending", [OF_TEXT, OF_OBJECT], ids=["text", "object"])
-def test_a11_the_review_names_the_draft_by_the_hash_that_the_wait_gave_it(context: Json, pending: Json) -> None:
+def test_the_review_names_the_draft_by_the_hash_that_the_wait_gave_it(context: Json, pending: Json) -> None:
     kept = parked(lambda: review_of(pending).execute(context))
     assert kept["shown"]["output_sha256"] == pending["output_sha256"]
     review = review_of(pending).execute_complete(context, said(), **kept)
@@ -126,7 +126,7 @@ CHANGED = [
 
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("changed", CHANGED, ids=range(len(CHANGED)))
-def test_a11_an_output_that_its_hash_is_not_of_is_shown_to_nobody(
+def test_an_output_that_its_hash_is_not_of_is_shown_to_nobody(
     context: Json, supervisor: Supervisor, changed: Json
 ) -> None:
     with pytest.raises(CrewTaskFailed, match=r"was changed after the wait returned it.*Nobody was asked"):
@@ -137,7 +137,7 @@ def test_a11_an_output_that_its_hash_is_not_of_is_shown_to_nobody(
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("changed", CHANGED, ids=range(len(CHANGED)))
 @pytest.mark.parametrize("option", ["approve", "revise"])
-def test_a11_an_answer_is_refused_once_the_output_is_not_the_one_that_was_hashed(
+def test_an_answer_is_refused_once_the_output_is_not_the_one_that_was_hashed(
     context: Json, changed: Json, option: str
 ) -> None:
     kept = parked(lambda: review_of(OF_TEXT).execute(context))
@@ -147,7 +147,7 @@ def test_a11_an_answer_is_refused_once_the_output_is_not_the_one_that_was_hashed
 
 
 @pytest.mark.row("A8", "A11")
-def test_a8_a_review_that_the_first_release_parked_is_answered_by_its_record(context: Json) -> None:
+def test_a_review_that_the_first_release_parked_is_answered_by_its_record(context: Json) -> None:
     assert review_of().execute_complete(context, said(), until=None)["output_sha256"] == output_sha256("Draft 1.")
 
 
@@ -155,9 +155,7 @@ def test_a8_a_review_that_the_first_release_parked_is_answered_by_its_record(con
 
 
 @pytest.mark.row("A13")
-def test_a13_a_retry_does_not_ask_again_since_asking_would_remove_an_answer(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_retry_does_not_ask_again_since_asking_would_remove_an_answer(context: Json, supervisor: Supervisor) -> None:
     first = parked(lambda: review_of(response_timeout=3600).execute(context))
     second = parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
     assert len(supervisor.asked) == 1
@@ -165,7 +163,7 @@ def test_a13_a_retry_does_not_ask_again_since_asking_would_remove_an_answer(
 
 
 @pytest.mark.row("A13")
-def test_a13_a_task_that_is_lost_after_its_answer_finds_it_again(context: Json, supervisor: Supervisor) -> None:
+def test_a_task_that_is_lost_after_its_answer_finds_it_again(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of().execute(context))
     first = review_of().execute_complete(context, said(), **kept)
     again = parked(lambda: review_of().execute(retry(context)))
@@ -174,7 +172,7 @@ def test_a13_a_task_that_is_lost_after_its_answer_finds_it_again(context: Json, 
 
 
 @pytest.mark.row("A13")
-def test_a13_a_clear_after_the_answer_asks_anew(context: Json, supervisor: Supervisor) -> None:
+def test_a_clear_after_the_answer_asks_anew(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of().execute(context))
     review_of().execute_complete(context, said(), **kept)
     parked(lambda: review_of().execute(clear(context)))
@@ -182,7 +180,7 @@ def test_a13_a_clear_after_the_answer_asks_anew(context: Json, supervisor: Super
 
 
 @pytest.mark.row("A13", "A9")
-def test_a9_a_clear_after_the_deadline_asks_anew(context: Json, supervisor: Supervisor) -> None:
+def test_a_clear_after_the_deadline_asks_anew(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of(response_timeout=60).execute(context))
     with pytest.raises(CrewTaskFailed, match="Nobody answered"):
         review_of(response_timeout=60).execute_complete(context, {"error": "late", "error_type": "timeout"}, **kept)
@@ -191,7 +189,7 @@ def test_a9_a_clear_after_the_deadline_asks_anew(context: Json, supervisor: Supe
 
 
 @pytest.mark.row("A13")
-def test_a13_a_clear_before_the_answer_keeps_the_question_and_begins_its_time_anew(
+def test_a_clear_before_the_answer_keeps_the_question_and_begins_its_time_anew(
     context: Json, supervisor: Supervisor
 ) -> None:
     first = parked(lambda: review_of(response_timeout=3600).execute(context))
@@ -202,7 +200,7 @@ def test_a13_a_clear_before_the_answer_keeps_the_question_and_begins_its_time_an
 
 @pytest.mark.row("A13", "A11")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a13_a_retry_with_another_draft_never_shows_the_old_form_for_it(context: Json, supervisor: Supervisor) -> None:
+def test_a_retry_with_another_draft_never_shows_the_old_form_for_it(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of().execute(context))
     with pytest.raises(CrewTaskFailed, match="still holds the draft from an earlier run"):
         review_of(SECOND).execute(retry(context))
@@ -210,9 +208,7 @@ def test_a13_a_retry_with_another_draft_never_shows_the_old_form_for_it(context:
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_state_store")
-def test_a13_a_try_that_cannot_read_what_it_asked_asks_nobody(
-    context: Json, supervisor: Supervisor, a_memory: Any
-) -> None:
+def test_a_try_that_cannot_read_what_it_asked_asks_nobody(context: Json, supervisor: Supervisor, a_memory: Any) -> None:
     parked(lambda: review_of().execute(context))
 
     a_memory.unreadable = 1000
@@ -244,7 +240,7 @@ EDITED = [
 @pytest.mark.parametrize(("before", "after", "answer"), EDITED, ids=["edits on", "edits off", "options"])
 @pytest.mark.parametrize("is_answered", [False, True])
 @pytest.mark.parametrize("again", [retry, clear])
-def test_a11_a_form_that_airflow_keeps_is_answered_as_it_was_shown_although_the_dag_was_edited(
+def test_a_form_that_airflow_keeps_is_answered_as_it_was_shown_although_the_dag_was_edited(
     context: Json, supervisor: Supervisor, before: Json, after: Json, answer: Json, is_answered: bool, again: Any
 ) -> None:
     kept = parked(lambda: review_of(**before).execute(context))
@@ -257,7 +253,7 @@ def test_a11_a_form_that_airflow_keeps_is_answered_as_it_was_shown_although_the_
 
 @pytest.mark.row("A11", "A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a11_a_form_that_asked_for_two_approvals_still_does_after_a_clear_of_an_edited_dag(
+def test_a_form_that_asked_for_two_approvals_still_does_after_a_clear_of_an_edited_dag(
     context: Json, supervisor: Supervisor
 ) -> None:
     parked(lambda: review_of(approvals=2).execute(context))
@@ -272,7 +268,7 @@ BODIES = [("Draft 1. Asked at 12:00.", "Draft 1. Asked at 12:05."), ("My page: D
 @pytest.mark.row("A11", "A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
 @pytest.mark.parametrize(("first", "second"), BODIES)
-def test_a11_the_form_of_a_draft_is_asked_again_although_its_own_body_renders_differently(
+def test_the_form_of_a_draft_is_asked_again_although_its_own_body_renders_differently(
     context: Json, supervisor: Supervisor, first: str | None, second: str | None
 ) -> None:
     kept = parked(lambda: review_of(body=first, approvals=2).execute(context))
@@ -286,7 +282,7 @@ def test_a11_the_form_of_a_draft_is_asked_again_although_its_own_body_renders_di
 
 @pytest.mark.row("A11")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a11_an_own_body_that_is_of_another_draft_is_not_asked_again(context: Json, supervisor: Supervisor) -> None:
+def test_an_own_body_that_is_of_another_draft_is_not_asked_again(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of(body="Draft 1.").execute(context))
     for again in (clear, retry):
         with pytest.raises(CrewTaskFailed, match="still holds the draft from an earlier run"):
@@ -305,9 +301,7 @@ def lost_while_asking(context: Json, supervisor: Supervisor) -> None:
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a13_an_answer_to_a_question_that_nobody_could_write_down_is_taken(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_an_answer_to_a_question_that_nobody_could_write_down_is_taken(context: Json, supervisor: Supervisor) -> None:
     lost_while_asking(context, supervisor)
     kept = parked(lambda: review_of().execute(retry(context)))
     assert len(supervisor.asked) == 1
@@ -317,7 +311,7 @@ def test_a13_an_answer_to_a_question_that_nobody_could_write_down_is_taken(
 @pytest.mark.row("A53")
 @pytest.mark.parametrize("reason", [TRIGGER_FAILURE, TRIGGER_TIMEOUT])
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a53_what_is_not_known_is_not_taken_for_no_answer(context: Json, supervisor: Supervisor, reason: str) -> None:
+def test_what_is_not_known_is_not_taken_for_no_answer(context: Json, supervisor: Supervisor, reason: str) -> None:
     lost_while_asking(context, supervisor)
     for _ in range(2):
         looks_at(lambda: review_of(response_timeout=3600).execute(retry(context)))
@@ -330,7 +324,7 @@ def test_a53_what_is_not_known_is_not_taken_for_no_answer(context: Json, supervi
 @pytest.mark.row("A23")
 @pytest.mark.parametrize("reason", [TRIGGER_FAILURE, TRIGGER_TIMEOUT])
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a23_an_answer_that_comes_after_a_lost_look_is_found_by_another_one(
+def test_an_answer_that_comes_after_a_lost_look_is_found_by_another_one(
     context: Json, supervisor: Supervisor, reason: str
 ) -> None:
     lost_while_asking(context, supervisor)
@@ -349,7 +343,7 @@ def test_a23_an_answer_that_comes_after_a_lost_look_is_found_by_another_one(
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a13_a_retry_that_finds_no_answer_waits_for_one_and_asks_nobody(context: Json, supervisor: Supervisor) -> None:
+def test_a_retry_that_finds_no_answer_waits_for_one_and_asks_nobody(context: Json, supervisor: Supervisor) -> None:
     first = parked(lambda: review_of(response_timeout=3600).execute(context))
     with pytest.raises(TaskDeferred) as looks:
         review_of(response_timeout=3600).execute(retry(context))
@@ -363,7 +357,7 @@ def test_a13_a_retry_that_finds_no_answer_waits_for_one_and_asks_nobody(context:
 
 @pytest.mark.row("A11", "A17")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a11_a_clear_after_the_record_was_removed_never_takes_the_answer_to_an_older_draft(
+def test_a_clear_after_the_record_was_removed_never_takes_the_answer_to_an_older_draft(
     context: Json, supervisor: Supervisor
 ) -> None:
     kept = parked(lambda: review_of().execute(context))
@@ -379,7 +373,7 @@ def test_a11_a_clear_after_the_record_was_removed_never_takes_the_answer_to_an_o
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_state_store")
-def test_a13_nobody_is_asked_by_a_try_that_cannot_write_it_down(
+def test_nobody_is_asked_by_a_try_that_cannot_write_it_down(
     context: Json, supervisor: Supervisor, a_memory: Any
 ) -> None:
     a_memory.writable = False
@@ -413,7 +407,7 @@ def found(what: str, context: Json, kept: Json) -> Json:
 @pytest.mark.row("A26")
 @pytest.mark.usefixtures("a_form_per_attempt")
 @pytest.mark.parametrize("again", [retry, clear])
-def test_a26_a_later_attempt_looks_for_the_answer_that_an_earlier_one_was_given(
+def test_a_later_attempt_looks_for_the_answer_that_an_earlier_one_was_given(
     context: Json, supervisor: Supervisor, again: Any
 ) -> None:
     first = context["ti"].id
@@ -428,7 +422,7 @@ def test_a26_a_later_attempt_looks_for_the_answer_that_an_earlier_one_was_given(
 @pytest.mark.usefixtures("a_form_per_attempt")
 @pytest.mark.parametrize("what", [NO_ANSWER, NO_FORM])
 @pytest.mark.parametrize("again", [retry, clear])
-def test_a26_without_an_answer_it_asks_anew_with_the_same_text_and_the_next_one_looks_there(
+def test_without_an_answer_it_asks_anew_with_the_same_text_and_the_next_one_looks_there(
     context: Json, supervisor: Supervisor, again: Any, what: str
 ) -> None:
     kept = parked(lambda: review_of().execute(context))
@@ -442,7 +436,7 @@ def test_a26_without_an_answer_it_asks_anew_with_the_same_text_and_the_next_one_
 
 @pytest.mark.row("A26")
 @pytest.mark.usefixtures("a_form_per_attempt")
-def test_a26_an_attempt_that_is_lost_while_it_asks_anew_may_have_been_answered(
+def test_an_attempt_that_is_lost_while_it_asks_anew_may_have_been_answered(
     context: Json, supervisor: Supervisor
 ) -> None:
     kept = parked(lambda: review_of(response_timeout=3600).execute(context))
@@ -458,7 +452,7 @@ def test_a26_an_attempt_that_is_lost_while_it_asks_anew_may_have_been_answered(
 
 @pytest.mark.row("A53")
 @pytest.mark.usefixtures("a_form_per_attempt")
-def test_a53_a_look_that_no_triggerer_has_ended_asks_nobody(context: Json, supervisor: Supervisor) -> None:
+def test_a_look_that_no_triggerer_has_ended_asks_nobody(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of().execute(context))
     with pytest.raises(TaskDeferred) as looks:
         review_of().execute(new_attempt(retry(context)))
@@ -473,7 +467,7 @@ def test_a53_a_look_that_no_triggerer_has_ended_asks_nobody(context: Json, super
 @pytest.mark.row("A26")
 @pytest.mark.usefixtures("a_form_per_attempt")
 @pytest.mark.parametrize(("what", "asked"), [(NO_ANSWER, 1), (NO_FORM, 2)])
-def test_a26_a_question_that_an_older_airflow_has_recorded_is_asked_again_only_where_its_form_is_gone(
+def test_a_question_that_an_older_airflow_has_recorded_is_asked_again_only_where_its_form_is_gone(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, what: str, asked: int
 ) -> None:
     with monkeypatch.context() as before:
@@ -486,7 +480,7 @@ def test_a26_a_question_that_an_older_airflow_has_recorded_is_asked_again_only_w
 
 @pytest.mark.row("A26")
 @pytest.mark.usefixtures("a_form_per_attempt")
-def test_a26_another_draft_is_asked_about_in_the_form_of_the_attempt_that_has_it(
+def test_another_draft_is_asked_about_in_the_form_of_the_attempt_that_has_it(
     context: Json, supervisor: Supervisor
 ) -> None:
     parked(lambda: review_of().execute(context))
@@ -497,7 +491,7 @@ def test_a26_another_draft_is_asked_about_in_the_form_of_the_attempt_that_has_it
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a13_a_form_that_was_found_is_not_asked_for_again_although_its_try_could_not_write_it_down(
+def test_a_form_that_was_found_is_not_asked_for_again_although_its_try_could_not_write_it_down(
     context: Json, supervisor: Supervisor
 ) -> None:
     lost_while_asking(context, supervisor)
@@ -525,9 +519,7 @@ class Calls:
 
 
 @pytest.mark.row("A13")
-def test_a13_a_notifier_that_raises_fails_nothing_and_the_next_one_is_called(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_notifier_that_raises_fails_nothing_and_the_next_one_is_called(context: Json, supervisor: Supervisor) -> None:
     broken, working = Calls(RuntimeError("no mail server")), Calls()
     review = review_of()
     review.notifiers = [broken, working]
@@ -536,7 +528,7 @@ def test_a13_a_notifier_that_raises_fails_nothing_and_the_next_one_is_called(
 
 
 @pytest.mark.row("A13")
-def test_a13_people_are_notified_once_over_all_tries_and_again_when_asked_again(
+def test_people_are_notified_once_over_all_tries_and_again_when_asked_again(
     context: Json, supervisor: Supervisor
 ) -> None:
     calls = Calls()
@@ -550,9 +542,7 @@ def test_a13_people_are_notified_once_over_all_tries_and_again_when_asked_again(
 
 
 @pytest.mark.row("A13")
-def test_a13_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(context: Json, supervisor: Supervisor) -> None:
     calls = Calls(KeyboardInterrupt())
     review = review_of()
     review.notifiers = [calls]
@@ -578,7 +568,7 @@ def test_a13_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(
     ],
 )
 @pytest.mark.parametrize("body", [None, "Please look at this: Draft 1."], ids=["page", "own body"])
-def test_a13_the_next_form_says_why_the_last_answer_was_not_taken(
+def test_the_next_form_says_why_the_last_answer_was_not_taken(
     context: Json, supervisor: Supervisor, event: Json, reason: str, body: str | None
 ) -> None:
     kept = parked(lambda: review_of(body=body).execute(context))

@@ -35,7 +35,7 @@ def said(kept: Json, option: str, after: timedelta, feedback: str = "", who: str
 
 
 @pytest.mark.parametrize("option", ["approve", "revise"])
-def test_a9_where_nothing_decides_at_the_deadline_a_late_answer_fails_and_its_content_is_kept(
+def test_where_nothing_decides_at_the_deadline_a_late_answer_fails_and_its_content_is_kept(
     context: Json, supervisor: Supervisor, log_text: Callable[[], str], option: str
 ) -> None:
     kept = parked(lambda: review_of().execute(context))
@@ -46,9 +46,7 @@ def test_a9_where_nothing_decides_at_the_deadline_a_late_answer_fails_and_its_co
     assert "The answer from Ann does not count because it came after the deadline" in log_text()
 
 
-def test_a9_what_decides_at_the_deadline_decides_in_place_of_a_late_answer(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_what_decides_at_the_deadline_decides_in_place_of_a_late_answer(context: Json, supervisor: Supervisor) -> None:
     policy = {"on_timeout": {"revise": "Say less."}}
     kept = parked(lambda: review_of(**policy).execute(context))
     review = review_of(**policy).execute_complete(context, said(kept, "approve", HOUR, "Fine."), **kept)
@@ -56,7 +54,7 @@ def test_a9_what_decides_at_the_deadline_decides_in_place_of_a_late_answer(
 
 
 @pytest.mark.row("A21")
-def test_a9_a_late_rejection_does_not_count_but_no_deadline_approves_after_it(
+def test_a_late_rejection_does_not_count_but_no_deadline_approves_after_it(
     context: Json, supervisor: Supervisor
 ) -> None:
     policy = {"on_timeout": "approve"}
@@ -67,7 +65,7 @@ def test_a9_a_late_rejection_does_not_count_but_no_deadline_approves_after_it(
         review_of(**policy).execute_complete(context, said(kept, "revise", HOUR, "No."), **kept)
 
 
-def test_a9_a_late_answer_lets_no_tool_run(context: Json, supervisor: Supervisor) -> None:
+def test_a_late_answer_lets_no_tool_run(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of(IN_A_TASK).execute(context))
     assert "**the call is denied.**" in supervisor.asked[0].body
     given = said(kept, "approve", HOUR, params_input={"human_feedback": "", "edited_draft": '{"to": "ann"}'})
@@ -75,7 +73,7 @@ def test_a9_a_late_answer_lets_no_tool_run(context: Json, supervisor: Supervisor
     assert (review["outcome"], review["reviewer"]) == ("deny", None)
 
 
-def test_a9_of_several_approvals_each_must_come_in_time(context: Json, supervisor: Supervisor) -> None:
+def test_of_several_approvals_each_must_come_in_time(context: Json, supervisor: Supervisor) -> None:
     policy = {"approvals": 2, "on_timeout": {"revise": "Nobody else has looked."}}
     kept = parked(lambda: review_of(**policy).execute(context))
     kept = parked(lambda: review_of(**policy).execute_complete(context, said(kept, "approve", -HOUR), **kept))
@@ -86,9 +84,7 @@ def test_a9_of_several_approvals_each_must_come_in_time(context: Json, superviso
     assert [each["reviewer"]["id"] for each in approved["approvals"]] == ["ann", "bob"]
 
 
-def test_a9_the_people_of_an_escalation_step_have_until_the_last_deadline(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_the_people_of_an_escalation_step_have_until_the_last_deadline(context: Json, supervisor: Supervisor) -> None:
     people = {"assigned_users": ["ann"], "escalate": [(HOUR, ["boss"])]}
     kept = parked(lambda: review_of(**people).execute(context))
     assert kept["step"] is True
@@ -102,7 +98,7 @@ def test_a9_the_people_of_an_escalation_step_have_until_the_last_deadline(
 
 
 @pytest.mark.parametrize("after", [timedelta(days=-1), timedelta(0), timedelta(seconds=59)], ids=str)
-def test_a9_an_answer_in_time_counts_however_late_it_is_delivered(
+def test_an_answer_in_time_counts_however_late_it_is_delivered(
     context: Json, supervisor: Supervisor, after: timedelta
 ) -> None:
     kept = parked(lambda: review_of().execute(context))
@@ -110,9 +106,7 @@ def test_a9_an_answer_in_time_counts_however_late_it_is_delivered(
     assert review_of().execute_complete(context, said(kept, "approve", after), **kept)["reviewer"]["id"] == "ann"
 
 
-def test_a9_a_late_answer_that_is_not_valid_either_is_not_asked_for_again(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_late_answer_that_is_not_valid_either_is_not_asked_for_again(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of().execute(context))
     with pytest.raises(CrewTaskFailed, match="Nobody answered within"):
         review_of().execute_complete(context, said(kept, "revise", HOUR, ""), **kept)
@@ -127,7 +121,7 @@ COSTLY["usage"] = {"total_tokens": 1500}
 
 
 @pytest.mark.parametrize("defaults", [None, ["approve"]], ids=str)
-def test_a9_a_late_answer_about_the_usage_is_the_deadline(context: Json, supervisor: Supervisor, defaults: Any) -> None:
+def test_a_late_answer_about_the_usage_is_the_deadline(context: Json, supervisor: Supervisor, defaults: Any) -> None:
     def allowed() -> CrewUsageApprovalOperator:
         limits = {"max_total_tokens": 1000, "response_timeout": HOUR, "fail_on_reject": True}
         return CrewUsageApprovalOperator(task_id="allowed", completed=COSTLY, **limits, defaults=defaults)
@@ -145,7 +139,7 @@ def test_a9_a_late_answer_about_the_usage_is_the_deadline(context: Json, supervi
 @pytest.mark.row("A21")
 @pytest.mark.parametrize("fail_on_reject", [False, True])
 @pytest.mark.parametrize("defaults", ["approve", "reject"])
-def test_a9_no_deadline_approves_the_usage_after_a_late_rejection(
+def test_no_deadline_approves_the_usage_after_a_late_rejection(
     context: Json, supervisor: Supervisor, defaults: str, fail_on_reject: bool
 ) -> None:
     def allowed() -> CrewUsageApprovalOperator:

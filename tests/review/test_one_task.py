@@ -325,7 +325,7 @@ def test_a_revision_that_equals_the_draft_before_is_another_question(
 @one_task
 @needs_parking
 @pytest.mark.row("A21")
-def test_a21_a_rejected_draft_that_comes_again_is_not_approved_by_the_deadline(
+def test_a_rejected_draft_that_comes_again_is_not_approved_by_the_deadline(
     connect: Connect, tmp_path: Path, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_crew_provider.resume import record
@@ -343,7 +343,7 @@ def test_a21_a_rejected_draft_that_comes_again_is_not_approved_by_the_deadline(
 @one_task
 @needs_parking
 @pytest.mark.row("A55")
-def test_a55_an_old_page_does_not_reject_the_new_draft(connect: Connect, tmp_path: Path, forms: Forms) -> None:
+def test_an_old_page_does_not_reject_the_new_draft(connect: Connect, tmp_path: Path, forms: Forms) -> None:
     for crew in serving(connect, tmp_path, DRAFT, LAST):
         task = Task(forms, on_timeout="approve", response_timeout=3600).start()
         old = task.event("revise", "Never.")
@@ -678,7 +678,7 @@ def test_the_deadline_of_a_wait_counts_only_the_crews_work(
 @one_task
 @needs_parking
 @pytest.mark.row("A6")
-def test_a6_a_crew_that_a_timeout_stopped_is_not_started_again_by_a_retry(
+def test_a_crew_that_a_timeout_stopped_is_not_started_again_by_a_retry(
     connect: Connect, tmp_path: Path, forms: Forms
 ) -> None:
     for crew in serving(connect, tmp_path, DRAFT, {**LAST, "seconds": 60.0}):

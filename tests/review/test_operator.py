@@ -81,17 +81,13 @@ COMPLETED = {**PENDING, "state": "completed", "crew_task_id": None, "output": {"
 
 @pytest.mark.row("A18")
 @pytest.mark.parametrize("given", [COMPLETED, str(COMPLETED)], ids=["XCom", "template"])
-def test_a18_a_completed_record_is_passed_on_and_nobody_is_asked(
-    context: Json, supervisor: Supervisor, given: Any
-) -> None:
+def test_a_completed_record_is_passed_on_and_nobody_is_asked(context: Json, supervisor: Supervisor, given: Any) -> None:
     assert review_of(given).execute(context) == COMPLETED
     assert supervisor.asked == []
 
 
 @pytest.mark.row("A18")
-def test_a18_a_round_that_is_not_needed_is_skipped_where_that_is_asked_for(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_round_that_is_not_needed_is_skipped_where_that_is_asked_for(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(AirflowSkipException, match="Execution execution-1 has completed"):
         review_of(COMPLETED, skip_completed=True).execute(context)
     assert supervisor.asked == []
@@ -99,7 +95,7 @@ def test_a18_a_round_that_is_not_needed_is_skipped_where_that_is_asked_for(
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("hour", [3600, 3600.0, "3600", timedelta(hours=1)])
-def test_a19_a_response_timeout_in_seconds_is_read_as_meant(context: Json, supervisor: Supervisor, hour: Any) -> None:
+def test_a_response_timeout_in_seconds_is_read_as_meant(context: Json, supervisor: Supervisor, hour: Any) -> None:
     with pytest.raises(TaskParked) as parked:
         review_of(response_timeout=hour).execute(context)
     assert timedelta(minutes=59) < time_left(parked.value) <= timedelta(hours=1)
@@ -107,7 +103,7 @@ def test_a19_a_response_timeout_in_seconds_is_read_as_meant(context: Json, super
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", [0, -1, "soon", True, [], float("nan"), timedelta(0), 1e300])
-def test_a19_what_is_no_response_timeout_is_refused_in_the_dag_file(given: Any) -> None:
+def test_what_is_no_response_timeout_is_refused_in_the_dag_file(given: Any) -> None:
     with pytest.raises(ValueError, match="response_timeout must be a timedelta or a number of seconds"):
         review_of(response_timeout=given)
 
@@ -117,7 +113,7 @@ RITA = {"id": "rita", "name": "rita"}
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", ["rita", ["rita"], ("rita",), {"id": "rita"}, [RITA]])
-def test_a19_assigned_users_may_be_ids(context: Json, supervisor: Supervisor, given: Any) -> None:
+def test_assigned_users_may_be_ids(context: Json, supervisor: Supervisor, given: Any) -> None:
     with pytest.raises(TaskParked):
         review_of(assigned_users=given).execute(context)
     assert [user.model_dump() for user in supervisor.asked[0].assigned_users] == [RITA]
@@ -125,7 +121,7 @@ def test_a19_assigned_users_may_be_ids(context: Json, supervisor: Supervisor, gi
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", [7, [7], [""], [None], {"name": "rita"}, [{"id": "rita", "mail": "r@x"}]])
-def test_a19_who_cannot_be_a_user_is_refused_in_the_dag_file(given: Any) -> None:
+def test_who_cannot_be_a_user_is_refused_in_the_dag_file(given: Any) -> None:
     with pytest.raises(ValueError, match="assigned_users must be user ids"):
         review_of(assigned_users=given)
 
@@ -168,7 +164,7 @@ def test_params_of_the_dag_neither_appear_on_the_form_nor_push_the_feedback_out(
 
 
 @pytest.mark.row("A9")
-def test_a9_templates_in_a_draft_are_never_rendered(context: Json, supervisor: Supervisor) -> None:
+def test_templates_in_a_draft_are_never_rendered(context: Json, supervisor: Supervisor) -> None:
     draft = "{{ 7*7 }} {% raw %} {{ conn.crew_default.password }}"
     operator = review_of({**PENDING, "output": "{{ params }}"})
     operator.pending = "{{ found }}"
@@ -195,7 +191,7 @@ def test_a9_templates_in_a_draft_are_never_rendered(context: Json, supervisor: S
         {"error": "human_feedback: not a string", "error_type": "validation"},
     ],
 )
-def test_a9_an_answer_that_is_none_is_not_taken_and_asked_for_again(
+def test_an_answer_that_is_none_is_not_taken_and_asked_for_again(
     context: Json, supervisor: Supervisor, capsys: pytest.CaptureFixture[str], event: Json
 ) -> None:
     with pytest.raises(TaskParked) as parked:
@@ -206,7 +202,7 @@ def test_a9_an_answer_that_is_none_is_not_taken_and_asked_for_again(
 
 
 @pytest.mark.row("A9")
-def test_a9_feedback_of_100_kb_with_html_is_kept_whole(context: Json, capsys: pytest.CaptureFixture[str]) -> None:
+def test_feedback_of_100_kb_with_html_is_kept_whole(context: Json, capsys: pytest.CaptureFixture[str]) -> None:
     feedback = "<script>alert(1)</script> {{ 7*7 }}\n" * 3_000
     assert review_of().execute_complete(context, said("revise", feedback))["human_feedback"] == feedback
     [line] = [line for line in capsys.readouterr().out.splitlines() if "Review: " in line]
@@ -233,7 +229,7 @@ def test_asking_again_gives_no_more_time_than_was_left(context: Json, supervisor
 @pytest.mark.parametrize(
     "steps", [{}, {"escalate": [(timedelta(minutes=30), "boss")], "assigned_users": "ann"}], ids=str
 )
-def test_a21_a_draft_that_somebody_has_rejected_is_not_approved_by_the_deadline(
+def test_a_draft_that_somebody_has_rejected_is_not_approved_by_the_deadline(
     context: Json, supervisor: Supervisor, steps: Any
 ) -> None:
     operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve", **steps)
@@ -245,7 +241,7 @@ def test_a21_a_draft_that_somebody_has_rejected_is_not_approved_by_the_deadline(
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("steps", [{}, {"escalate": [(60, "boss")]}], ids=str)
-def test_a32_an_empty_list_of_reviewers_is_refused_when_the_dag_is_parsed(steps: Any) -> None:
+def test_an_empty_list_of_reviewers_is_refused_when_the_dag_is_parsed(steps: Any) -> None:
     with pytest.raises(ValueError, match="assigned_users names nobody"):
         review_of(assigned_users=[], **steps)
 
@@ -259,7 +255,7 @@ def cleared(context: Json) -> None:
 @pytest.mark.parametrize("release", [(3, 3), (3, 4)], ids=str)
 @pytest.mark.parametrize("asked_with", ["approve", "fail"])
 @pytest.mark.parametrize("feedback", ["", "Shorter."], ids=["not accepted", "in the last round"])
-def test_a36_a_clear_does_not_forget_that_somebody_has_rejected_the_draft(
+def test_a_clear_does_not_forget_that_somebody_has_rejected_the_draft(
     context: Json,
     supervisor: Supervisor,
     monkeypatch: pytest.MonkeyPatch,
@@ -283,7 +279,7 @@ def test_a36_a_clear_does_not_forget_that_somebody_has_rejected_the_draft(
 
 
 @pytest.mark.row("A36")
-def test_a36_a_person_may_approve_after_a_clear_what_was_rejected_before(context: Json, supervisor: Supervisor) -> None:
+def test_a_person_may_approve_after_a_clear_what_was_rejected_before(context: Json, supervisor: Supervisor) -> None:
     operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve")
     kept = parked(lambda: operator.execute(context))
     parked(lambda: operator.execute_complete(context, said("revise", ""), kept["until"], kept["shown"]))
@@ -316,7 +312,7 @@ def test_a_previous_review_written_by_hand_without_a_hash_rejects_nothing(contex
 
 @pytest.mark.row("A21")
 @pytest.mark.parametrize("drafts", [["Pay.", "Pay."], ["Pay.", "Wait.", "Pay."], ["Pay.", "a", "b", "Pay."]], ids=len)
-def test_a21_the_deadline_approves_no_draft_that_an_earlier_round_rejected(
+def test_the_deadline_approves_no_draft_that_an_earlier_round_rejected(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, drafts: list[str]
 ) -> None:
     monkeypatch.setattr(version, "RELEASE", (3, 4))
@@ -336,7 +332,7 @@ def test_a21_the_deadline_approves_no_draft_that_an_earlier_round_rejected(
     [{"reviewer": None}, {"is_approve": True}, {"execution_id": "execution-0"}],
     ids=["at the deadline or by the schema", "approved", "of an earlier execution"],
 )
-def test_a21_the_deadline_approves_a_draft_that_no_person_rejected_in_this_execution(
+def test_the_deadline_approves_a_draft_that_no_person_rejected_in_this_execution(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, other: Json
 ) -> None:
     monkeypatch.setattr(version, "RELEASE", (3, 4))
@@ -345,13 +341,13 @@ def test_a21_the_deadline_approves_a_draft_that_no_person_rejected_in_this_execu
 
 
 @pytest.mark.row("A21")
-def test_a21_no_rule_approves_a_draft_that_an_earlier_round_rejected(context: Json, supervisor: Supervisor) -> None:
+def test_no_rule_approves_a_draft_that_an_earlier_round_rejected(context: Json, supervisor: Supervisor) -> None:
     first = review_of().execute_complete(context, said("revise", "No."))
     parked(lambda: review_of(previous=first, auto_approve=lambda _: "short").execute(context))
 
 
 @pytest.mark.row("A21")
-def test_a21_an_approval_that_is_not_accepted_is_no_rejection(context: Json, supervisor: Supervisor) -> None:
+def test_an_approval_that_is_not_accepted_is_no_rejection(context: Json, supervisor: Supervisor) -> None:
     operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve")
     kept = parked(lambda: operator.execute(context))
     broken = said("approve", unknown=1, params_input={"another": "field"})
@@ -439,7 +435,7 @@ def test_a_revision_in_the_last_round_fails_with_the_fate_and_stays_on_record(co
 
 @pytest.mark.row("A55")
 @pytest.mark.parametrize(("shown", "now"), [(3, 1), (1, 3)])
-def test_a55_the_rounds_that_the_form_showed_hold(context: Json, supervisor: Supervisor, shown: int, now: int) -> None:
+def test_the_rounds_that_the_form_showed_hold(context: Json, supervisor: Supervisor, shown: int, now: int) -> None:
     kept = parked(lambda: review_of(round_number=1, max_rounds=shown).execute(context))
     edited = review_of(round_number=1, max_rounds=now)
     if shown == 1:
@@ -500,7 +496,7 @@ def test_a_body_of_ones_own_replaces_the_page(context: Json, supervisor: Supervi
     ],
     ids=str,
 )
-def test_a49_a_value_where_a_text_is_shown_is_shown_as_text(
+def test_a_value_where_a_text_is_shown_is_shown_as_text(
     context: Json, supervisor: Supervisor, given: Any, text: str
 ) -> None:
     parked(lambda: review_of(subject=given, body=given).execute(context))
@@ -508,7 +504,7 @@ def test_a49_a_value_where_a_text_is_shown_is_shown_as_text(
 
 
 @pytest.mark.row("A49")
-def test_a49_a_template_that_renders_to_none_leaves_the_page(context: Json, supervisor: Supervisor) -> None:
+def test_a_template_that_renders_to_none_leaves_the_page(context: Json, supervisor: Supervisor) -> None:
     operator = review_of(subject="{{ x }}", body="{{ x }}")
     operator.subject = operator.body = None
     parked(lambda: operator.execute(context))
@@ -518,7 +514,7 @@ def test_a49_a_template_that_renders_to_none_leaves_the_page(context: Json, supe
 
 @pytest.mark.row("A49")
 @pytest.mark.parametrize("options", [[1, 2], [None, "revise"], "ab", ["", "revise"], [["a"], ["b"]]], ids=str)
-def test_a49_options_that_are_no_words_are_refused_when_parsed(options: Any) -> None:
+def test_options_that_are_no_words_are_refused_when_parsed(options: Any) -> None:
     with pytest.raises(ValueError, match="options must be two different words"):
         review_of(options=options)
 
@@ -567,7 +563,7 @@ HOUR = timedelta(hours=1)
     [("fail", None), ({"revise": "Cite sources."}, "Cite sources.")],
     ids=["fail", "revise"],
 )
-def test_a36_the_deadline_of_a_form_from_before_an_edit_does_what_the_dag_says_now(
+def test_the_deadline_of_a_form_from_before_an_edit_does_what_the_dag_says_now(
     context: Json, supervisor: Supervisor, now: Any, feedback: str | None
 ) -> None:
     parked(lambda: review_of(response_timeout=HOUR, on_timeout="approve").execute(context))
@@ -585,7 +581,7 @@ def test_a36_the_deadline_of_a_form_from_before_an_edit_does_what_the_dag_says_n
 @pytest.mark.row("A36")
 @pytest.mark.usefixtures("a_form_for_the_task")
 @pytest.mark.parametrize("early", ["a reminder", "a clear"])
-def test_a36_a_default_that_airflow_gave_too_early_is_asked_about_again(
+def test_a_default_that_airflow_gave_too_early_is_asked_about_again(
     context: Json, supervisor: Supervisor, early: str
 ) -> None:
     before = at_deadline("approve")
@@ -608,7 +604,7 @@ def test_a36_a_default_that_airflow_gave_too_early_is_asked_about_again(
 @pytest.mark.parametrize(
     ("before", "now", "same"), [(None, ["rita"], False), (["bob"], ["rita"], False), (["bob"], "bob", True)]
 )
-def test_a36_a_form_that_stays_open_to_others_is_not_waited_for(
+def test_a_form_that_stays_open_to_others_is_not_waited_for(
     context: Json, supervisor: Supervisor, before: Any, now: Any, same: bool
 ) -> None:
     parked(lambda: review_of(assigned_users=before).execute(context))

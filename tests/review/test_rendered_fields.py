@@ -42,14 +42,14 @@ def shown(operator: Any) -> str:
 
 @pytest.mark.parametrize("form", [lambda given: given, json.dumps, str], ids=["XCom", "JSON", "Python"])
 @pytest.mark.parametrize("name", MADE)
-def test_a57_airflow_stores_no_draft_in_rendered_fields(context: dict[str, Any], name: str, form: Any) -> None:
+def test_airflow_stores_no_draft_in_rendered_fields(context: dict[str, Any], name: str, form: Any) -> None:
     operator = MADE[name](form(GIVEN[name]))
     operator.render_template_fields(context)
     assert SECRET.strip() not in shown(operator)
     assert "of execution execution-1" in shown(operator)
 
 
-def test_a57_a_subclass_and_a_callback_read_it_as_a_mapping(context: dict[str, Any]) -> None:
+def test_a_subclass_and_a_callback_read_it_as_a_mapping(context: dict[str, Any]) -> None:
     operator: Any = MADE["pending"](DRAFT)
     operator.render_template_fields(context)
     assert operator.pending == DRAFT
@@ -61,7 +61,7 @@ def test_a57_a_subclass_and_a_callback_read_it_as_a_mapping(context: dict[str, A
     assert {**operator.pending} == DRAFT
 
 
-def test_a57_the_line_says_what_it_is() -> None:
+def test_the_line_says_what_it_is() -> None:
     digest = DRAFT["output_sha256"]
     assert str(rendered(DRAFT)) == f"draft of execution execution-1, 5,700 characters, sha256 {digest}"
     assert str(rendered(DONE)) == f"output of execution execution-1, 5,700 characters, sha256 {digest}"
@@ -71,7 +71,7 @@ def test_a57_the_line_says_what_it_is() -> None:
     assert rendered(rendered(DRAFT)) == DRAFT
 
 
-def test_a57_the_tasks_work_as_with_plain_records(context: dict[str, Any], supervisor: Supervisor) -> None:
+def test_the_tasks_work_as_with_plain_records(context: dict[str, Any], supervisor: Supervisor) -> None:
     for name in ("completed", "records"):
         operator: Any = MADE[name](json.dumps(DONE) if name == "completed" else DONE)
         operator.render_template_fields(context)
@@ -89,7 +89,7 @@ ANSWERED = {"responded_at": datetime(2026, 11, 20, 12, tzinfo=UTC), "responded_b
 
 
 @pytest.mark.parametrize("name", ["a review", "a Flow's question", "a usage approval"])
-def test_a57_what_listeners_such_as_openlineages_report_has_no_text_of_anybody(
+def test_what_listeners_such_as_openlineages_report_has_no_text_of_anybody(
     context: dict[str, Any], supervisor: Supervisor, name: str
 ) -> None:
     utils = pytest.importorskip("airflow.providers.openlineage.utils.utils", reason="needs OpenLineage's provider")

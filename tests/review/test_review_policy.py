@@ -115,20 +115,20 @@ def test_what_names_no_user_is_refused(given: Any) -> None:
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("given", [[], (), set(), iter(())], ids=["list", "tuple", "set", "iterator"])
-def test_a32_nobody_is_refused_and_does_not_mean_everybody(given: Any) -> None:
+def test_nobody_is_refused_and_does_not_mean_everybody(given: Any) -> None:
     with pytest.raises(ValueError, match=r"^assigned_users names nobody; leave it out to let anyone answer$"):
         reviewers(given)
 
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("given", ["", " ", [""], {}, [{}]], ids=str)
-def test_a32_an_empty_name_is_refused(given: Any) -> None:
+def test_an_empty_name_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="assigned_users must be user ids"):
         reviewers(given)
 
 
 @pytest.mark.row("A32")
-def test_a32_a_step_of_the_escalation_names_somebody() -> None:
+def test_a_step_of_the_escalation_names_somebody() -> None:
     with pytest.raises(ValueError, match="each escalate step needs a user or a notifier"):
         Escalation.of([(60, [])], None, None)
     with pytest.raises(ValueError, match="assigned_users must be user ids"):

@@ -73,7 +73,7 @@ def review(execution: Execution, draft: str, feedback: str, is_approve: bool = F
 
 
 @pytest.mark.row("A9")
-def test_a9_an_answer_to_draft_1_given_after_draft_2_exists_changes_nothing_and_says_why(
+def test_an_answer_to_draft_1_given_after_draft_2_exists_changes_nothing_and_says_why(
     execution: Execution, context: dict[str, Any]
 ) -> None:
     first, second = "Draft 1 on tea.", "Draft 2 on tea, after: Shorter."

@@ -71,7 +71,7 @@ def cleared(memory: Any) -> QuestionRecord:
 
 
 @pytest.mark.row("N27")
-def test_n27_an_answer_is_kept_where_a_neighbour_was_cleared_and_this_task_is_tried_again(memory: Memory) -> None:
+def test_an_answer_is_kept_where_a_neighbour_was_cleared_and_this_task_is_tried_again(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
     record.close()  # and Airflow never learned that the task has succeeded

@@ -71,7 +71,7 @@ def test_the_tab_and_the_link_of_the_task_are_about_the_execution(
 
 
 @pytest.mark.row("A32")
-def test_a32_an_empty_list_of_approvers_is_refused_when_the_dag_is_parsed() -> None:
+def test_an_empty_list_of_approvers_is_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(ValueError, match="assigned_users names nobody"):
         approval(assigned_users=[])
 
@@ -82,7 +82,7 @@ class OfTemplate(CrewUsageApprovalOperator):
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("rendered", [[], "", [""], [{"id": ""}]], ids=str)
-def test_a32_an_empty_list_of_approvers_is_refused_when_it_is_rendered(
+def test_an_empty_list_of_approvers_is_refused_when_it_is_rendered(
     context: Json, supervisor: Supervisor, rendered: Any
 ) -> None:
     task = OfTemplate(task_id="allowed", completed=record(), max_total_tokens=1000, assigned_users=["ann"])
@@ -98,7 +98,7 @@ UNREPORTED.append({"total_tokens": 10**400})
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("usage", UNREPORTED, ids=str)
-def test_n30_usage_that_is_not_reported_is_a_question(context: Json, supervisor: Supervisor, usage: Any) -> None:
+def test_usage_that_is_not_reported_is_a_question(context: Json, supervisor: Supervisor, usage: Any) -> None:
     shown = parked(lambda: approval(record(usage=usage)).execute(context))["shown"]
     [question] = supervisor.asked
     assert question.subject == "A crew's usage is unknown; the limit is 1,000 tokens" + PLACE
@@ -108,7 +108,7 @@ def test_n30_usage_that_is_not_reported_is_a_question(context: Json, supervisor:
 
 
 @pytest.mark.row("N30")
-def test_n30_calls_without_figures_are_a_question(context: Json, supervisor: Supervisor) -> None:
+def test_calls_without_figures_are_a_question(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: approval(record(usage={"total_tokens": 0, "uncounted_calls": 2})).execute(context))
     assert "(max_total_tokens is 1000; 2 model calls reported no usage)" in supervisor.asked[0].body
 
@@ -121,7 +121,7 @@ def test_the_form_shows_the_figures_that_passed_the_limit(context: Json, supervi
 
 
 @pytest.mark.row("N30")
-def test_n30_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_so(
+def test_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_so(
     context: Json, supervisor: Supervisor
 ) -> None:
     with pytest.raises(CrewTaskFailed, match=r"For execution k-1, the service did not .*on_unknown_usage='ignore'"):
@@ -149,7 +149,7 @@ def test_n30_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_s
         ),
     ],
 )
-def test_n30_a_cost_that_is_higher_or_not_known_is_a_question(
+def test_a_cost_that_is_higher_or_not_known_is_a_question(
     context: Json, supervisor: Supervisor, used: Json, subject: str, said: str
 ) -> None:
     usage = {"total_tokens": 500, **used}
@@ -160,7 +160,7 @@ def test_n30_a_cost_that_is_higher_or_not_known_is_a_question(
 
 
 @pytest.mark.row("N30")
-def test_n30_a_word_that_is_no_answer_to_unknown_usage_is_refused_when_the_dag_is_parsed() -> None:
+def test_a_word_that_is_no_answer_to_unknown_usage_is_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(CrewInvalidInput, match="on_unknown_usage must be 'ask' or 'fail' or 'ignore', not 'skip'"):
         approval(on_unknown_usage="skip")
 
@@ -331,7 +331,7 @@ def completed_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Json
 
 @pytest.mark.waits
 @pytest.mark.row("N30")
-def test_n30_a_costly_execution_of_the_service_is_a_question(
+def test_a_costly_execution_of_the_service_is_a_question(
     context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
 ) -> None:
     record = completed_by("cheap")
@@ -343,7 +343,7 @@ def test_n30_a_costly_execution_of_the_service_is_a_question(
 
 @pytest.mark.waits
 @pytest.mark.row("N30")
-def test_n30_behind_a_proxy_that_removes_the_header_the_person_is_asked_or_the_task_fails(
+def test_behind_a_proxy_that_removes_the_header_the_person_is_asked_or_the_task_fails(
     context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
 ) -> None:
     record = completed_by("cheap", faults=(Fault("N30", "usage removed", POLL, _without_usage),))
@@ -357,7 +357,7 @@ def test_n30_behind_a_proxy_that_removes_the_header_the_person_is_asked_or_the_t
 
 @pytest.mark.waits
 @pytest.mark.row("N30")
-def test_n30_the_person_is_told_which_model_has_no_price(
+def test_the_person_is_told_which_model_has_no_price(
     context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
 ) -> None:
     record = completed_by("cheap", "new")

@@ -157,7 +157,7 @@ def test_silent_fail_goes_on_poking(server: FaultServer, dialect: Dialect, mode:
 @pytest.mark.row("A6")
 @modes
 @pytest.mark.parametrize("cancel_on_timeout", [False, True])
-def test_a6_a_sensor_that_times_out_reports_the_fate_of_the_execution(
+def test_a_sensor_that_times_out_reports_the_fate_of_the_execution(
     server: FaultServer, dialect: Dialect, mode: str, cancel_on_timeout: bool
 ) -> None:
     server.on(POLL, dialect.running).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
@@ -173,7 +173,7 @@ def test_a6_a_sensor_that_times_out_reports_the_fate_of_the_execution(
 @pytest.mark.row("A6")
 @modes
 @pytest.mark.parametrize("answer", [404, 405, Reply(status=400, body={"detail": "Cannot stop execution"}), 500])
-def test_a6_a_stop_that_the_service_cannot_do_is_said(
+def test_a_stop_that_the_service_cannot_do_is_said(
     server: FaultServer, dialect: Dialect, mode: str, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "FORGIVEN", 0.0)
@@ -185,16 +185,14 @@ def test_a6_a_stop_that_the_service_cannot_do_is_said(
 
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("mode", ["poke", "deferrable"])
-def test_a6_the_execution_timeout_of_the_task_ends_the_wait_too(
-    server: FaultServer, dialect: Dialect, mode: str
-) -> None:
+def test_the_execution_timeout_of_the_task_ends_the_wait_too(server: FaultServer, dialect: Dialect, mode: str) -> None:
     server.on(POLL, dialect.running)
     with pytest.raises(AirflowSensorTimeout, match="The wait timed out"):
         end_of(sensor(mode, execution_timeout=timedelta(seconds=0.4)))
 
 
 @pytest.mark.row("A6")
-def test_a6_a_rescheduled_sensor_has_its_execution_timeout_for_each_poll_anew(
+def test_a_rescheduled_sensor_has_its_execution_timeout_for_each_poll_anew(
     server: FaultServer, dialect: Dialect
 ) -> None:
     server.on(POLL, *[dialect.running] * 12, dialect.completed)
@@ -234,7 +232,7 @@ def test_a_rescheduled_sensor_forgets_what_it_learned_when_it_ends(
 
 
 @pytest.mark.row("N8")
-def test_n8_a_completed_execution_that_reads_running_again_is_polled_until_it_reads_completed(
+def test_a_completed_execution_that_reads_running_again_is_polled_until_it_reads_completed(
     server: FaultServer, dialect: Dialect
 ) -> None:
     server.on(POLL, dialect.running, dialect.completed, dialect.running, dialect.completed)
@@ -242,7 +240,7 @@ def test_n8_a_completed_execution_that_reads_running_again_is_polled_until_it_re
 
 
 @pytest.mark.row("N8")
-def test_n8_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_for_again(
+def test_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_for_again(
     server: FaultServer, log_text: Callable[[], str]
 ) -> None:
     server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.running, SPEC.running, SPEC.completed)
@@ -251,7 +249,7 @@ def test_n8_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_
 
 
 @pytest.mark.row("N8")
-def test_n8_a_completed_execution_whose_result_is_gone_fails_with_a_message(
+def test_a_completed_execution_whose_result_is_gone_fails_with_a_message(
     server: FaultServer, dialect: Dialect, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outcomes, "FORGIVEN", 0.5)
@@ -286,7 +284,7 @@ def test_exponential_backoff_and_max_wait_replace_the_pace(server: FaultServer, 
 
 @pytest.mark.row("A22")
 @pytest.mark.parametrize("recreated", [True, False])
-def test_a22_a_recreated_run_does_not_take_over_the_deadline_of_the_deleted_one(
+def test_a_recreated_run_does_not_take_over_the_deadline_of_the_deleted_one(
     server: FaultServer, variables: Any, recreated: bool
 ) -> None:
     server.on(POLL, SPEC.running)
@@ -313,7 +311,7 @@ def deadline_on_record(variables: Any) -> float:
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize(("state", "stops"), [("failed", 1), ("success", 1), ("restarting", 0)])
-def test_a5_a_wait_that_is_cleared_while_a_worker_polls_goes_on(
+def test_a_wait_that_is_cleared_while_a_worker_polls_goes_on(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: str, stops: int
 ) -> None:
     server.on(POLL, SPEC.running, SPEC.completed).on("POST /stop/k-1", {"status": "stopped"})
@@ -334,7 +332,7 @@ NO_TRIGGERER = ("__fail__", {"error": "Trigger timeout"})  # how Airflow resumes
 
 
 @pytest.mark.row("A3", "A6")
-def test_a6_a_wait_that_no_triggerer_ran_ends_with_its_fate(server: FaultServer) -> None:
+def test_a_wait_that_no_triggerer_ran_ends_with_its_fate(server: FaultServer) -> None:
     server.on(POLL, SPEC.running).on("POST /stop/k-1", {"status": "stopped"})
     operator = sensor("deferrable", timeout=60, cancel_on_timeout=True)
     with pytest.raises(AirflowSensorTimeout, match=r"timed out.*Execution k-1 was stopped"):
@@ -343,7 +341,7 @@ def test_a6_a_wait_that_no_triggerer_ran_ends_with_its_fate(server: FaultServer)
 
 
 @pytest.mark.row("A3", "A6")
-def test_a6_a_result_that_is_there_is_not_thrown_away_by_airflows_timeout(server: FaultServer) -> None:
+def test_a_result_that_is_there_is_not_thrown_away_by_airflows_timeout(server: FaultServer) -> None:
     server.on(POLL, SPEC.completed)
     record = sensor("deferrable", timeout=60).resume_execution(*NO_TRIGGERER, TaskRun("wait").context())
     assert record["state"] == "completed"

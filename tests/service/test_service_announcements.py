@@ -20,7 +20,7 @@ ASKED = {**GATE, "question": "Publish?", "outcomes": [], "details": {}}
 
 @pytest.mark.row("S43")
 @pytest.mark.parametrize("gate", ["{broken", "5", '{"question_id": "bad"}', None])
-def test_s43_an_unreadable_question_ends_its_execution_and_the_others_are_announced(
+def test_an_unreadable_question_ends_its_execution_and_the_others_are_announced(
     tmp_path: Path, gate: str | None
 ) -> None:
     database = Database(str(tmp_path / "x.db"))

@@ -157,9 +157,7 @@ def test_a_rule_asks_as_a_step_does(serve: Serve, rules: tuple[str, str], asks: 
 @pytest.mark.parametrize(
     ("rules", "counted"), [([], [2, 3, 4]), (["look_up=repeat"], [0, 1, 2]), (["add=once"], [1, 1, 1])]
 )
-def test_s57_a_question_counts_the_finished_calls_under_no_rule(
-    serve: Serve, rules: list[str], counted: list[int]
-) -> None:
+def test_a_question_counts_the_finished_calls_under_no_rule(serve: Serve, rules: list[str], counted: list[int]) -> None:
     steps = [{"tool": "look_up"}, {"tool": "look_up" if rules == ["look_up=repeat"] else "add"}, MAIL]
     more = [{"tool": "add"}, MAIL]
     client = serve(crew=ScriptedCrew(scenario(*steps, *more, *more), JournalOptions(tuple(map(ToolRule.read, rules)))))
@@ -373,7 +371,7 @@ def served(tmp_path: Path, *steps: dict[str, Any], **more: Any) -> list[str]:
 
 
 @pytest.mark.row("S1")
-def test_s1_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
+def test_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
     options = served(tmp_path, MAIL, {"tool": "wait"}, seconds=10 * FACTOR)
@@ -419,7 +417,7 @@ def test_s1_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
 
 
 @pytest.mark.row("S1")
-def test_s1_a_call_with_changed_arguments_is_asked_about_and_run_again_with_these(
+def test_a_call_with_changed_arguments_is_asked_about_and_run_again_with_these(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
     options = served(tmp_path, MAIL, seconds=10 * FACTOR)
@@ -438,7 +436,7 @@ def test_s1_a_call_with_changed_arguments_is_asked_about_and_run_again_with_thes
 
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("body", [{"outcome": "fail"}, {"is_approve": False, "human_feedback": ""}])
-def test_s1_an_unknown_outcome_that_is_given_up_fails_and_whoever_continues_is_asked_again(
+def test_an_unknown_outcome_that_is_given_up_fails_and_whoever_continues_is_asked_again(
     command: Callable[..., Command], tmp_path: Path, receiver: Receiver, body: dict[str, Any]
 ) -> None:
     options = served(tmp_path, {"tool": "look_up"}, {"tool": "send_mail", "result": "sent"}, seconds=10 * FACTOR)
@@ -506,7 +504,7 @@ def test_a_call_whose_result_cannot_be_read_gets_the_one_that_a_person_gives(ser
 
 
 @pytest.mark.row("S1")
-def test_s1_in_the_live_dialect_an_unknown_outcome_fails(command: Callable[..., Command], tmp_path: Path) -> None:
+def test_in_the_live_dialect_an_unknown_outcome_fails(command: Callable[..., Command], tmp_path: Path) -> None:
     more = ("--dialect", "live", "--tool", "send_mail=once")
     options = [*served(tmp_path, {"tool": "send_mail"}, seconds=10 * FACTOR), *more]
     running = command(*options)
@@ -532,7 +530,7 @@ class Asking(ScriptedCrew):
 
 
 @pytest.mark.row("S31")
-def test_s31_beside_an_earlier_release_an_unknown_outcome_fails(serve: Serve, postgresql: str) -> None:
+def test_beside_an_earlier_release_an_unknown_outcome_fails(serve: Serve, postgresql: str) -> None:
     """It would take the question for a draft, and its text for the output of the task."""
     client = serve(crew=Asking("unknown_outcome"), db=postgresql)
     engine = create_engine(postgresql)

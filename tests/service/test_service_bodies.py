@@ -106,7 +106,7 @@ def stored(client: Client) -> float:
 @pytest.mark.row("S3")
 @pytest.mark.parametrize("path", ["/kickoff", "/resume"])
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_s3_what_is_no_json_object_is_refused_and_not_stored(client: Client, path: str, name: str) -> None:
+def test_what_is_no_json_object_is_refused_and_not_stored(client: Client, path: str, name: str) -> None:
     before = stored(client)
     headers = {"Content-Type": "application/json"}
     answer = client.session.post(client.url + path, data=BAD_BODIES[name], headers=headers, timeout=PATIENCE)
@@ -117,7 +117,7 @@ def test_s3_what_is_no_json_object_is_refused_and_not_stored(client: Client, pat
 
 @pytest.mark.row("S3")
 @pytest.mark.parametrize("name", WRONG_FIELDS)
-def test_s3_a_wrong_type_in_a_kickoff_is_refused_and_not_stored(client: Client, name: str) -> None:
+def test_a_wrong_type_in_a_kickoff_is_refused_and_not_stored(client: Client, name: str) -> None:
     before = stored(client)
     answer = client.post("/kickoff", WRONG_FIELDS[name])
     assert answer.status_code == refusal(client), answer.text
@@ -128,7 +128,7 @@ def test_s3_a_wrong_type_in_a_kickoff_is_refused_and_not_stored(client: Client, 
 @pytest.mark.row("S3")
 @pytest.mark.parametrize("client", ["spec"], indirect=True)
 @pytest.mark.parametrize("name", WRONG_DECISIONS)
-def test_s3_a_wrong_decision_is_refused_and_names_the_field(client: Client, name: str) -> None:
+def test_a_wrong_decision_is_refused_and_names_the_field(client: Client, name: str) -> None:
     answer = client.post("/resume", WRONG_DECISIONS[name])
     assert answer.status_code == 400, answer.text
     assert any(field in answer.json()["detail"] for field in DECISION)
@@ -136,7 +136,7 @@ def test_s3_a_wrong_decision_is_refused_and_names_the_field(client: Client, name
 
 @pytest.mark.row("S3")
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "x"])
-def test_s3_another_content_type_is_refused(client: Client, kind: str) -> None:
+def test_another_content_type_is_refused(client: Client, kind: str) -> None:
     headers = {"Content-Type": kind}
     answer = client.session.post(f"{client.url}/kickoff", data=json.dumps(GOOD), headers=headers, timeout=PATIENCE)
     assert answer.status_code == refusal(client)
@@ -152,7 +152,7 @@ def test_json_in_any_spelling_of_the_content_type_is_read(client: Client, kind: 
 
 @pytest.mark.row("S3")
 @pytest.mark.parametrize("chunked", [False, True])
-def test_s3_a_body_of_10_mb_is_a_413(client: Client, chunked: bool) -> None:
+def test_a_body_of_10_mb_is_a_413(client: Client, chunked: bool) -> None:
     body = json.dumps({"inputs": {"topic": "x" * 10_000_000}}).encode()
     data = iter([body[:5_000_000], body[5_000_000:]]) if chunked else body
     headers = {"Content-Type": "application/json"}
@@ -165,7 +165,7 @@ def test_s3_a_body_of_10_mb_is_a_413(client: Client, chunked: bool) -> None:
     ("method", "path"),
     [("GET", "/kickoff"), ("PUT", "/kickoff"), ("DELETE", "/status/x"), ("POST", "/inputs"), ("GET", "/resume")],
 )
-def test_s3_a_wrong_method_is_a_405_that_names_the_right_one(client: Client, method: str, path: str) -> None:
+def test_a_wrong_method_is_a_405_that_names_the_right_one(client: Client, method: str, path: str) -> None:
     answer = client.session.request(method, client.url + path, timeout=PATIENCE)
     assert (answer.status_code, answer.json()) == (405, {"detail": "Method Not Allowed"})
     assert answer.headers["Allow"]
@@ -173,13 +173,13 @@ def test_s3_a_wrong_method_is_a_405_that_names_the_right_one(client: Client, met
 
 @pytest.mark.row("S3")
 @pytest.mark.parametrize("path", ["/nothing", "/status", "/status/a/b", "/kickoff/", "//", "/docs/x"])
-def test_s3_a_path_that_is_not_there_is_a_404(client: Client, path: str) -> None:
+def test_a_path_that_is_not_there_is_a_404(client: Client, path: str) -> None:
     answer = client.get(path, allow_redirects=False)
     assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
 
 
 @pytest.mark.row("S3")
-def test_s3_a_slow_client_gets_a_408_and_others_go_on(client: Client) -> None:
+def test_a_slow_client_gets_a_408_and_others_go_on(client: Client) -> None:
     parts = urlsplit(client.url)
     with socket.create_connection((parts.hostname, parts.port), PATIENCE) as slow:
         asked = "POST /kickoff HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
@@ -193,7 +193,7 @@ def test_s3_a_slow_client_gets_a_408_and_others_go_on(client: Client) -> None:
 
 
 @pytest.mark.row("S3")
-def test_s3_a_zero_character_and_every_other_text_survives(client: Client) -> None:
+def test_a_zero_character_and_every_other_text_survives(client: Client) -> None:
     topic = "a\x00b \U0001f600 \u202e \\ud800 </script> {x} %s \x7f"
     kickoff_id = client.kickoff(topic)
     word = "pending" if client.dialect == "spec" else "RUNNING"  # type: ignore[attr-defined]
@@ -204,5 +204,5 @@ def test_s3_a_zero_character_and_every_other_text_survives(client: Client) -> No
 
 
 @pytest.mark.row("S3")
-def test_s3_the_service_lives_on(client: Client) -> None:
+def test_the_service_lives_on(client: Client) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}

@@ -36,7 +36,7 @@ def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Calla
 
 
 @pytest.mark.row("S39")
-def test_s39_no_secret_stands_in_the_environment_or_on_the_command_line_of_a_service(
+def test_no_secret_stands_in_the_environment_or_on_the_command_line_of_a_service(
     command: Callable[..., Command],
 ) -> None:
     environment = {"CREW_SERVICE_TOKEN": "secret-of-all", "CREW_SERVICE_WEBHOOK_SECRET": "secret-of-hooks"}

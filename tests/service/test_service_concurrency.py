@@ -39,7 +39,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
 
 
 @pytest.mark.row("S2")
-def test_s2_of_many_resumes_at_once_one_wins_and_the_others_get_400(serve: Serve) -> None:
+def test_of_many_resumes_at_once_one_wins_and_the_others_get_400(serve: Serve) -> None:
     client = serve()
     for _ in range(5):
         kickoff_id = client.kickoff()
@@ -52,7 +52,7 @@ def test_s2_of_many_resumes_at_once_one_wins_and_the_others_get_400(serve: Serve
 
 
 @pytest.mark.row("S2")
-def test_s2_a_stop_and_a_resume_at_once_leave_one_clear_outcome(serve: Serve) -> None:
+def test_a_stop_and_a_resume_at_once_leave_one_clear_outcome(serve: Serve) -> None:
     client = serve()
     for _ in range(5):
         kickoff_id = client.kickoff()
@@ -70,7 +70,7 @@ def test_s2_a_stop_and_a_resume_at_once_leave_one_clear_outcome(serve: Serve) ->
 
 @pytest.mark.slow  # 200 executions
 @pytest.mark.row("S4")
-def test_s4_200_kickoffs_at_once_are_all_accepted_and_run_by_a_bounded_pool(serve: Serve) -> None:
+def test_200_kickoffs_at_once_are_all_accepted_and_run_by_a_bounded_pool(serve: Serve) -> None:
     scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 0.05, "output": "All on {topic}"}]}
     client = serve(scenario, workers=8)
     clients = [client.holding(client.token) for _ in range(200)]

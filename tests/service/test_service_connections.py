@@ -91,7 +91,7 @@ TURNS = 3  # a machine that is busy with other tests stalls once, a fault is slo
 
 @pytest.mark.row("S11")
 @pytest.mark.parametrize("dialect", ["spec", pytest.param("live", marks=pytest.mark.long)])  # both read bodies alike
-def test_s11_hostile_json_is_answered_quickly_and_so_is_everybody_else(serve: Serve, dialect: str) -> None:
+def test_hostile_json_is_answered_quickly_and_so_is_everybody_else(serve: Serve, dialect: str) -> None:
     client = serve(GATED, dialect=dialect, user_tokens=[("ann", "ann-token-0123456789")])
     ann = client.holding("ann-token-0123456789")
 
@@ -159,7 +159,7 @@ def many_files() -> Iterator[None]:
     ],
     ids=["headers", "a form", "nothing"],
 )
-def test_s14_others_are_served_while_1100_requests_are_half_sent(tmp_path: Path, text: bytes) -> None:
+def test_others_are_served_while_1100_requests_are_half_sent(tmp_path: Path, text: bytes) -> None:
     """None of the half-sent is given up for its age here: without room made for them, others would wait for ever."""
     with patient_service(tmp_path) as (client, _), contextlib.ExitStack() as stack:
         for _ in range(1100):
@@ -189,7 +189,7 @@ def patient_service(folder: Path, files: int = 1024) -> Iterator[tuple[Client, i
 
 
 @pytest.mark.row("S14")
-def test_s14_a_request_whose_headers_do_not_arrive_in_time_is_ended(serve: Serve) -> None:
+def test_a_request_whose_headers_do_not_arrive_in_time_is_ended(serve: Serve) -> None:
     client = serve(PLAIN, header_seconds=0.3)
     with half_sent(client.url, b"GET /healthz HTTP/1.1\r\nX-Slow: ") as connection:
         answer = answer_on(connection)
@@ -229,7 +229,7 @@ def resident(process_id: int) -> int:
 
 
 @pytest.mark.row("S17")
-def test_s17_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get_theirs(
+def test_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get_theirs(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crew_service.http.unsent.UNSENT_BYTES", 8 * MIB)
@@ -259,9 +259,7 @@ def test_s17_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get
 
 
 @pytest.mark.row("S36")
-def test_s36_a_user_who_reads_large_answers_slowly_holds_up_no_other(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_who_reads_large_answers_slowly_holds_up_no_other(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crew_service.http.unsent.UNSENT_BYTES", 8 * MIB)
     monkeypatch.setattr("crew_service.http.unsent.READ_SECONDS", 1000.0)  # nobody is disconnected
     client = serve({"tasks": [{"id": "t", "output": "x" * 2 * MIB}]}, user_tokens=[("ann", "anns-token-0123456789")])
@@ -288,7 +286,7 @@ UNREAD = {
 @pytest.mark.row("S20")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("sent", ["a large answer", "small answers"])
-def test_s20_others_are_served_and_memory_is_bounded_while_640_connections_read_no_answer(
+def test_others_are_served_and_memory_is_bounded_while_640_connections_read_no_answer(
     command: Callable[..., Command], sent: str
 ) -> None:
     service = command("--token", TOKEN, files=1024)
@@ -304,7 +302,7 @@ def test_s20_others_are_served_and_memory_is_bounded_while_640_connections_read_
 
 @pytest.mark.row("S20")
 @pytest.mark.parametrize("text", UNREAD.values(), ids=UNREAD)
-def test_s20_a_connection_whose_answer_nobody_reads_is_ended(serve: Serve, text: bytes) -> None:
+def test_a_connection_whose_answer_nobody_reads_is_ended(serve: Serve, text: bytes) -> None:
     client = serve(PLAIN, header_seconds=0.5)
     with unread(client.url, text) as connection:
         eventually(lambda: _ended(connection), "the end of the connection")
@@ -318,7 +316,7 @@ def _ended(connection: socket.socket) -> bool:
 
 
 @pytest.mark.row("S20")
-def test_s20_a_slow_reader_gets_the_whole_answer(serve: Serve) -> None:
+def test_a_slow_reader_gets_the_whole_answer(serve: Serve) -> None:
     client = serve(PLAIN, header_seconds=1.5)
     request = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with half_sent(client.url, request) as connection:
@@ -375,7 +373,7 @@ BAD_CHUNKS = [b"xyz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}garbage\r\n0\r\n\r\n", b"-2\r\
 @pytest.mark.parametrize("before", [b"", b'9\r\n{"inputs"\r\n'], ids=["at first", "after a good one"])
 @pytest.mark.parametrize("chunk", BAD_CHUNKS)
 @pytest.mark.parametrize("path", ["/kickoff", "/login"])
-def test_s29_a_bad_chunk_is_answered_as_json(
+def test_a_bad_chunk_is_answered_as_json(
     serve: Serve, caplog: pytest.LogCaptureFixture, path: str, before: bytes, chunk: bytes
 ) -> None:
     client = serve(PLAIN)
@@ -448,7 +446,7 @@ def everything(connection: socket.socket) -> bytes:
 @pytest.mark.row("S35")
 @pytest.mark.parametrize("trailer", [b"X: " + b"y" * 65_000, b"X: y\r\n" * 11_000], ids=["one", "many"])
 @pytest.mark.parametrize(("path", "code"), [(b"/login", 431), (b"/kickoff", 401)], ids=["awaited", "not awaited"])
-def test_s35_trailers_without_end_are_refused_and_hold_nobody_up(
+def test_trailers_without_end_are_refused_and_hold_nobody_up(
     command: Callable[..., Command], path: bytes, code: int, trailer: bytes
 ) -> None:
     service = command("--token", TOKEN)
@@ -472,7 +470,7 @@ def test_s35_trailers_without_end_are_refused_and_hold_nobody_up(
 
 
 @pytest.mark.row("S35")
-def test_s35_trailers_that_do_not_arrive_in_time_are_refused(serve: Serve) -> None:
+def test_trailers_that_do_not_arrive_in_time_are_refused(serve: Serve) -> None:
     client = serve(PLAIN, header_seconds=0.3)
     for begun in (b"", b"X: half"):
         with half_sent(client.url, CHUNKED % b"/login" + begun) as connection:
@@ -483,7 +481,7 @@ def test_s35_trailers_that_do_not_arrive_in_time_are_refused(serve: Serve) -> No
 
 
 @pytest.mark.row("S35")
-def test_s35_a_body_in_many_chunks_is_read_and_its_trailers_are_no_headers(serve: Serve) -> None:
+def test_a_body_in_many_chunks_is_read_and_its_trailers_are_no_headers(serve: Serve) -> None:
     client = serve(PLAIN, header_seconds=0.5)
     text = json.dumps({"inputs": {"topic": "x" * 100_000}}).encode()
     head = f"POST /kickoff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\n"
@@ -498,7 +496,7 @@ def test_s35_a_body_in_many_chunks_is_read_and_its_trailers_are_no_headers(serve
 
 @pytest.mark.row("S35")
 @pytest.mark.usefixtures("many_files")
-def test_s35_four_hundred_unfinished_bodies_are_held_within_bounds_and_others_are_served(
+def test_four_hundred_unfinished_bodies_are_held_within_bounds_and_others_are_served(
     command: Callable[..., Command],
 ) -> None:
     service = command("--token", TOKEN, "--user-token", "ann=ann-token-0123456789")
@@ -520,7 +518,7 @@ def test_s35_four_hundred_unfinished_bodies_are_held_within_bounds_and_others_ar
 @pytest.mark.row("S35")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("headers", [b"X: " + b"y" * 65_000, b"ab:c\r\n" * 10_000], ids=["one", "many"])
-def test_s35_two_thousand_requests_whose_headers_do_not_end_are_held_within_bounds_and_others_are_served(
+def test_two_thousand_requests_whose_headers_do_not_end_are_held_within_bounds_and_others_are_served(
     tmp_path: Path, headers: bytes
 ) -> None:
     unfinished = b"GET /inputs HTTP/1.1\r\nHost: x\r\n" + headers
@@ -537,7 +535,7 @@ def test_s35_two_thousand_requests_whose_headers_do_not_end_are_held_within_boun
 
 
 @pytest.mark.row("S35")
-def test_s35_a_request_may_have_two_hundred_headers(serve: Serve) -> None:
+def test_a_request_may_have_two_hundred_headers(serve: Serve) -> None:
     client = serve(PLAIN)
     whole = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + b"X: y\r\n" * 198 + b"\r\n"
     with half_sent(client.url, whole) as connection:
@@ -559,9 +557,7 @@ WITH_BODY = b"Content-Length: 62000\r\n\r\n" + b"x" * 62_000
     ],
     ids=["answered", "waiting", "never answered"],
 )
-def test_s35_complete_requests_whose_answers_nobody_reads_keep_nobody_from_sending(
-    tmp_path: Path, complete: bytes
-) -> None:
+def test_complete_requests_whose_answers_nobody_reads_keep_nobody_from_sending(tmp_path: Path, complete: bytes) -> None:
     head = f"POST /kickoff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 27\r\n\r\n"
     with patient_service(tmp_path, files=4096) as (client, _), contextlib.ExitStack() as stack:
         slow = stack.enter_context(half_sent(client.url, SCRIPT + b"Connection: close\r\n\r\n"))
@@ -577,7 +573,7 @@ def test_s35_complete_requests_whose_answers_nobody_reads_keep_nobody_from_sendi
 
 
 @pytest.mark.row("S35")
-def test_s35_a_request_is_refused_while_too_much_is_worked_on(
+def test_a_request_is_refused_while_too_much_is_worked_on(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crew_service.http.connections.HELD_BYTES", MIB // 2)
@@ -601,7 +597,7 @@ def test_s35_a_request_is_refused_while_too_much_is_worked_on(
 
 
 @pytest.mark.row("S35")
-def test_s35_a_body_of_the_largest_size_is_read_however_large_that_is(
+def test_a_body_of_the_largest_size_is_read_however_large_that_is(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crew_service.http.connections.HELD_BYTES", MIB // 2)

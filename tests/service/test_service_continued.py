@@ -453,7 +453,7 @@ def test_one_whose_continuation_was_deleted_is_not_continued_again(
 
 @pytest.mark.slow
 @pytest.mark.row("S31")
-def test_s31_an_earlier_release_never_claims_an_execution_that_continues_another(serve: Serve, postgresql: str) -> None:
+def test_an_earlier_release_never_claims_an_execution_that_continues_another(serve: Serve, postgresql: str) -> None:
     client = serve(scenario(), db=postgresql)
     first = failed(client)
     engine = create_engine(postgresql)

@@ -40,7 +40,7 @@ def start(command: Callable[..., Command], tmp_path: Path) -> Callable[..., Comm
 
 
 @pytest.mark.row("S1")
-def test_s1_queued_running_waiting_and_completed_survive_a_kill(start: Callable[..., Command]) -> None:
+def test_queued_running_waiting_and_completed_survive_a_kill(start: Callable[..., Command]) -> None:
     service = start()
     client = service.client(TOKEN)
     completed, waiting = client.kickoff("done"), client.kickoff("wait")
@@ -78,7 +78,7 @@ def test_s1_queued_running_waiting_and_completed_survive_a_kill(start: Callable[
 
 
 @pytest.mark.row("S1")
-def test_s1_a_running_execution_goes_on_from_its_last_finished_task(
+def test_a_running_execution_goes_on_from_its_last_finished_task(
     start: Callable[..., Command], receiver: Receiver
 ) -> None:
     service = start()
@@ -94,7 +94,7 @@ def test_s1_a_running_execution_goes_on_from_its_last_finished_task(
 
 
 @pytest.mark.row("S1")
-def test_s1_every_kickoff_that_was_answered_is_there_after_a_kill_in_mid_burst(start: Callable[..., Command]) -> None:
+def test_every_kickoff_that_was_answered_is_there_after_a_kill_in_mid_burst(start: Callable[..., Command]) -> None:
     service = start("--workers", "1")
     client = service.client(TOKEN)
     acknowledged: list[str] = []
@@ -116,7 +116,7 @@ def test_s1_every_kickoff_that_was_answered_is_there_after_a_kill_in_mid_burst(s
 
 
 @pytest.mark.row("S1")
-def test_s1_a_decision_that_was_answered_survives_and_is_applied_once(start: Callable[..., Command]) -> None:
+def test_a_decision_that_was_answered_survives_and_is_applied_once(start: Callable[..., Command]) -> None:
     service = start()
     client = service.client(TOKEN)
     kickoff_id = client.kickoff()

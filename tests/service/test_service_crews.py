@@ -118,7 +118,7 @@ def test_the_front_page_leads_a_browser_to_each_crew_that_the_token_opens(crews:
 
 
 @pytest.mark.row("S44")
-def test_s44_the_form_key_of_the_front_page_opens_no_crew_and_there_is_none_without_a_cookie(
+def test_the_form_key_of_the_front_page_opens_no_crew_and_there_is_none_without_a_cookie(
     folder: Path, command: Callable[..., Command]
 ) -> None:
     service = command("--crew", "form=plain.json", "--crew", "brief=brief.json", "--token", COMMON)

@@ -97,7 +97,7 @@ def full(folder: Path) -> Callable[[], None]:
 
 
 @pytest.mark.row("S8")
-def test_s8_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
+def test_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
     start: Callable[..., Command], small_disk: Path, receiver: Receiver
 ) -> None:
     service = start(str(small_disk / "x.db"))
@@ -141,7 +141,7 @@ def test_an_upload_to_a_full_disk_is_no_file_and_may_be_repeated(
 
 @pytest.mark.row("S8")
 @pytest.mark.parametrize("come_back", ["moved", "copied"])
-def test_s8_a_moved_database_file_is_reported(start: Callable[..., Command], tmp_path: Path, come_back: str) -> None:
+def test_a_moved_database_file_is_reported(start: Callable[..., Command], tmp_path: Path, come_back: str) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
@@ -157,7 +157,7 @@ def test_s8_a_moved_database_file_is_reported(start: Callable[..., Command], tmp
 
 
 @pytest.mark.row("S8")
-def test_s8_a_copy_is_not_opened_before_it_is_complete(start: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_copy_is_not_opened_before_it_is_complete(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
@@ -177,7 +177,7 @@ def test_s8_a_copy_is_not_opened_before_it_is_complete(start: Callable[..., Comm
 
 @pytest.mark.row("S8")
 @pytest.mark.parametrize("line", ["mv x.db y.db && cp y.db x.db", "cp x.db y.db && mv y.db x.db"])
-def test_s8_a_copy_without_its_write_ahead_log_loses_nothing(
+def test_a_copy_without_its_write_ahead_log_loses_nothing(
     start: Callable[..., Command], tmp_path: Path, line: str
 ) -> None:
     client = start("x.db").client(TOKEN)
@@ -188,7 +188,7 @@ def test_s8_a_copy_without_its_write_ahead_log_loses_nothing(
 
 
 @pytest.mark.row("S8")
-def test_s8_a_file_that_cannot_be_opened_gives_a_503(start: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_gives_a_503(start: Callable[..., Command], tmp_path: Path) -> None:
     client = start("x.db").client(TOKEN)
     kickoff_id = client.kickoff(**NO_REVIEW)
     (tmp_path / "x.db").rename(tmp_path / "y.db")
@@ -203,9 +203,7 @@ def test_s8_a_file_that_cannot_be_opened_gives_a_503(start: Callable[..., Comman
 
 
 @pytest.mark.row("S8")
-def test_s8_the_process_lives_while_another_one_locks_the_new_file(
-    start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_the_process_lives_while_another_one_locks_the_new_file(start: Callable[..., Command], tmp_path: Path) -> None:
     client = start("x.db").client(TOKEN)
     kickoff_id = client.kickoff(**NO_REVIEW)
     with closing(sqlite3.connect(tmp_path / "x.db")) as file:
@@ -223,7 +221,7 @@ def test_s8_the_process_lives_while_another_one_locks_the_new_file(
 
 @pytest.mark.row("S8")
 @pytest.mark.parametrize("words", [["list"], ["kickoff", "topic=AI"]])
-def test_s8_no_command_makes_a_database_of_a_copy_that_has_only_begun(
+def test_no_command_makes_a_database_of_a_copy_that_has_only_begun(
     start: Callable[..., Command], tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     client = start("x.db").client(TOKEN)
@@ -237,9 +235,7 @@ def test_s8_no_command_makes_a_database_of_a_copy_that_has_only_begun(
 
 
 @pytest.mark.row("S8")
-def test_s8_executions_of_a_restored_database_go_on_by_themselves(
-    start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_executions_of_a_restored_database_go_on_by_themselves(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(3)]
@@ -258,9 +254,7 @@ def test_s8_executions_of_a_restored_database_go_on_by_themselves(
 
 
 @pytest.mark.row("S8")
-def test_s8_a_backup_put_in_place_is_not_mixed_with_later_changes(
-    start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_backup_put_in_place_is_not_mixed_with_later_changes(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
@@ -280,7 +274,7 @@ def test_s8_a_backup_put_in_place_is_not_mixed_with_later_changes(
 
 
 @pytest.mark.row("S8")
-def test_s8_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_sentence(
+def test_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_sentence(
     start: Callable[..., Command], small_disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     client = start(str(small_disk / "x.db")).client(TOKEN)
@@ -299,7 +293,7 @@ def test_s8_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_senten
 
 
 @pytest.mark.row("S8")
-def test_s8_a_read_only_postgresql_is_reported(start: Callable[..., Command], throw_away: ThrowAwayDatabase) -> None:
+def test_a_read_only_postgresql_is_reported(start: Callable[..., Command], throw_away: ThrowAwayDatabase) -> None:
     service = start(throw_away.url)
     client = service.client(TOKEN)
     kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
@@ -311,7 +305,7 @@ def test_s8_a_read_only_postgresql_is_reported(start: Callable[..., Command], th
 
 
 @pytest.mark.row("S12")
-def test_s12_executions_wait_while_another_process_locks_sqlite(start: Callable[..., Command], tmp_path: Path) -> None:
+def test_executions_wait_while_another_process_locks_sqlite(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(6)]
@@ -328,7 +322,7 @@ def test_s12_executions_wait_while_another_process_locks_sqlite(start: Callable[
 
 
 @pytest.mark.row("S29")
-def test_s29_each_of_many_kickoffs_is_refused_within_ten_seconds_while_sqlite_is_locked(
+def test_each_of_many_kickoffs_is_refused_within_ten_seconds_while_sqlite_is_locked(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     client = start("x.db").client(TOKEN)
@@ -351,7 +345,7 @@ def test_s29_each_of_many_kickoffs_is_refused_within_ten_seconds_while_sqlite_is
 
 
 @pytest.mark.row("S12")
-def test_s12_a_connection_that_is_cut_during_its_ping_is_replaced(postgresql: str) -> None:
+def test_a_connection_that_is_cut_during_its_ping_is_replaced(postgresql: str) -> None:
     """With psycopg, such a connection is found to be busy, which looks like a mistake in the program."""
     database = Database(postgresql)
     with database.writing() as connection:
@@ -366,7 +360,7 @@ def test_s12_a_connection_that_is_cut_during_its_ping_is_replaced(postgresql: st
 
 
 @pytest.mark.row("S12")
-def test_s12_executions_go_on_while_postgresql_drops_their_connections(
+def test_executions_go_on_while_postgresql_drops_their_connections(
     start: Callable[..., Command], throw_away: ThrowAwayDatabase
 ) -> None:
     client = start(throw_away.url).client(TOKEN)
@@ -390,7 +384,7 @@ def test_s12_executions_go_on_while_postgresql_drops_their_connections(
 
 
 @pytest.mark.row("S12")
-def test_s12_executions_go_on_after_an_outage_of_postgresql(
+def test_executions_go_on_after_an_outage_of_postgresql(
     start: Callable[..., Command], throw_away: ThrowAwayDatabase
 ) -> None:
     service = start(throw_away.url)
@@ -418,7 +412,7 @@ def execute(database: ThrowAwayDatabase, *statements: str) -> None:
 
 @pytest.mark.row("S30")
 @pytest.mark.parametrize("seconds", [15.0, pytest.param(180.0, marks=pytest.mark.long)])
-def test_s30_no_probe_of_the_manifest_restarts_a_service_whose_postgresql_is_away(
+def test_no_probe_of_the_manifest_restarts_a_service_whose_postgresql_is_away(
     start: Callable[..., Command], throw_away: ThrowAwayDatabase, seconds: float
 ) -> None:
     service = start(throw_away.url)

@@ -40,7 +40,7 @@ def test_drafts_that_are_too_long_are_not_compared() -> None:
     ],
     ids=["one line again and again", "every other line the same", "every other word the same"],
 )
-def test_s11_a_draft_that_repeats_itself_does_not_hold_the_page_up(before: str, after: str) -> None:
+def test_a_draft_that_repeats_itself_does_not_hold_the_page_up(before: str, after: str) -> None:
     def compared(old: str, new: str) -> None:
         assert compare(old, new) is not None
 

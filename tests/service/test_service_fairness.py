@@ -59,7 +59,7 @@ def store_webhooks(url: str, owner: str, addresses: list[str]) -> None:
 
 
 @pytest.mark.parametrize("server", ["sqlite", "postgresql"])
-def test_s37_1500_silent_addresses_of_one_owner_hold_up_no_other(
+def test_1500_silent_addresses_of_one_owner_hold_up_no_other(
     command: Callable[..., Command], receiver: Receiver, request: pytest.FixtureRequest, tmp_path: Path, server: str
 ) -> None:
     database = str(tmp_path / "service.db") if server == "sqlite" else request.getfixturevalue("postgresql")
@@ -74,7 +74,7 @@ def test_s37_1500_silent_addresses_of_one_owner_hold_up_no_other(
 LARGE = "x" * (outbox.LARGE + 1)  # for every webhook that quotes it
 
 
-def test_s37_large_webhooks_to_silent_receivers_hold_up_those_of_no_other(
+def test_large_webhooks_to_silent_receivers_hold_up_those_of_no_other(
     command: Callable[..., Command], receiver: Receiver, silent: list[Receiver], tmp_path: Path
 ) -> None:
     users = [f"--user-token={name}={name}-token-0123456789" for name in ("mallory", "ann")]
@@ -133,7 +133,7 @@ def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowNames]:
 USERS = [(name, f"{name}-token-0123456789") for name in ("ann", "mallory")]
 
 
-def test_s37_names_that_resolve_slowly_hold_up_no_other_owner_and_outlive_few_threads(
+def test_names_that_resolve_slowly_hold_up_no_other_owner_and_outlive_few_threads(
     serve: Serve, receiver: Receiver, slow_names: SlowNames
 ) -> None:
     client = serve(PLAIN, user_tokens=USERS, webhook_timeout=0.3)
@@ -146,7 +146,7 @@ def test_s37_names_that_resolve_slowly_hold_up_no_other_owner_and_outlive_few_th
     assert len(slow_names.looked_up) == names.THREADS_OF_ONE
 
 
-def test_s37_one_slow_name_takes_one_thread_of_its_owner_and_its_late_failure_is_no_error(
+def test_one_slow_name_takes_one_thread_of_its_owner_and_its_late_failure_is_no_error(
     serve: Serve, receiver: Receiver, slow_names: SlowNames, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(PLAIN, webhook_timeout=0.3)
@@ -170,7 +170,7 @@ def given_up(client: Client) -> int:
     return sum(map(int, failed))
 
 
-def test_s37_receivers_that_answer_never_wait_for_an_owners_own_that_do_not(serve: Serve, receiver: Receiver) -> None:
+def test_receivers_that_answer_never_wait_for_an_owners_own_that_do_not(serve: Serve, receiver: Receiver) -> None:
     """One that has answered has places that the silent ones cannot take."""
     client = serve(PLAIN, webhook_timeout=10 * PATIENCE)
     client.kickoff(crewWebhookUrl=f"{receiver.url}/first")
@@ -182,7 +182,7 @@ def test_s37_receivers_that_answer_never_wait_for_an_owners_own_that_do_not(serv
         eventually(lambda: receiver.bodies("/second"), "the second webhook")
 
 
-def test_s37_a_receiver_that_answers_no_more_leaves_places_to_the_others_of_its_owner(
+def test_a_receiver_that_answers_no_more_leaves_places_to_the_others_of_its_owner(
     serve: Serve, receiver: Receiver
 ) -> None:
     client = serve(PLAIN, webhook_timeout=10 * PATIENCE)

@@ -79,7 +79,7 @@ def the_service_goes_on(client: Client) -> bool:
         (lambda job, report: (_ for _ in ()).throw(ValueError("\ud800 half a pair")), "ValueError: ? half a pair"),
     ],
 )
-def test_s7_a_crew_that_raises_or_exits_ends_as_an_error_with_the_reason(
+def test_a_crew_that_raises_or_exits_ends_as_an_error_with_the_reason(
     serve: Serve, behaviour: Callable[[Job, Report], Any], error: str
 ) -> None:
     client = serve(crew=Unruly(good=good, bad=behaviour), workers=1)
@@ -89,7 +89,7 @@ def test_s7_a_crew_that_raises_or_exits_ends_as_an_error_with_the_reason(
 
 
 @pytest.mark.row("S7")
-def test_s7_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
+def test_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "GRACE", 0.2)
@@ -117,7 +117,7 @@ def test_s7_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
 
 
 @pytest.mark.row("S7")
-def test_s7_the_time_limit_does_not_count_the_wait_for_a_person(serve: Serve, tmp_path: Path) -> None:
+def test_the_time_limit_does_not_count_the_wait_for_a_person(serve: Serve, tmp_path: Path) -> None:
     scenario = {"tasks": [{"id": "draft_task", "human_input": True, "output": "x"}]}
     client = serve(scenario, time_limit=60.0)
     kickoff_id = client.kickoff()
@@ -128,7 +128,7 @@ def test_s7_the_time_limit_does_not_count_the_wait_for_a_person(serve: Serve, tm
 
 
 @pytest.mark.row("S7")
-def test_s7_a_stopped_crew_is_notified_at_once(serve: Serve) -> None:
+def test_a_stopped_crew_is_notified_at_once(serve: Serve) -> None:
     began, heard = threading.Event(), threading.Event()
 
     def patient(job: Job, report: Report) -> str:
@@ -147,7 +147,7 @@ def test_s7_a_stopped_crew_is_notified_at_once(serve: Serve) -> None:
 
 
 @pytest.mark.row("S7")
-def test_s7_megabytes_of_output_and_of_steps_arrive_and_others_go_on(serve: Serve) -> None:
+def test_megabytes_of_output_and_of_steps_arrive_and_others_go_on(serve: Serve) -> None:
     def flood(job: Job, report: Report) -> str:
         for _ in range(50):
             report(StepDone(result="y" * 100_000))

@@ -170,7 +170,7 @@ def repeated(journal: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.row("S13")
-def test_s13_services_on_one_postgresql_share_the_work_and_each_execution_is_run_by_one(machines: Machines) -> None:
+def test_services_on_one_postgresql_share_the_work_and_each_execution_is_run_by_one(machines: Machines) -> None:
     ids = all_run(machines, 18)
     starts = Counter((execution, task) for word, execution, task in machines.journal() if word == "start")
     assert set(starts.values()) == {1}
@@ -180,7 +180,7 @@ def test_s13_services_on_one_postgresql_share_the_work_and_each_execution_is_run
 
 
 @pytest.mark.row("S13")
-def test_s13_what_one_machine_takes_another_knows(machines: Machines) -> None:
+def test_what_one_machine_takes_another_knows(machines: Machines) -> None:
     first, second, third = (one.url for one in machines.machines)
     body, key = {"inputs": {"topic": "x"}}, {**HEADERS, "Idempotency-Key": "one"}
     with ThreadPoolExecutor(12) as pool:
@@ -206,7 +206,7 @@ def test_s13_what_one_machine_takes_another_knows(machines: Machines) -> None:
 
 
 @pytest.mark.row("S3")
-def test_s3_ids_that_postgresql_cannot_compare_are_unknown(serve: Serve, postgresql: str) -> None:
+def test_ids_that_postgresql_cannot_compare_are_unknown(serve: Serve, postgresql: str) -> None:
     client = serve(db=postgresql)
     kickoff_id = client.kickoff("zero\0character")
     assert client.until(kickoff_id, "pending")["task_output"] == "Draft 1 on zero\0character"
@@ -234,7 +234,7 @@ def test_a_browser_that_signed_in_at_one_machine_is_signed_in_at_all(machines: M
 @pytest.mark.row("S19")
 @pytest.mark.long  # the short cluster test kills services, too
 @pytest.mark.timeout(1200)
-def test_s19_executions_survive_machines_that_are_killed_one_after_the_other(
+def test_executions_survive_machines_that_are_killed_one_after_the_other(
     machines: Machines, killing: list[float], record_property: Callable[[str, object], None]
 ) -> None:
     began = time.monotonic()

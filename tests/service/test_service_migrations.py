@@ -91,7 +91,7 @@ BROKEN = {
 
 @pytest.mark.row("S15")
 @pytest.mark.parametrize("broken", BROKEN)
-def test_s15_a_database_of_release_0_1_with_a_row_that_cannot_be_read_heals(
+def test_a_database_of_release_0_1_with_a_row_that_cannot_be_read_heals(
     serve: Serve, tmp_path: Path, broken: str
 ) -> None:
     sample, (change, bad) = sqlite_sample(tmp_path), BROKEN[broken]
@@ -119,7 +119,7 @@ def test_the_command_line_carries_it_over_too(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.row("S31")
-def test_s31_a_command_does_not_migrate_a_sqlite_file_that_a_service_is_using(
+def test_a_command_does_not_migrate_a_sqlite_file_that_a_service_is_using(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from crew_service.cli import main
@@ -170,7 +170,7 @@ def test_release_0_1_does_not_open_what_was_carried_over(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "name", ["{}/x.db", "sqlite:///{}/x.db", "sqlite+pysqlite:///{}/x.db", "sqlite:///x.db", "link"]
 )
-def test_s13_a_second_service_on_one_sqlite_file_is_refused_however_it_is_named(
+def test_a_second_service_on_one_sqlite_file_is_refused_however_it_is_named(
     command: Callable[..., Command], tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "crew.json").write_text(json.dumps(SCENARIO))

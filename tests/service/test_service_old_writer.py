@@ -53,9 +53,7 @@ def counts(connection: Connection) -> dict[str, int]:
     return {what: int(number) for what, number in found if number}
 
 
-def test_s31_what_an_earlier_release_writes_is_counted_listed_in_its_order_and_told(
-    serve: Serve, database: str
-) -> None:
+def test_what_an_earlier_release_writes_is_counted_listed_in_its_order_and_told(serve: Serve, database: str) -> None:
     Database(database).close()
     old = [str(uuid.uuid4()) for _ in range(3)]
     engine = create_engine(database)
@@ -88,7 +86,7 @@ def test_s31_what_an_earlier_release_writes_is_counted_listed_in_its_order_and_t
 
 
 @pytest.mark.parametrize("rule", ["once", pytest.param("prepare", marks=pytest.mark.row("S57"))])
-def test_s31_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgresql: str, rule: str) -> None:
+def test_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgresql: str, rule: str) -> None:
     crew = ScriptedCrew(
         {"tasks": [{"id": "buy", "steps": [{"tool": "add"}]}]}, JournalOptions((ToolRule("add", rule),))
     )
@@ -112,7 +110,7 @@ def test_s31_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgres
     assert schema.OLDEST < oldest <= schema.newest()
 
 
-def test_s31_what_an_earlier_release_finishes_leaves_no_journal(database: str) -> None:
+def test_what_an_earlier_release_finishes_leaves_no_journal(database: str) -> None:
     """It knows nothing of the journal of an execution that it continues."""
     Database(database).close()
     engine = create_engine(database)
@@ -138,7 +136,7 @@ def test_s31_what_an_earlier_release_finishes_leaves_no_journal(database: str) -
 
 
 @pytest.mark.row("S55")
-def test_s31_a_flow_with_a_state_is_not_claimed_by_an_earlier_release(postgresql: str) -> None:
+def test_a_flow_with_a_state_is_not_claimed_by_an_earlier_release(postgresql: str) -> None:
     """Its claim has no effect, and it can claim other executions meanwhile."""
     Database(postgresql).close()
     engine = create_engine(postgresql)
@@ -162,7 +160,7 @@ def test_s31_a_flow_with_a_state_is_not_claimed_by_an_earlier_release(postgresql
 
 
 @pytest.mark.row("S76")
-def test_s31_an_execution_with_files_is_not_claimed_by_an_earlier_release_and_hands_them_on(postgresql: str) -> None:
+def test_an_execution_with_files_is_not_claimed_by_an_earlier_release_and_hands_them_on(postgresql: str) -> None:
     """An earlier release that continues a failed execution does not know that it had files."""
     with closing(Database(postgresql)) as database:
         with_file, other = str(uuid.uuid4()), str(uuid.uuid4())

@@ -64,7 +64,7 @@ def silent() -> Iterator[Receiver]:
 
 
 @pytest.mark.row("S9")
-def test_s9_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_order_of_their_execution(
+def test_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_order_of_their_execution(
     serve: Serve, receiver: Receiver
 ) -> None:
     client = serve(crew=Talkative())
@@ -76,7 +76,7 @@ def test_s9_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_orde
 
 
 @pytest.mark.row("S9")
-def test_s9_later_webhooks_of_an_execution_wait_for_the_one_that_is_tried_again(
+def test_later_webhooks_of_an_execution_wait_for_the_one_that_is_tried_again(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.1)
@@ -88,7 +88,7 @@ def test_s9_later_webhooks_of_an_execution_wait_for_the_one_that_is_tried_again(
 
 
 @pytest.mark.row("S9")
-def test_s9_a_graceful_stop_in_mid_delivery_sends_nothing_twice(receiver: Receiver, tmp_path: Path) -> None:
+def test_a_graceful_stop_in_mid_delivery_sends_nothing_twice(receiver: Receiver, tmp_path: Path) -> None:
     options: dict[str, Any] = {"crew": Talkative(), "token": TOKEN, "db": tmp_path / "kept.db"}
     for _ in range(3):
         with running_service(**options) as service:
@@ -99,7 +99,7 @@ def test_s9_a_graceful_stop_in_mid_delivery_sends_nothing_twice(receiver: Receiv
 
 
 @pytest.mark.row("S59")
-def test_s59_a_graceful_stop_waits_for_a_receiver_that_answers_slowly(
+def test_a_graceful_stop_waits_for_a_receiver_that_answers_slowly(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "GRACE", 0.1)
@@ -116,7 +116,7 @@ def test_s59_a_graceful_stop_waits_for_a_receiver_that_answers_slowly(
 
 
 @pytest.mark.row("S59")
-def test_s59_a_graceful_stop_waits_for_a_database_that_refuses_to_record_a_delivery(
+def test_a_graceful_stop_waits_for_a_database_that_refuses_to_record_a_delivery(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {"crew": Talkative(), "token": TOKEN, "db": tmp_path / "kept.db"}
@@ -149,7 +149,7 @@ def without_trigger(database: Path) -> None:
 
 
 @pytest.mark.row("S9")
-def test_s9_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Command], receiver: Receiver) -> None:
+def test_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Command], receiver: Receiver) -> None:
     receiver.hold.clear()
     service = command("--token", TOKEN)
     client = service.client(TOKEN)
@@ -163,7 +163,7 @@ def test_s9_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Co
 
 
 @pytest.mark.row("S10")
-def test_s10_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
+def test_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
     serve: Serve, receiver: Receiver, silent: Receiver
 ) -> None:
     client = serve(crew=Talkative(), webhook_timeout=10 * PATIENCE)
@@ -178,7 +178,7 @@ def test_s10_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
 
 @pytest.mark.long
 @pytest.mark.row("S10")
-def test_s10_ten_thousand_webhooks_wait_in_the_database_and_not_in_memory(
+def test_ten_thousand_webhooks_wait_in_the_database_and_not_in_memory(
     command: Callable[..., Command], receiver: Receiver, silent: Receiver, tmp_path: Path
 ) -> None:
     service = command("--token", TOKEN)
@@ -220,7 +220,7 @@ def multiply(database: Path, number: int, body: str) -> None:
 
 
 @pytest.mark.row("S10")
-def test_s10_what_is_given_up_is_kept_and_can_be_sent_again_from_the_terminal(
+def test_what_is_given_up_is_kept_and_can_be_sent_again_from_the_terminal(
     serve: Serve, receiver: Receiver, tmp_path: Path, terminal: Callable[..., str]
 ) -> None:
     client = serve(PLAIN, webhook_attempts=1)
@@ -288,7 +288,7 @@ def test_a_password_in_an_address_is_erased_with_its_last_delivery(
 
 
 @pytest.mark.row("S8")
-def test_s8_a_delivery_that_cannot_be_stored_is_not_sent_again_and_again(
+def test_a_delivery_that_cannot_be_stored_is_not_sent_again_and_again(
     serve: Serve, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(PLAIN)
@@ -334,7 +334,7 @@ def deaf() -> Iterator[tuple[str, list[socket.socket]]]:
 
 
 @pytest.mark.row("S17")
-def test_s17_large_outputs_for_a_silent_receiver_stay_in_the_database(
+def test_large_outputs_for_a_silent_receiver_stay_in_the_database(
     command: Callable[..., Command], silent: Receiver, tmp_path: Path
 ) -> None:
     large = {"inputs": ["topic"], "tasks": [{"id": "t", "output": "{topic}" + "x" * OUTPUT}]}
@@ -351,7 +351,7 @@ def test_s17_large_outputs_for_a_silent_receiver_stay_in_the_database(
 
 
 @pytest.mark.row("S17")
-def test_s17_none_of_many_receivers_that_do_not_read_holds_a_large_body_in_memory(serve: Serve) -> None:
+def test_none_of_many_receivers_that_do_not_read_holds_a_large_body_in_memory(serve: Serve) -> None:
     large = {"inputs": ["topic"], "tasks": [{"id": "t", "output": "{topic}" + "x" * OUTPUT}]}
     client = serve(large, webhook_timeout=10 * PATIENCE)
     with contextlib.ExitStack() as stack:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.waits
 @pytest.mark.row("S34")
 @pytest.mark.parametrize("url", ["http://[::::]/", "http://a..b/", f"http://{'a' * 64}/"])
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_s34_an_address_that_the_sender_cannot_read_is_refused(serve: Serve, dialect: str, url: str) -> None:
+def test_an_address_that_the_sender_cannot_read_is_refused(serve: Serve, dialect: str, url: str) -> None:
     client = serve(PLAIN, dialect=dialect)
     answer = client.post("/kickoff", {"inputs": {"topic": "AI"}, "crewWebhookUrl": url})
     assert answer.status_code in (400, 422)
@@ -25,7 +25,7 @@ def test_s34_an_address_that_the_sender_cannot_read_is_refused(serve: Serve, dia
 
 
 @pytest.mark.row("S34")
-def test_s34_an_option_with_such_an_address_ends_the_start(tmp_path: Path) -> None:
+def test_an_option_with_such_an_address_ends_the_start(tmp_path: Path) -> None:
     refused = Command.refused(tmp_path, "--flow-webhook", "http://[::::]/")
     assert refused.returncode == 2
     assert "must begin with http:// or https://" in refused.stderr
@@ -35,7 +35,7 @@ def test_s34_an_option_with_such_an_address_ends_the_start(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "broken", ["url = '\"http://[::::]/\"'", "url = '{broken'", "url = '5'", "authentication = '[1]'"]
 )
-def test_s34_a_stored_address_that_cannot_be_read_is_given_up_after_its_tries_and_the_others_leave(
+def test_a_stored_address_that_cannot_be_read_is_given_up_after_its_tries_and_the_others_leave(
     serve: Serve, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.1)
@@ -55,7 +55,7 @@ def test_s34_a_stored_address_that_cannot_be_read_is_given_up_after_its_tries_an
 
 
 @pytest.mark.row("S34")
-def test_s34_a_queue_that_fails_unforeseen_is_put_off_and_the_others_leave(
+def test_a_queue_that_fails_unforeseen_is_put_off_and_the_others_leave(
     serve: Serve, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(PLAIN)
@@ -81,7 +81,7 @@ def delays(caplog: pytest.LogCaptureFixture) -> int:
 
 
 @pytest.mark.row("S39")
-def test_s39_a_cookie_of_one_receiver_is_never_sent_again(serve: Serve, receiver: Receiver) -> None:
+def test_a_cookie_of_one_receiver_is_never_sent_again(serve: Serve, receiver: Receiver) -> None:
     class Baker(receiver._server.RequestHandlerClass):  # type: ignore[misc, name-defined]
         def end_headers(self) -> None:
             self.send_header("Set-Cookie", "session=of-alice; Path=/")

@@ -45,7 +45,7 @@ def database(tmp_path: Path) -> Database:
 
 
 @pytest.mark.row("S44")
-def test_s44_many_logins_of_a_user_end_no_other_session(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_logins_of_a_user_end_no_other_session(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser_sessions, "MOST", 5)
     users = [(Principal(name), token) for name, token in (ANN, BOB)]
     sessions = BrowserSessions(database, Tokens([(Principal(), "organizations-token"), *users]), "")
@@ -61,7 +61,7 @@ def test_s44_many_logins_of_a_user_end_no_other_session(database: Database, monk
 
 @pytest.mark.row("S44")
 @pytest.mark.parametrize("name", ["organization", "user:bob", "bob", None])
-def test_s44_who_decided_is_named_by_the_token(serve: Serve, name: str | None) -> None:
+def test_who_decided_is_named_by_the_token(serve: Serve, name: str | None) -> None:
     client = serve(crew=Asking(), user_tokens=[ANN, BOB])
     ann = client.holding(ANN[1])
     execution_id = ann.kickoff()
@@ -78,7 +78,7 @@ def test_s44_who_decided_is_named_by_the_token(serve: Serve, name: str | None) -
     ("source", "by"),
     [("organization", "callback"), (" Organization ", "callback"), ("user:ann", "callback"), ("rita", "rita")],
 )
-def test_s44_who_answers_by_a_callback_takes_the_name_of_no_token(serve: Serve, source: str, by: str) -> None:
+def test_who_answers_by_a_callback_takes_the_name_of_no_token(serve: Serve, source: str, by: str) -> None:
     webhook = FlowWebhook("http://127.0.0.1:9/", "a-secret-of-flow-webhooks", "")
     client = serve(crew=Asking(), flow_webhook=webhook.url, flow_webhook_secret=webhook.secret)
     execution_id = client.kickoff()
@@ -99,7 +99,7 @@ SITES = [
 
 @pytest.mark.row("S44")
 @pytest.mark.parametrize("site", SITES, ids=str)
-def test_s44_a_form_of_another_site_signs_nobody_in(serve: Serve, site: dict[str, str]) -> None:
+def test_a_form_of_another_site_signs_nobody_in(serve: Serve, site: dict[str, str]) -> None:
     client = serve()
     refused = requests.post(f"{client.url}/login", data={"token": client.token}, headers=site, timeout=PATIENCE)
     assert refused.status_code == 403
@@ -109,7 +109,7 @@ def test_s44_a_form_of_another_site_signs_nobody_in(serve: Serve, site: dict[str
 
 @pytest.mark.row("S44")
 @pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "same-origin", "Origin": "http://behind-a-proxy"}, None])
-def test_s44_the_pages_own_forms_are_taken_also_behind_a_proxy(serve: Serve, headers: dict[str, str] | None) -> None:
+def test_the_pages_own_forms_are_taken_also_behind_a_proxy(serve: Serve, headers: dict[str, str] | None) -> None:
     client = serve()
     browser = requests.Session()
     browser.headers.update(headers or {"Origin": client.url})
@@ -130,7 +130,7 @@ def test_a_login_that_names_no_execution_leads_to_the_page(serve: Serve, typed: 
 
 
 @pytest.mark.row("S39")
-def test_s39_the_address_of_the_flow_webhook_stands_on_no_page(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_the_flow_webhook_stands_on_no_page(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "IDLE", 0.02)
     hook = f"http://127.0.0.1:9/asked/{FLOW_KEY}?key={FLOW_KEY}"
     client = serve(

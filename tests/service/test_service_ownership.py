@@ -51,7 +51,7 @@ def statements() -> Iterator[list[str]]:
 
 @pytest.mark.row("S21")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_s21_a_state_of_an_execution_that_the_caller_may_not_see_is_not_found(serve: Serve, dialect: str) -> None:
+def test_a_state_of_an_execution_that_the_caller_may_not_see_is_not_found(serve: Serve, dialect: str) -> None:
     client = serve(crew=Flow(PLAIN), dialect=dialect, user_tokens=[("ann", ANN), ("bob", BOB)])
     ann, bob = client.holding(ANN), client.holding(BOB)
     anns, unknown = ann.kickoff(), "0" * 8 + "-0000-4000-8000-" + "0" * 12
@@ -65,7 +65,7 @@ def test_s21_a_state_of_an_execution_that_the_caller_may_not_see_is_not_found(se
 
 
 @pytest.mark.row("S27")
-def test_s27_zero_characters_are_refused_and_2_to_the_40_tokens_end_an_execution_once(
+def test_zero_characters_are_refused_and_2_to_the_40_tokens_end_an_execution_once(
     serve: Serve, postgresql: str
 ) -> None:
     client = serve(crew=Talkative(PLAIN), db=postgresql)
@@ -79,7 +79,7 @@ def test_s27_zero_characters_are_refused_and_2_to_the_40_tokens_end_an_execution
 
 
 @pytest.mark.row("S22")
-def test_s22_a_list_reads_only_what_it_shows_and_a_large_status_is_read_in_a_thread(
+def test_a_list_reads_only_what_it_shows_and_a_large_status_is_read_in_a_thread(
     serve: Serve, statements: list[str]
 ) -> None:
     client = serve({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "output": "x" * LARGE}]})
@@ -95,7 +95,7 @@ def test_s22_a_list_reads_only_what_it_shows_and_a_large_status_is_read_in_a_thr
 
 @pytest.mark.row("S22")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_s22_a_large_status_is_equal_to_what_the_crew_returned(serve: Serve, dialect: str) -> None:
+def test_a_large_status_is_equal_to_what_the_crew_returned(serve: Serve, dialect: str) -> None:
     text = json.dumps({"\u00fc\U0001f986": ['"', "x" * LARGE]})
     client = serve({"tasks": [{"id": "only_task", "output": text.replace("{", "{ ")}]}, dialect=dialect)
     kickoff_id = client.kickoff()
@@ -113,7 +113,7 @@ def test_s22_a_large_status_is_equal_to_what_the_crew_returned(serve: Serve, dia
 
 @pytest.mark.row("S22")
 @pytest.mark.parametrize("stored", ['"x', '["x"]', '"\\x' + "x" * LARGE + '"'])
-def test_s22_a_large_output_that_cannot_be_read_ends_the_execution(serve: Serve, tmp_path: Path, stored: str) -> None:
+def test_a_large_output_that_cannot_be_read_ends_the_execution(serve: Serve, tmp_path: Path, stored: str) -> None:
     client = serve({"tasks": [{"id": "only_task", "output": "x" * LARGE}]})
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "completed")
@@ -136,7 +136,7 @@ def gated(url: str, token: str | None = None) -> dict[str, Any]:
 
 @pytest.mark.row("S24")
 @pytest.mark.usefixtures("quick_retries")
-def test_s24_webhooks_to_one_address_keep_their_order_when_only_one_has_a_credential(
+def test_webhooks_to_one_address_keep_their_order_when_only_one_has_a_credential(
     serve: Serve, receiver: Receiver
 ) -> None:
     client = serve()
@@ -151,7 +151,7 @@ def test_s24_webhooks_to_one_address_keep_their_order_when_only_one_has_a_creden
 
 @pytest.mark.row("S24")
 @pytest.mark.usefixtures("quick_retries")
-def test_s24_a_token_wins_over_a_user_and_a_password_in_the_address(serve: Serve, receiver: Receiver) -> None:
+def test_a_token_wins_over_a_user_and_a_password_in_the_address(serve: Serve, receiver: Receiver) -> None:
     client = serve()
     address = receiver.url.replace("http://", "http://user:password@") + "/one"
     client.kickoff(humanInputWebhook=gated(address, "hook-token")["humanInputWebhook"])
@@ -161,7 +161,7 @@ def test_s24_a_token_wins_over_a_user_and_a_password_in_the_address(serve: Serve
 
 @pytest.mark.row("S25")
 @pytest.mark.usefixtures("quick_retries")
-def test_s25_a_webhook_that_is_sent_again_has_its_id_and_its_credential_also_after_the_end(
+def test_a_webhook_that_is_sent_again_has_its_id_and_its_credential_also_after_the_end(
     serve: Serve, receiver: Receiver, terminal: Any, tmp_path: Path
 ) -> None:
     client = serve(PLAIN, webhook_attempts=1)

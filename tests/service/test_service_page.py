@@ -203,14 +203,14 @@ def failed_login(client: Client, forwarded: str) -> int:
 
 
 @pytest.mark.row("S29")
-def test_s29_a_forged_address_does_not_get_round_the_limit_of_logins(client: Client) -> None:
+def test_a_forged_address_does_not_get_round_the_limit_of_logins(client: Client) -> None:
     codes = [failed_login(client, f"198.51.100.{number}") for number in range(login_limit.TRIES + 1)]
     assert codes == [401] * login_limit.TRIES + [429]
 
 
 @pytest.mark.row("S29")
 @pytest.mark.parametrize("proxies", ["127.0.0.1", "127.0.0.1,192.0.2.1", "*"])
-def test_s29_behind_a_proxy_that_is_named_the_limit_is_of_the_address_that_the_proxy_has_seen(
+def test_behind_a_proxy_that_is_named_the_limit_is_of_the_address_that_the_proxy_has_seen(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, proxies: str
 ) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)

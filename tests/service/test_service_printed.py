@@ -302,7 +302,7 @@ DISGUISES = {
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("size", [1, 3, 1000])
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_s41_a_secret_is_masked_behind_control_characters_and_escapes_also_at_the_seam_of_two_writes(
+def test_a_secret_is_masked_behind_control_characters_and_escapes_also_at_the_seam_of_two_writes(
     disguise: str, size: int
 ) -> None:
     one = Printed()
@@ -313,7 +313,7 @@ def test_s41_a_secret_is_masked_behind_control_characters_and_escapes_also_at_th
 
 
 @pytest.mark.row("S41")
-def test_s41_what_is_no_secret_stays_as_it_is() -> None:
+def test_what_is_no_secret_stays_as_it_is() -> None:
     one = Printed()
     one.hide([KEY, "new-and-long"])
     for harmless in (
@@ -330,7 +330,7 @@ def test_s41_what_is_no_secret_stays_as_it_is() -> None:
 
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("size", [1, 5, 1000])
-def test_s41_nothing_is_left_of_secrets_that_overlap_or_go_on(size: int) -> None:
+def test_nothing_is_left_of_secrets_that_overlap_or_go_on(size: int) -> None:
     one = Printed()
     one.hide(["abcdefgh", "abcdefghijkl", "ghijklmnop", "xyzabcdwxyz"])
     raw = "1 abcdefghijkl 2 abcdefghijklmnop 3 abcdefgh 4 xyzabcdwxyzabcdwxyz 5"
@@ -344,7 +344,7 @@ def test_s41_nothing_is_left_of_secrets_that_overlap_or_go_on(size: int) -> None
 
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("secret", ["sk-a-key-of-a-model", r"\u0073k-a-key-of-a-\u006dodel", "sk-a-key\0-of-a-model"])
-def test_s41_nothing_is_left_of_a_secret_that_a_cut_goes_through(secret: str) -> None:
+def test_nothing_is_left_of_a_secret_that_a_cut_goes_through(secret: str) -> None:
     one = Printed()
     one.hide(["sk-a-key-of-a-model"])
     flood = "\x1b[1m." * (MOST // 5)
@@ -360,7 +360,7 @@ def test_s41_nothing_is_left_of_a_secret_that_a_cut_goes_through(secret: str) ->
 
 
 @pytest.mark.row("S41")
-def test_s41_the_beginning_of_a_secret_is_not_shown_at_the_end_either() -> None:
+def test_the_beginning_of_a_secret_is_not_shown_at_the_end_either() -> None:
     assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a-key-of-a-mode", 7) == f"the {HIDDEN}"
     assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a", 7) == "the sk-a"
     assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a  \u2502\n\u2502 ", 7) == "the sk-a  \u2502\n\u2502 "
@@ -369,7 +369,7 @@ def test_s41_the_beginning_of_a_secret_is_not_shown_at_the_end_either() -> None:
 
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("secret", ["key|of a|model", "|key-of-a-model|", "a key\n  of\n\n| a model"])
-def test_s41_a_secret_that_looks_like_a_frame_is_masked_too(secret: str) -> None:
+def test_a_secret_that_looks_like_a_frame_is_masked_too(secret: str) -> None:
     one = Printed()
     one.hide([secret])
     for place in range(1, len(secret)):
@@ -378,7 +378,7 @@ def test_s41_a_secret_that_looks_like_a_frame_is_masked_too(secret: str) -> None
 
 
 @pytest.mark.row("S41")
-def test_s41_a_line_is_shown_before_the_next_one_comes() -> None:
+def test_a_line_is_shown_before_the_next_one_comes() -> None:
     one = Printed()
     one.hide(["sk-a-key-of-a-model"])
     one.add(b"three lines\n")
@@ -407,12 +407,12 @@ def cpu_of_words() -> float:
 
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("part", ENDLESS)
-def test_s41_a_lot_of_anything_costs_at_most_a_few_times_what_words_cost(part: str) -> None:
+def test_a_lot_of_anything_costs_at_most_a_few_times_what_words_cost(part: str) -> None:
     assert cpu_of(lambda: mask_a_lot_of(part), enough=15 * cpu_of_words()) < 15 * cpu_of_words()
 
 
 @pytest.mark.row("S41")
-def test_s41_lines_without_text_cost_no_more_than_text() -> None:
+def test_lines_without_text_cost_no_more_than_text() -> None:
     one = Printed()
     one.hide(["sk-a-key-of-a-model"])
     assert cpu_of(lambda: one.masked("\n" * MOST)) < 5 * cpu_of(lambda: one.masked("x" * MOST))
@@ -429,7 +429,7 @@ class Failing(Printing):
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("disguise", ["as it is", "zeros", "JSON with colours", "a query"])
 @DIALECTS
-def test_s41_a_secret_in_the_text_of_an_exception_is_masked_wherever_the_error_goes(
+def test_a_secret_in_the_text_of_an_exception_is_masked_wherever_the_error_goes(
     serve: Serve, receiver: Receiver, caplog: pytest.LogCaptureFixture, dialect: str, disguise: str
 ) -> None:
     client = serve(crew=Failing(), user_tokens=[("bob", KEY)], dialect=dialect)

@@ -83,7 +83,8 @@ def ended(database: Database) -> tuple[str, str | None]:
     return row.state, row.error
 
 
-def test_s19_an_execution_that_others_took_over_before_it_was_loaded_does_not_run(tmp_path: Path) -> None:
+@pytest.mark.row("S19")
+def test_an_execution_that_others_took_over_before_it_was_loaded_does_not_run(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "x.db"))
     queue(database)
     with database.writing() as connection:
@@ -193,7 +194,8 @@ class Away(Database):
             raise DatabaseUnavailable("The database cannot be reached.")
 
 
-def test_s12_a_question_waits_for_the_database(tmp_path: Path) -> None:
+@pytest.mark.row("S12")
+def test_a_question_waits_for_the_database(tmp_path: Path) -> None:
     database = Away(str(tmp_path / "x.db"))
     queue(database)
     entry = JournalEntry(1, "send", "", "tool", "a-key:1", "send_mail", once=True)
@@ -208,7 +210,8 @@ def test_s12_a_question_waits_for_the_database(tmp_path: Path) -> None:
     assert ended(database) == ("waiting", None)
 
 
-def test_s12_too_many_tokens_end_an_execution_though_the_database_is_locked_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.row("S12")
+def test_too_many_tokens_end_an_execution_though_the_database_is_locked_meanwhile(tmp_path: Path) -> None:
     database = Away(str(tmp_path / "x.db"))
     queue(database, limits={"max_tokens": 10})
     claim(database, "process of x")
@@ -221,7 +224,8 @@ def test_s12_too_many_tokens_end_an_execution_though_the_database_is_locked_mean
     assert ended(database) == ("failed", "TokenLimitExceeded: the execution used 11 tokens; its limit is 10")
 
 
-def test_s12_nothing_counts_as_stored_after_an_end_whose_commit_was_lost(tmp_path: Path) -> None:
+@pytest.mark.row("S12")
+def test_nothing_counts_as_stored_after_an_end_whose_commit_was_lost(tmp_path: Path) -> None:
     database = Away(str(tmp_path / "x.db"))
     queue(database)
     claim(database, "process of x")
@@ -310,7 +314,8 @@ def test_an_answer_and_the_end_of_its_webhooks_delivery_do_not_wait_for_each_oth
     database.close()
 
 
-def test_s31_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting(
+@pytest.mark.row("S31")
+def test_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting(
     postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(membership, "DEAD_AFTER", FACTOR)
@@ -350,8 +355,9 @@ def test_many_queued_executions_of_one_owner_do_not_hold_up_anothers(tmp_path: P
     assert "bob" in claim(database, "process of bob")
 
 
+@pytest.mark.row("S11")
 @pytest.mark.parametrize("depth", [600, 5_000])  # Python 3.11 reads 600 and cannot write them, 3.13 can do both
-def test_s11_deep_json_in_a_draft_or_in_changed_arguments_is_read_or_refused(depth: int) -> None:
+def test_deep_json_in_a_draft_or_in_changed_arguments_is_read_or_refused(depth: int) -> None:
     deep = '{"a":' + "[" * depth + "]" * depth + "}"
     is_hashed = hashes_of(deep)["object_sha256"] is not None
     try:
@@ -393,7 +399,7 @@ def test_a_service_that_stops_does_not_wait_for_the_end_of_a_retention_round(
 
 
 @pytest.mark.row("S8")
-def test_s8_a_failure_keeps_its_sentence_although_another_thread_writes_meanwhile() -> None:
+def test_a_failure_keeps_its_sentence_although_another_thread_writes_meanwhile() -> None:
     availability = Availability()
 
     class Writes(logging.Handler):
@@ -409,7 +415,8 @@ def test_s8_a_failure_keeps_its_sentence_although_another_thread_writes_meanwhil
     assert failed == "The database cannot be used: its file was moved."
 
 
-def test_s22_a_database_that_was_replaced_still_peeks_at_small_rows_only(tmp_path: Path) -> None:
+@pytest.mark.row("S22")
+def test_a_database_that_was_replaced_still_peeks_at_small_rows_only(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "x.db"))
     if not database.peeks_at_small:
         pytest.skip("needs Python 3.11")

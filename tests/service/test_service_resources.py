@@ -44,12 +44,12 @@ NO_PROCESS = OSError(errno.EAGAIN, "Resource temporarily unavailable")
         (ConnectionResetError(errno.ECONNRESET, "reset"), False),
     ],
 )
-def test_s38_what_counts_as_the_machines_trouble(error: Exception, is_trouble: bool) -> None:
+def test_what_counts_as_the_machines_trouble(error: Exception, is_trouble: bool) -> None:
     assert machine.is_trouble(error) is is_trouble
 
 
 @pytest.mark.parametrize("files", [64, 256, 1024, 20_000])
-def test_s38_connections_in_and_out_leave_files_for_the_rest(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
+def test_connections_in_and_out_leave_files_for_the_rest(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
     monkeypatch.setattr(machine.resource, "getrlimit", lambda limit: (files, files))
     assert machine.connections_out() == min(256, files // 4)
     assert machine.connections_in(None) + machine.connections_out() <= files - files // 4
@@ -91,7 +91,7 @@ def open_files(service: Command) -> int:
     return len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
 
 
-def test_s38_connections_out_are_closed_when_nothing_more_is_sent(
+def test_connections_out_are_closed_when_nothing_more_is_sent(
     command: Callable[..., Command], keepers: int, tmp_path: Path
 ) -> None:
     """As many receivers as the process has files."""
@@ -126,7 +126,7 @@ def client_connections(service: Command, port: int) -> list[str]:
     return [line[1] for line in lines if line[2].endswith(f":{port:04X}") and line[3] == "01"]
 
 
-def test_s38_a_receiver_that_reads_nothing_keeps_no_file_after_its_send(serve: Serve) -> None:
+def test_a_receiver_that_reads_nothing_keeps_no_file_after_its_send(serve: Serve) -> None:
     """What was to be sent would wait in the connection for as long as the receiver is there."""
     client = serve({"tasks": [{"id": "t", "output": "x" * 8_000_000}]}, webhook_attempts=1, webhook_timeout=0.5)
     with silence() as port:
@@ -158,7 +158,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     names.clear()
 
 
-def test_s38_an_execution_whose_thread_cannot_start_waits_in_the_queue(
+def test_an_execution_whose_thread_cannot_start_waits_in_the_queue(
     serve: Serve, no_threads: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(PLAIN)
@@ -172,7 +172,7 @@ def test_s38_an_execution_whose_thread_cannot_start_waits_in_the_queue(
 
 
 @pytest.mark.parametrize("name", ["outbox", "dispatcher", "printed"])
-def test_s38_a_thread_that_cannot_start_is_shown_and_starts_later(
+def test_a_thread_that_cannot_start_is_shown_and_starts_later(
     serve: Serve, receiver: Receiver, no_threads: set[str], name: str
 ) -> None:
     no_threads.add(name)
@@ -203,7 +203,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_s38_a_machine_that_only_works_starts_its_thread_later(
+def test_a_machine_that_only_works_starts_its_thread_later(
     tmp_path: Path, postgresql: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "plain.json").write_text(json.dumps(PLAIN))
@@ -225,7 +225,7 @@ def test_s38_a_machine_that_only_works_starts_its_thread_later(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_s38_a_thread_that_has_ended_starts_again() -> None:
+def test_a_thread_that_has_ended_starts_again() -> None:
     ends = [SystemExit(), SystemExit()]
     worked = threading.Event()
 
@@ -246,7 +246,7 @@ def test_s38_a_thread_that_has_ended_starts_again() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
-def test_s38_an_outbox_that_fails_unforeseen_goes_on(
+def test_an_outbox_that_fails_unforeseen_goes_on(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(PLAIN)
@@ -272,7 +272,7 @@ class Unlucky(StandInCrew):
         return Completed("done")
 
 
-def test_s38_an_execution_for_which_nothing_is_left_goes_on_afterwards(
+def test_an_execution_for_which_nothing_is_left_goes_on_afterwards(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "PAUSE", 0.1)
@@ -293,7 +293,7 @@ class Crowded(StandInCrew):
         return Completed("done")
 
 
-def test_s38_executions_that_can_never_begin_hold_up_no_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executions_that_can_never_begin_hold_up_no_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PAUSE", 0.1)
     client = serve(crew=Crowded(), workers=2)
     large = [client.kickoff("large") for _ in range(2)]
@@ -304,7 +304,7 @@ def test_s38_executions_that_can_never_begin_hold_up_no_others(serve: Serve, mon
         assert client.status(each)["status"] == "running", "they go on as soon as there is room"
 
 
-def test_s38_what_an_inline_crew_raises_itself_is_its_own(serve: Serve) -> None:
+def test_what_an_inline_crew_raises_itself_is_its_own(serve: Serve) -> None:
     crew = Unlucky(NO_FILE)
     crew.isolation = "inline"
     client = serve(crew=crew)
@@ -312,7 +312,7 @@ def test_s38_what_an_inline_crew_raises_itself_is_its_own(serve: Serve) -> None:
     assert "Too many open files" in str(record)
 
 
-def test_s38_a_request_for_which_no_thread_is_left_is_refused(serve: Serve, no_threads: set[str]) -> None:
+def test_a_request_for_which_no_thread_is_left_is_refused(serve: Serve, no_threads: set[str]) -> None:
     client = serve(PLAIN)
     no_threads.add("AnyIO")
     answer = client.post("/kickoff", {"inputs": {"topic": "AI"}})
@@ -322,7 +322,7 @@ def test_s38_a_request_for_which_no_thread_is_left_is_refused(serve: Serve, no_t
     client.until(client.kickoff(), "completed")
 
 
-def test_s38_a_webhook_for_which_no_file_is_left_waits_and_loses_no_try(
+def test_a_webhook_for_which_no_file_is_left_waits_and_loses_no_try(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = serve(PLAIN, webhook_attempts=1)
@@ -354,7 +354,7 @@ def space(service: Command) -> int:
 @pytest.mark.parametrize(
     ("kind", "left"), [(resource.RLIMIT_AS, space), (resource.RLIMIT_NOFILE, open_files)], ids=["memory", "files"]
 )
-def test_s38_a_real_end_of_what_the_machine_has_costs_no_execution(
+def test_a_real_end_of_what_the_machine_has_costs_no_execution(
     command: Callable[..., Command], receiver: Receiver, tmp_path: Path, kind: int, left: Callable[[Command], int]
 ) -> None:
     (tmp_path / "crew.json").write_text('{"tasks": [{"id": "t", "seconds": 1.0, "output": "%s"}]}' % ("x" * 100_000))

@@ -177,7 +177,7 @@ def grown(counter: Counter, few: Database, many: Database) -> dict[str, tuple[in
 @pytest.mark.slow
 @pytest.mark.row("S26")
 @pytest.mark.parametrize("rows", [20_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
-def test_s26_no_list_costs_more_where_many_executions_are_stored(
+def test_no_list_costs_more_where_many_executions_are_stored(
     counter: Counter, of_size: Callable[..., Database], rows: int
 ) -> None:
     few, many = of_size(FEW, "sqlite"), of_size(rows, "sqlite")
@@ -188,7 +188,7 @@ def test_s26_no_list_costs_more_where_many_executions_are_stored(
 @pytest.mark.slow
 @pytest.mark.row("S26")
 @pytest.mark.parametrize("rows", [20_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
-def test_s26_on_postgresql_no_list_reads_more_than_it_shows(
+def test_on_postgresql_no_list_reads_more_than_it_shows(
     counter: Counter, of_size: Callable[..., Database], rows: int
 ) -> None:
     many = of_size(rows, "postgresql")
@@ -202,7 +202,7 @@ def test_s26_on_postgresql_no_list_reads_more_than_it_shows(
 @pytest.mark.slow
 @pytest.mark.row("S26")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_s26_the_metrics_count_what_is_stored_whoever_writes(of_size: Callable[..., Database], kind: str) -> None:
+def test_the_metrics_count_what_is_stored_whoever_writes(of_size: Callable[..., Database], kind: str) -> None:
     database = of_size(100, kind)
     with database.writing() as connection:
         connection.execute(executions.update().where(executions.c.id == some_id(0)).values(state=State.WAITING))
@@ -218,7 +218,7 @@ def test_s26_the_metrics_count_what_is_stored_whoever_writes(of_size: Callable[.
 
 @pytest.mark.slow
 @pytest.mark.row("S26")
-def test_s26_pages_and_searches_show_what_they_did(of_size: Callable[..., Database]) -> None:
+def test_pages_and_searches_show_what_they_did(of_size: Callable[..., Database]) -> None:
     database = of_size(FEW, "sqlite")
 
     def numbers(**which: Any) -> list[float]:

@@ -35,7 +35,7 @@ def echoing(command: Callable[..., Command], folder: Path) -> tuple[Command, Cli
     return service, client, client.holding("ann-token-0123456789")
 
 
-def test_s36_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "PATIENCE", 0.1)
     go, at_work = threading.Event(), threading.Semaphore(THREADS_OF_ONE)
 
@@ -64,7 +64,7 @@ def test_s36_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(mon
     assert [(each.status_code, "Retry-After" in each.headers) for each in refused] == [(429, True)] * 4
 
 
-def test_s36_sixty_polls_of_many_executions_are_all_answered_and_hold_up_no_other(
+def test_sixty_polls_of_many_executions_are_all_answered_and_hold_up_no_other(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
     _, client, ann = echoing(command, tmp_path)
@@ -91,20 +91,18 @@ def test_s36_sixty_polls_of_many_executions_are_all_answered_and_hold_up_no_othe
     [TABLE, "|a" * 700 + "\n" + "|-" * 700 + "\n" + "|\n" * 90, "[" * 20_000, "*a **b " * 5_000, "> " * 10_000 + "a"],
     ids=["a table", "a wide table", "brackets", "stars", "quotes"],
 )
-def test_s36_markdown_that_costs_too_much_is_shown_as_text(text: str) -> None:
+def test_markdown_that_costs_too_much_is_shown_as_text(text: str) -> None:
     assert len(markdown.render(text)) < 300_000
 
 
-def test_s36_ordinary_markdown_is_rendered() -> None:
+def test_ordinary_markdown_is_rendered() -> None:
     table = "|name|figure|\n|-|-|\n" + "|one|1|\n" * 100
     text = "# Title\n\n" + "A *word* and [a link](https://example.com). " * 100 + "\n\n" + table
     # A garbage collection of all that the tests have loaded costs as much CPU time as a text may; it comes once.
     assert 200 in [markdown.render(text).count("<td>") for _ in range(3)]
 
 
-def test_s36_forty_five_looks_at_one_costly_draft_hold_up_nobody(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_forty_five_looks_at_one_costly_draft_hold_up_nobody(command: Callable[..., Command], tmp_path: Path) -> None:
     service, client, ann = echoing(command, tmp_path)
     kickoff_id = ann.kickoff(TABLE)
     ann.until(kickoff_id, "pending")
@@ -119,7 +117,7 @@ def test_s36_forty_five_looks_at_one_costly_draft_hold_up_nobody(
     assert resident(service.process.pid) - before < 250 * MIB
 
 
-def test_s36_a_page_of_many_large_texts_is_at_most_a_mebibyte(serve: Serve) -> None:
+def test_a_page_of_many_large_texts_is_at_most_a_mebibyte(serve: Serve) -> None:
     large = "&'" * 40_000
     tasks = [{"id": f"task_{number}", "output": large} for number in range(30)]
     client = serve({"inputs": ["topic"], "tasks": [*tasks, {"id": "last", "output": large, "human_input": True}]})
@@ -137,9 +135,7 @@ def cpu_seconds(process_id: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_s36_a_page_of_one_state_is_made_once_however_many_look(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_page_of_one_state_is_made_once_however_many_look(command: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "echo.json").write_text(json.dumps(ECHO))
     service = command("--crew", "echo.json", "--token", TOKEN)
     client = service.client(TOKEN)
@@ -158,7 +154,7 @@ def test_s36_a_page_of_one_state_is_made_once_however_many_look(
     assert cost_of(20, one) < 10 * first
 
 
-def test_s36_what_many_share_has_nothing_of_one_viewer_and_the_newest_state(serve: Serve) -> None:
+def test_what_many_share_has_nothing_of_one_viewer_and_the_newest_state(serve: Serve) -> None:
     client = serve(GATED, user_tokens=[("ann", "ann-token-0123456789")])
     kickoff_id = client.holding("ann-token-0123456789").kickoff()
     client.until(kickoff_id, "pending")
@@ -181,7 +177,7 @@ def test_s36_what_many_share_has_nothing_of_one_viewer_and_the_newest_state(serv
     assert [">completed<" in view(viewer) for viewer in viewers] == [True] * 3
 
 
-def test_s36_one_makes_it_while_the_others_wait_and_a_failure_is_not_kept() -> None:
+def test_one_makes_it_while_the_others_wait_and_a_failure_is_not_kept() -> None:
     made, go, pages = [], threading.Event(), MadeOnce()
 
     def make() -> bytes:
@@ -199,14 +195,14 @@ def test_s36_one_makes_it_while_the_others_wait_and_a_failure_is_not_kept() -> N
     assert pages.get("other", lambda: b"made") == b"made"
 
 
-def test_s36_the_pages_that_are_kept_have_a_size() -> None:
+def test_the_pages_that_are_kept_have_a_size() -> None:
     pages = MadeOnce(10_000)
     for key in range(10):
         pages.get(key, lambda: b"x" * 4_000)
     assert [pages.get(key, lambda: b"again") for key in (9, 0)] == [b"x" * 4_000, b"again"]
 
 
-def test_s36_a_page_of_several_costly_texts_takes_a_fifth_of_a_second() -> None:
+def test_a_page_of_several_costly_texts_takes_a_fifth_of_a_second() -> None:
     room = html.Room(400_000, html.budget())
     began = time.thread_time()
     for _ in range(20):

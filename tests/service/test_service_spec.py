@@ -115,7 +115,7 @@ def test_an_unknown_id_is_a_404(client: Client) -> None:
 
 
 @pytest.mark.row("S2")
-def test_s2_resume_answers_404_to_the_unknown_and_400_to_what_does_not_wait(client: Client) -> None:
+def test_resume_answers_404_to_the_unknown_and_400_to_what_does_not_wait(client: Client) -> None:
     kickoff_id = client.kickoff()
     assert client.resume(str(uuid4())).status_code == 404
     assert client.resume(kickoff_id, task_id="no_task").status_code == 404
@@ -127,7 +127,7 @@ def test_s2_resume_answers_404_to_the_unknown_and_400_to_what_does_not_wait(clie
 
 
 @pytest.mark.row("S2")
-def test_s2_resume_of_a_running_execution_is_a_400(serve: Serve) -> None:
+def test_resume_of_a_running_execution_is_a_400(serve: Serve) -> None:
     client = serve(SLOW)
     kickoff_id = client.kickoff()
     answer = client.resume(kickoff_id, task_id="slow_task")

@@ -300,7 +300,7 @@ def killed(command: Callable[..., Command], options: list[str], after: list[str]
 
 
 @pytest.mark.row("S1")
-def test_s1_a_killed_service_goes_on_by_the_journal(command: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_killed_service_goes_on_by_the_journal(command: Callable[..., Command], tmp_path: Path) -> None:
     scenario = {"tasks": [{**KILLED_MAIL["tasks"][0], "output": "x"}]}
     client, kickoff_id = killed(command, scripted(tmp_path, scenario))
     found = finished(client, kickoff_id)
@@ -326,14 +326,14 @@ class Rememberer(Caller):
 
 
 @pytest.mark.row("S1")
-def test_s1_a_memory_lookup_is_in_the_journal_of_the_next_attempt(serve: Serve) -> None:
+def test_a_memory_lookup_is_in_the_journal_of_the_next_attempt(serve: Serve) -> None:
     client = serve(crew=Rememberer())
     assert client.until(client.kickoff(), "completed")["result"]["output"] == '"facts"'
 
 
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("after", [["--tool", "send_*=once"], []], ids=["", "rule-taken-away"])
-def test_s1_a_scripted_tool_that_may_run_once_is_not_run_again(
+def test_a_scripted_tool_that_may_run_once_is_not_run_again(
     command: Callable[..., Command], tmp_path: Path, after: list[str]
 ) -> None:
     crew = scripted(tmp_path, KILLED_MAIL)

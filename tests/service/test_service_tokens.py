@@ -36,9 +36,7 @@ PATHS = [
 @pytest.mark.row("S6")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 @pytest.mark.parametrize("shown", [None, "", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer ü"])
-def test_s6_without_a_valid_token_every_path_answers_the_same_401(
-    serve: Serve, dialect: str, shown: str | None
-) -> None:
+def test_without_a_valid_token_every_path_answers_the_same_401(serve: Serve, dialect: str, shown: str | None) -> None:
     client = serve(dialect=dialect, token=TOKEN)
     assert len(PATHS) >= 10
     headers = {} if shown is None else {"Authorization": shown.encode()}
@@ -49,7 +47,7 @@ def test_s6_without_a_valid_token_every_path_answers_the_same_401(
 
 
 @pytest.mark.row("S6")
-def test_s6_the_scheme_is_read_in_any_case(serve: Serve) -> None:
+def test_the_scheme_is_read_in_any_case(serve: Serve) -> None:
     client = serve(token=TOKEN)
     for scheme in ("bearer", "BEARER", "Bearer"):
         headers = {"Authorization": f"{scheme} {TOKEN}"}
@@ -59,7 +57,7 @@ def test_s6_the_scheme_is_read_in_any_case(serve: Serve) -> None:
 @pytest.mark.row("S6")
 @pytest.mark.parametrize("path", ["/kickoff", "/human_feedback_requests/x/respond?token=y"])
 @pytest.mark.parametrize("announced", [{}, {"flow_webhook": "http://127.0.0.1:9/", "flow_webhook_secret": "x"}])
-def test_s6_the_401_comes_before_the_body(serve: Serve, path: str, announced: dict[str, str]) -> None:
+def test_the_401_comes_before_the_body(serve: Serve, path: str, announced: dict[str, str]) -> None:
     crew = ScriptedCrew(DEMO)
     crew.kind = "flow"
     parts = urlsplit(serve(crew=crew, **announced).url)
@@ -69,7 +67,7 @@ def test_s6_the_401_comes_before_the_body(serve: Serve, path: str, announced: di
 
 
 @pytest.mark.row("S6")
-def test_s6_every_known_token_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_known_token_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     from crew_service.engine import principals
 
     compared: list[int] = []

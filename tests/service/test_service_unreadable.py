@@ -45,7 +45,7 @@ def others_go_on(client: Client, waiting: str) -> None:
 
 @pytest.mark.row("S15")
 @pytest.mark.parametrize(("column", "value"), BAD_VALUES)
-def test_s15_a_waiting_execution_that_cannot_be_read_ends_as_an_error(
+def test_a_waiting_execution_that_cannot_be_read_ends_as_an_error(
     serve: Serve, tmp_path: Path, column: str, value: str
 ) -> None:
     client = serve(GATED, workers=2)
@@ -67,7 +67,7 @@ def test_s15_a_waiting_execution_that_cannot_be_read_ends_as_an_error(
 @pytest.mark.row("S15")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 @pytest.mark.parametrize(("column", "value"), [("inputs", "{broken"), ("gate", "{broken"), ("webhooks", "[1]")])
-def test_s15_a_queued_execution_that_cannot_be_read_holds_nobody_up(
+def test_a_queued_execution_that_cannot_be_read_holds_nobody_up(
     serve: Serve, tmp_path: Path, column: str, value: str, dialect: str
 ) -> None:
     scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 3.0, "output": "All on {topic}"}]}
@@ -81,7 +81,7 @@ def test_s15_a_queued_execution_that_cannot_be_read_holds_nobody_up(
 
 @pytest.mark.row("S15")
 @pytest.mark.parametrize(("column", "value"), [("open_tasks", '{"t": 5}'), ("limits", '{"max_tokens": "many"}')])
-def test_s15_a_value_of_an_unforeseen_form_delays_none_of_those_claimed_with_it(
+def test_a_value_of_an_unforeseen_form_delays_none_of_those_claimed_with_it(
     serve: Serve, tmp_path: Path, column: str, value: str
 ) -> None:
     scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 3.0, "output": "All on {topic}"}]}
@@ -95,7 +95,7 @@ def test_s15_a_value_of_an_unforeseen_form_delays_none_of_those_claimed_with_it(
 
 
 @pytest.mark.row("S15")
-def test_s15_a_finished_task_that_cannot_be_read_ends_its_execution_alone(serve: Serve, tmp_path: Path) -> None:
+def test_a_finished_task_that_cannot_be_read_ends_its_execution_alone(serve: Serve, tmp_path: Path) -> None:
     client = serve()
     bad, good = client.kickoff("bad"), client.kickoff("good")
     for kickoff_id in (bad, good):

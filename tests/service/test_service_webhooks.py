@@ -114,7 +114,7 @@ def test_urls_are_not_carried_over_at_resume(serve: Serve, receiver: Receiver) -
 
 
 @pytest.mark.row("S5")
-def test_s5_a_receiver_answering_500_is_tried_again_until_it_takes_the_news(serve: Serve, receiver: Receiver) -> None:
+def test_a_receiver_answering_500_is_tried_again_until_it_takes_the_news(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN)
     receiver.answers = [500, 503, 404]
     client.until(client.kickoff(crewWebhookUrl=f"{receiver.url}/crew"), "completed")
@@ -123,7 +123,7 @@ def test_s5_a_receiver_answering_500_is_tried_again_until_it_takes_the_news(serv
 
 
 @pytest.mark.row("S5")
-def test_s5_a_receiver_that_never_takes_it_is_given_up_after_a_bounded_number_of_tries(
+def test_a_receiver_that_never_takes_it_is_given_up_after_a_bounded_number_of_tries(
     serve: Serve, receiver: Receiver
 ) -> None:
     client = serve(PLAIN, webhook_attempts=3)
@@ -133,7 +133,7 @@ def test_s5_a_receiver_that_never_takes_it_is_given_up_after_a_bounded_number_of
 
 
 @pytest.mark.row("S5")
-def test_s5_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_receivers(
+def test_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_receivers(
     serve: Serve, receiver: Receiver
 ) -> None:
     client = serve(PLAIN, webhook_timeout=10 * PATIENCE)
@@ -153,7 +153,7 @@ def test_s5_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_r
 
 
 @pytest.mark.row("S5")
-def test_s5_a_receiver_that_does_not_answer_is_left_after_the_timeout(serve: Serve, receiver: Receiver) -> None:
+def test_a_receiver_that_does_not_answer_is_left_after_the_timeout(serve: Serve, receiver: Receiver) -> None:
     receiver.hold.clear()
     client = serve(PLAIN, webhook_timeout=FACTOR, webhook_attempts=2)
     client.kickoff(crewWebhookUrl=f"{receiver.url}/crew")
@@ -161,7 +161,7 @@ def test_s5_a_receiver_that_does_not_answer_is_left_after_the_timeout(serve: Ser
 
 
 @pytest.mark.row("S5")
-def test_s5_a_redirect_is_not_followed_so_that_the_credential_stays_with_its_address(
+def test_a_redirect_is_not_followed_so_that_the_credential_stays_with_its_address(
     serve: Serve, receiver: Receiver
 ) -> None:
     client = serve(webhook_attempts=2)
@@ -177,7 +177,7 @@ def test_s5_a_redirect_is_not_followed_so_that_the_credential_stays_with_its_add
 
 
 @pytest.mark.row("S5")
-def test_s5_news_that_was_not_delivered_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
+def test_news_that_was_not_delivered_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
     receiver.answers = [500]
     options: dict[str, Any] = {"scenario": PLAIN, "token": "a-token", "db": tmp_path / "kept.db"}
     with running_service(**options, webhook_timeout=5.0) as service:  # its stop waits as long

@@ -83,7 +83,7 @@ def lose_the_transaction(connection: Any) -> None:
 
 
 @pytest.mark.row("S20")
-def test_s20_writers_that_wait_for_each_other_share_a_commit(writers: Writers) -> None:
+def test_writers_that_wait_for_each_other_share_a_commit(writers: Writers) -> None:
     for task in writers.together(nothing, nothing, nothing):
         task.result()
     assert (writers.written, writers.commits) == ([0, 1, 2, 3], 1)
@@ -104,7 +104,7 @@ def test_an_error_of_the_last_writer_loses_nothing_of_the_others(writers: Writer
 
 
 @pytest.mark.row("S12")
-def test_s12_nobody_counts_as_stored_if_the_shared_transaction_is_lost(writers: Writers) -> None:
+def test_nobody_counts_as_stored_if_the_shared_transaction_is_lost(writers: Writers) -> None:
     tasks = writers.together(nothing, lose_the_transaction)
     for task in tasks:
         with pytest.raises(DatabaseUnavailable):
@@ -166,7 +166,7 @@ def test_a_writer_waits_only_so_long_and_leaves_its_place() -> None:
 
 
 @pytest.mark.row("S12")
-def test_s12_a_full_disk_is_reported_as_such_though_sqlite_undoes_what_others_wrote_too(writers: Writers) -> None:
+def test_a_full_disk_is_reported_as_such_though_sqlite_undoes_what_others_wrote_too(writers: Writers) -> None:
     def fill(connection: Any) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")

@@ -186,7 +186,7 @@ def flow_service(airflow: AirflowStack, group: ProcessGroup) -> CrewService:
 
 @pytest.mark.long  # without Airflow's processes: test_flow_answers.py
 @pytest.mark.row("F2", "F4")
-def test_f4_a_flows_signed_webhook_is_answered_from_airflow(airflow: AirflowStack, flow_service: CrewService) -> None:
+def test_a_flows_signed_webhook_is_answered_from_airflow(airflow: AirflowStack, flow_service: CrewService) -> None:
     forged = {"X-CrewAI-Signature": "sha256=" + "0" * 64, "X-CrewAI-Timestamp": str(int(time.time()))}
     inbox = f"{airflow.url}/crew-inbox/flow/crew_inbox_flow"
     assert requests.post(inbox, json={"id": "r-1"}, headers=forged, timeout=PATIENCE).status_code == 401

@@ -45,7 +45,7 @@ def crew(group: ProcessGroup) -> CrewService:
 
 
 @pytest.mark.row("A24", "A26")
-def test_a24_a26_registrations_and_forms_stay_open_while_the_database_is_migrated(crew: CrewService) -> None:
+def test_registrations_and_forms_stay_open_while_the_database_is_migrated(crew: CrewService) -> None:
     with ProcessGroup() as group:
         stack = AirflowStack(dags=[HERE / "dags"], postgres=server_url(), group=group, command=Path(str(BEFORE)))
         stack.start_all()

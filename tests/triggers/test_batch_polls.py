@@ -129,7 +129,7 @@ TROUBLES: dict[str, Any] = {
 @pytest.mark.row("N28")
 @pytest.mark.parametrize("dialect", DIALECTS[:1], indirect=True, ids=str)
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
-def test_n28_after_any_trouble_with_many_each_wait_polls_alone(
+def test_after_any_trouble_with_many_each_wait_polls_alone(
     service: Service, server: FaultServer, connect: Connect, trouble: Any
 ) -> None:
     """As behind a gateway that passes the four documented paths; the trouble lasts."""
@@ -151,7 +151,7 @@ def test_n28_after_any_trouble_with_many_each_wait_polls_alone(
     ],
     ids=["403", "404", "no word", "no result"],
 )
-def test_n28_only_the_answer_to_its_own_poll_fails_a_wait(service: Service, item: Any, impatient: None) -> None:
+def test_only_the_answer_to_its_own_poll_fails_a_wait(service: Service, item: Any, impatient: None) -> None:
     service.statuses = lambda ids: Reply(body={"statuses": dict.fromkeys(ids, item)})
     service.is_over = lambda: service.alone >= 5 * WAITS  # type: ignore[method-assign]
     assert outcomes() == {COMPLETED}
@@ -159,7 +159,7 @@ def test_n28_only_the_answer_to_its_own_poll_fails_a_wait(service: Service, item
 
 @pytest.mark.row("N28")
 @pytest.mark.parametrize("more", ["failed", "completed", "pending", "used"])
-def test_n28_nothing_that_would_end_a_wait_is_believed_among_many(service: Service, more: str) -> None:
+def test_nothing_that_would_end_a_wait_is_believed_among_many(service: Service, more: str) -> None:
     said = {
         "failed": {"body": service.dialect.failed},
         "completed": {"body": service.dialect.completed},
@@ -175,7 +175,7 @@ def test_n28_nothing_that_would_end_a_wait_is_believed_among_many(service: Servi
 
 
 @pytest.mark.row("N28")
-def test_n28_many_are_asked_for_again_after_a_while(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_are_asked_for_again_after_a_while(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asynchronous, "ALONE", 0.4)
     service.statuses = lambda ids: Reply(status=503) if service.together == 1 else service.usual(ids)
     service.until = 6
@@ -193,7 +193,7 @@ def test_a_wait_that_the_answer_leaves_out_polls_by_itself(service: Service) -> 
 
 
 @pytest.mark.row("N5")
-def test_n5_a_token_refused_for_many_ends_each_and_names_the_connection(service: Service) -> None:
+def test_a_token_refused_for_many_ends_each_and_names_the_connection(service: Service) -> None:
     refused, accepted = Reply(status=401, body={"detail": "Invalid token"}), service.status
     service.statuses = lambda ids: refused
     service.status = lambda: refused if service.together else accepted()
@@ -203,7 +203,7 @@ def test_n5_a_token_refused_for_many_ends_each_and_names_the_connection(service:
 
 
 @pytest.mark.row("N6")
-def test_n6_an_id_that_is_unknown_among_many_is_a_404_of_its_own(service: Service, dialect: Dialect) -> None:
+def test_an_id_that_is_unknown_among_many_is_a_404_of_its_own(service: Service, dialect: Dialect) -> None:
     def one_unknown(ids: list[str]) -> Reply:
         said = {each: {"code": 200, "body": service.body} for each in ids}
         if "k-1" in ids and service.together < 3:
@@ -215,7 +215,7 @@ def test_n6_an_id_that_is_unknown_among_many_is_a_404_of_its_own(service: Servic
 
 
 @pytest.mark.row("N33")
-def test_n33_usage_that_grows_beside_an_unchanged_body_is_seen_among_many(service: Service) -> None:
+def test_usage_that_grows_beside_an_unchanged_body_is_seen_among_many(service: Service) -> None:
     def used() -> dict[str, int]:
         return {"total_tokens": 100 * service.together}
 
@@ -231,7 +231,7 @@ def test_n33_usage_that_grows_beside_an_unchanged_body_is_seen_among_many(servic
 
 
 @pytest.mark.row("N4")
-def test_n4_a_deadline_near_the_timeout_is_kept_by_a_poll_of_its_own(service: Service) -> None:
+def test_a_deadline_near_the_timeout_is_kept_by_a_poll_of_its_own(service: Service) -> None:
     service.until = 10**6
     began = time.monotonic()
     assert outcomes(deadline=time.time() + 1.5) == {TIMEOUT}
@@ -242,9 +242,7 @@ def test_n4_a_deadline_near_the_timeout_is_kept_by_a_poll_of_its_own(service: Se
 @pytest.mark.row("N7")
 @pytest.mark.parametrize("dialect", DIALECTS[:1], indirect=True, ids=str)
 @pytest.mark.parametrize("size", [10, LARGE_BODY])
-def test_n7_a_large_response_for_many_is_read_outside_the_loop(
-    service: Service, server: FaultServer, size: int
-) -> None:
+def test_a_large_response_for_many_is_read_outside_the_loop(service: Service, server: FaultServer, size: int) -> None:
     where: list[threading.Thread] = []
 
     def read(answer: HttpResponse, mask: Mask) -> str:

@@ -49,7 +49,7 @@ def test_every_argument_is_stored() -> None:
 
 
 @pytest.mark.row("A8")
-def test_a8_without_a_budget_a_trigger_is_stored_as_before_there_were_budgets() -> None:
+def test_without_a_budget_a_trigger_is_stored_as_before_there_were_budgets() -> None:
     assert not {"max_total_tokens", "max_cost"} & set(trigger().serialize()[1])
     budget = stored(trigger(max_total_tokens=5)).watch().budget
     assert (budget.max_total_tokens, budget.max_cost) == (5, None)
@@ -74,7 +74,7 @@ def test_no_token_is_stored_or_shown_by_a_trigger_that_holds_one(
 
 
 @pytest.mark.row("A3")
-def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) -> None:
+def test_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) -> None:
     server.on(POLL, dialect.running)
     began = time.time()
     event = fire(trigger(started=began - 60, deadline=began + 0.5))
@@ -84,7 +84,7 @@ def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) 
 
 
 @pytest.mark.row("A3")
-def test_a3_waits_that_a_restart_resumes_together_do_not_all_poll_at_the_same_time(
+def test_waits_that_a_restart_resumes_together_do_not_all_poll_at_the_same_time(
     server: FaultServer, dialect: Dialect
 ) -> None:
     server.on(POLL, dialect.completed)
@@ -115,7 +115,7 @@ def test_a_wait_that_ends_at_once_fires_when_airflow_has_noticed_its_deferral(
 
 
 @pytest.mark.row("N18")
-def test_n18_a_connection_that_stays_missing_ends_the_wait_as_a_failure(impatient: None) -> None:
+def test_a_connection_that_stays_missing_ends_the_wait_as_a_failure(impatient: None) -> None:
     event = fire(trigger(crew_conn_id="crew_nowhere"))
     assert event["kind"] == GAVE_UP
     assert "crew_nowhere" in event["message"]
@@ -207,13 +207,13 @@ def rotated_token(server: FaultServer, connect: Any, dialect: Dialect, monkeypat
 
 
 @pytest.mark.row("N5")
-def test_n5_a_rotated_token_moves_the_shared_session_of_all_triggers(rotated_token: None) -> None:
+def test_a_rotated_token_moves_the_shared_session_of_all_triggers(rotated_token: None) -> None:
     assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
     assert not any(asynchronous.sessions._by_loop.values())
 
 
 @pytest.mark.row("N5")
-def test_n5_waits_share_the_look_up_of_their_connection_and_of_its_refresh(
+def test_waits_share_the_look_up_of_their_connection_and_of_its_refresh(
     rotated_token: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up: list[str] = []
@@ -247,7 +247,7 @@ async def cancelled(one: CrewStatusTrigger, server: FaultServer) -> None:
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("state", ["failed", "success", "skipped"])
 @pytest.mark.parametrize("cancel_on_kill", [False, True])
-def test_a5_a_user_who_ends_the_task_stops_the_execution_if_that_was_asked_for(
+def test_a_user_who_ends_the_task_stops_the_execution_if_that_was_asked_for(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: str, cancel_on_kill: bool
 ) -> None:
     server.on(POLL, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
@@ -257,7 +257,7 @@ def test_a5_a_user_who_ends_the_task_stops_the_execution_if_that_was_asked_for(
 
 @pytest.mark.row("A3", "A5")
 @pytest.mark.parametrize("state", ["deferred", "scheduled", "queued", "running", RuntimeError("no answer")])
-def test_a5_a_triggerer_that_shuts_down_stops_nothing(
+def test_a_triggerer_that_shuts_down_stops_nothing(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: Any
 ) -> None:
     server.on(POLL, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped"})
@@ -272,7 +272,7 @@ async def cancel_twice(task: asyncio.Task[None]) -> None:
 
 
 @pytest.mark.row("A5", "A6")
-def test_a5_a6_a_trigger_ends_after_its_kill_is_handled_however_often_airflow_cancels_it(
+def test_a_trigger_ends_after_its_kill_is_handled_however_often_airflow_cancels_it(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})

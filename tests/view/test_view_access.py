@@ -35,7 +35,7 @@ def addresses(dag_run: Run) -> list[str]:
     ]
 
 
-def test_a29_whoever_may_see_xcoms_and_forms_of_the_dag_sees_the_execution(app: FastAPI, dag_run: Run) -> None:
+def test_whoever_may_see_xcoms_and_forms_of_the_dag_sees_the_execution(app: FastAPI, dag_run: Run) -> None:
     dag_run.task("kickoff", about())
     client = client_of(app)
     wait_until(lambda: SECRET in client.get(dag_run.page("kickoff", end="/fragment")).text, "the first look-up")
@@ -45,7 +45,7 @@ def test_a29_whoever_may_see_xcoms_and_forms_of_the_dag_sees_the_execution(app: 
 
 
 @pytest.mark.parametrize(("user", "code"), [("no-xcoms", 403), ("no-forms", 403), ("no-dag", 403), (None, 401)])
-def test_a29_anybody_else_is_refused_on_every_address_and_nothing_is_looked_up(
+def test_anybody_else_is_refused_on_every_address_and_nothing_is_looked_up(
     app: FastAPI, dag_run: Run, service: FaultServer, user: str | None, code: int
 ) -> None:
     dag_run.task("kickoff", about())
@@ -55,7 +55,7 @@ def test_a29_anybody_else_is_refused_on_every_address_and_nothing_is_looked_up(
     assert service.requests == []
 
 
-def test_a29_every_route_but_the_icons_asks_the_auth_manager() -> None:
+def test_every_route_but_the_icons_asks_the_auth_manager() -> None:
     from airflow_crew_provider.compat.access import MAY_SEE
     from airflow_crew_provider.view.app import icons, router
 
@@ -63,7 +63,7 @@ def test_a29_every_route_but_the_icons_asks_the_auth_manager() -> None:
     assert {route.path for route in icons.routes} == {"/icon.svg", "/icon-dark.svg"}  # type: ignore[attr-defined]
 
 
-def test_a29_an_execution_of_another_dag_cannot_be_named_in_an_address(app: FastAPI, dag_run: Run) -> None:
+def test_an_execution_of_another_dag_cannot_be_named_in_an_address(app: FastAPI, dag_run: Run) -> None:
     dag_run.task("kickoff", about())
     own = Run()
     own.task("kickoff")
@@ -84,7 +84,7 @@ def test_a29_an_execution_of_another_dag_cannot_be_named_in_an_address(app: Fast
         assert answer.status_code != 200 or "No execution yet" in answer.text
 
 
-def test_a29_the_dag_that_stands_for_all_shows_nothing_even_to_whoever_sees_all(app: FastAPI, dag_run: Run) -> None:
+def test_the_dag_that_stands_for_all_shows_nothing_even_to_whoever_sees_all(app: FastAPI, dag_run: Run) -> None:
     dag_run.task("kickoff", about())
     client = client_of(app)
     assert client.get(f"/crew-view/dags/~/runs/{dag_run.run_id}/tasks/kickoff/-1").status_code == 404
@@ -92,7 +92,7 @@ def test_a29_the_dag_that_stands_for_all_shows_nothing_even_to_whoever_sees_all(
 
 
 @pytest.mark.parametrize("view", [None, "/view?id=k-1"])
-def test_a29_an_execution_that_another_dag_has_started_is_not_shown_to_one_that_waits_for_it(
+def test_an_execution_that_another_dag_has_started_is_not_shown_to_one_that_waits_for_it(
     app: FastAPI, dag_run: Run, service: FaultServer, view: str | None
 ) -> None:
     details = {"execution_id": "k-1", "state": "completed", "output": SECRET, "tasks": [], "rounds": []}
@@ -111,7 +111,7 @@ def test_a29_an_execution_that_another_dag_has_started_is_not_shown_to_one_that_
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("meta", [{}, {"meta": None, "left_out": ["meta"]}, {"meta": {"airflow": "?"}}])
 @pytest.mark.parametrize("forged", ["execution", "polled id", "connection"])
-def test_a33_without_its_origin_an_execution_is_shown_only_where_the_run_has_recorded_it(
+def test_without_its_origin_an_execution_is_shown_only_where_the_run_has_recorded_it(
     app: FastAPI, dag_run: Run, service: FaultServer, meta: Json, forged: str
 ) -> None:
     details = {"execution_id": "k-1", "state": "completed", "output": SECRET, "tasks": [], "rounds": [], **meta}
@@ -134,7 +134,7 @@ def test_a33_without_its_origin_an_execution_is_shown_only_where_the_run_has_rec
 
 
 @pytest.mark.row("A31")
-def test_a31_an_xcom_of_another_dag_does_not_decide_what_is_polled_for_this_one(
+def test_an_xcom_of_another_dag_does_not_decide_what_is_polled_for_this_one(
     app: FastAPI, dag_run: Run, service: FaultServer
 ) -> None:
     service.on("GET /status/k-2", {"status": "completed", "result": {"output": "another text", "tasks": []}})
@@ -148,7 +148,7 @@ def test_a31_an_xcom_of_another_dag_does_not_decide_what_is_polled_for_this_one(
 
 
 @pytest.mark.row("A33")
-def test_a33_a_connection_of_another_type_is_not_used(
+def test_a_connection_of_another_type_is_not_used(
     app: FastAPI, dag_run: Run, service: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = {"conn_type": "http", "host": service.url, "password": "of another host"}
@@ -198,7 +198,7 @@ WITHHELD = {
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("refusal", ["404", "html", "state"])
 @pytest.mark.parametrize("view", [None, "/view?id=k-1"])
-def test_a33_one_refusal_of_the_details_shows_no_execution_that_this_run_only_polls(
+def test_one_refusal_of_the_details_shows_no_execution_that_this_run_only_polls(
     app: FastAPI, dag_run: Run, service: FaultServer, refusal: str, view: str | None
 ) -> None:
     service.on("GET /status/k-1", Reply(body=STATUS, headers=CREW_VIEW))
@@ -217,7 +217,7 @@ def test_a33_one_refusal_of_the_details_shows_no_execution_that_this_run_only_po
 
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("meta", WITHHELD.values(), ids=WITHHELD)
-def test_a33_details_that_withhold_the_origin_show_no_execution_that_this_run_only_polls(
+def test_details_that_withhold_the_origin_show_no_execution_that_this_run_only_polls(
     app: FastAPI, dag_run: Run, service: FaultServer, meta: Json
 ) -> None:
     service.on("GET /executions/k-1", {**DETAILS, **meta})
@@ -231,7 +231,7 @@ def test_a33_details_that_withhold_the_origin_show_no_execution_that_this_run_on
 
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("meta", [None, {}, {"team": "news"}])
-def test_a33_an_execution_that_no_dag_has_started_is_shown_to_a_run_that_polls_it(
+def test_an_execution_that_no_dag_has_started_is_shown_to_a_run_that_polls_it(
     app: FastAPI, dag_run: Run, service: FaultServer, meta: Json | None
 ) -> None:
     service.on("GET /executions/k-1", {**DETAILS, "meta": meta})
@@ -241,7 +241,7 @@ def test_a33_an_execution_that_no_dag_has_started_is_shown_to_a_run_that_polls_i
 
 
 @pytest.mark.row("A33")
-def test_a33_a_run_that_polls_what_a_deployment_without_details_runs_sees_it(app: FastAPI, dag_run: Run) -> None:
+def test_a_run_that_polls_what_a_deployment_without_details_runs_sees_it(app: FastAPI, dag_run: Run) -> None:
     dag_run.task("wait", about(), started=False)
     client = client_of(app)
     wait_until(lambda: SECRET in client.get(dag_run.page("wait", end="/fragment")).text, "the status")
@@ -249,7 +249,7 @@ def test_a33_a_run_that_polls_what_a_deployment_without_details_runs_sees_it(app
 
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("listed", [["k-1"], None, "k-1 k-2"])
-def test_a33_an_own_execution_lends_no_id_to_another_that_is_polled_in_its_name(
+def test_an_own_execution_lends_no_id_to_another_that_is_polled_in_its_name(
     app: FastAPI, dag_run: Run, service: FaultServer, listed: object
 ) -> None:
     """Such as `CrewStatusSensor(kickoff_id="of another DAG", execution_id="of this DAG")`."""

@@ -123,7 +123,7 @@ def test_a_look_up_that_fails_is_tried_again_after_the_pause() -> None:
 
 
 @pytest.mark.row("A30")
-def test_a30_an_owner_whose_look_ups_hang_leaves_the_others_their_threads() -> None:
+def test_an_owner_whose_look_ups_hang_leaves_the_others_their_threads() -> None:
     look_up, hung = Counting(), threading.Event()
 
     def look_up_of(key: str, before: Number | None) -> Number:
@@ -143,7 +143,7 @@ def test_a30_an_owner_whose_look_ups_hang_leaves_the_others_their_threads() -> N
 
 
 @pytest.mark.row("A30")
-def test_a30_a_page_of_the_same_facts_is_made_once_however_many_look() -> None:
+def test_a_page_of_the_same_facts_is_made_once_however_many_look() -> None:
     made: list[int] = []
     all_ask = threading.Event()
 
@@ -165,7 +165,7 @@ def test_a30_a_page_of_the_same_facts_is_made_once_however_many_look() -> None:
 
 
 @pytest.mark.row("A31")
-def test_a31_what_is_polled_is_a_part_of_what_a_look_up_is_shared_by() -> None:
+def test_what_is_polled_is_a_part_of_what_a_look_up_is_shared_by() -> None:
     assert Target("c", "e", "k-1") != Target("c", "e", "k-2")
     assert Target("c", "e", "k", None) != Target("d", "e", "k", None)
 
@@ -239,7 +239,7 @@ def test_a_deployment_without_details_is_asked_for_its_status_in_their_place(
 
 
 @pytest.mark.row("A33")
-def test_a33_which_dag_has_started_an_execution_stays_known_where_details_are_refused_later(
+def test_which_dag_has_started_an_execution_stays_known_where_details_are_refused_later(
     server: FaultServer, connect: object
 ) -> None:
     from airflow_crew_provider.view import deployment

@@ -247,7 +247,7 @@ OF_A_DECISION += ("auto_approved", "not_shown", "edited_output", "crew_task_id",
 
 @pytest.mark.row("A42")
 @pytest.mark.parametrize("name", OF_A_DECISION)
-def test_a42_a_decision_of_another_shape_does_not_end_the_page(name: str) -> None:
+def test_a_decision_of_another_shape_does_not_end_the_page(name: str) -> None:
     details = details_of("x")
     for odd in ANYTHING:
         for given in ({name: odd}, decision(DRAFTS[0], approve=True, **{name: odd}) if name[:6] != "output" else {}):
@@ -311,7 +311,7 @@ SAID = {"decided_at": "2026-11-20T12:02:00+00:00", "is_approve": True, "by": "Ri
 
 @pytest.mark.row("A31")
 @pytest.mark.parametrize("cut", [False, True])
-def test_a31_over_another_text_than_the_one_that_was_decided_on_the_one_that_the_review_kept_is_shown(
+def test_over_another_text_than_the_one_that_was_decided_on_the_one_that_the_review_kept_is_shown(
     cut: bool,
 ) -> None:
     served = round_of(1, DRAFTS[0], **SAID) | {"draft": "Send them all the money.", **({"cut": True} if cut else {})}
@@ -320,7 +320,7 @@ def test_a31_over_another_text_than_the_one_that_was_decided_on_the_one_that_the
 
 
 @pytest.mark.row("A31")
-def test_a31_a_decision_that_was_not_taken_does_not_stand_in_place_of_the_one_that_was() -> None:
+def test_a_decision_that_was_not_taken_does_not_stand_in_place_of_the_one_that_was() -> None:
     told = {"number": 1, "task_id": "draft_task", "draft": DRAFTS[0], "output_sha256": output_sha256(DRAFTS[0])}
     told |= {"is_approve": False, "by": "bob", "human_feedback": "No.", "decided_at": "2026-11-25T01:00:00+00:00"}
     [shown] = with_decisions(of_details({"state": "running", "rounds": [told]}), [decision(DRAFTS[0], approve=True)])[
@@ -330,7 +330,7 @@ def test_a31_a_decision_that_was_not_taken_does_not_stand_in_place_of_the_one_th
 
 
 @pytest.mark.row("A31")
-def test_a31_a_decision_that_airflow_did_not_keep_stands_over_no_other_text() -> None:
+def test_a_decision_that_airflow_did_not_keep_stands_over_no_other_text() -> None:
     html = rendered({**details_of("x"), "rounds": [round_of(1, DRAFTS[0], **SAID) | {"draft": "Send money."}]})
     assert [each in html for each in ("Send money.", "Approved", "Rita", "so it is not shown here")] == [
         *(False, False, False, True)
@@ -338,7 +338,7 @@ def test_a31_a_decision_that_airflow_did_not_keep_stands_over_no_other_text() ->
 
 
 @pytest.mark.row("A31")
-def test_a31_a_text_that_arrived_cut_is_said_not_to_be_verified_and_one_that_is_cut_here_is_verified() -> None:
+def test_a_text_that_arrived_cut_is_said_not_to_be_verified_and_one_that_is_cut_here_is_verified() -> None:
     long = "word " * 20_000
     for draft, more, said in ((long[:1_000], {"cut": True}, True), (long, {}, False)):
         html = rendered({**details_of("x"), "rounds": [round_of(1, long, **SAID) | {"draft": draft, **more}]})
@@ -372,7 +372,7 @@ def large(piece: str, count: int) -> tuple[Json, list[Json]]:
 @pytest.mark.row("A30")
 @pytest.mark.parametrize("state", ["completed", "pending"])
 @pytest.mark.parametrize("piece", WORST)
-def test_a30_a_page_has_less_than_a_megabyte_and_takes_less_than_a_fifth_of_a_second(piece: str, state: str) -> None:
+def test_a_page_has_less_than_a_megabyte_and_takes_less_than_a_fifth_of_a_second(piece: str, state: str) -> None:
     details, decisions = large(piece, 300)
     details |= {"state": state}
     found = of_details(details)
@@ -386,7 +386,7 @@ TABLES = ["|" + "a|" * 120 + "\n|" + "-|" * 120 + "\n" + "|a\n" * 200, "a|" * 50
 
 @pytest.mark.row("A30")
 @pytest.mark.parametrize("text", [*TABLES, "[" * 20_000, "1. a\n" * 4_000, "![](" * 5_000, "**a** " * 3_000])
-def test_a30_markdown_that_would_be_slow_or_huge_is_shown_as_it_stands(text: str) -> None:
+def test_markdown_that_would_be_slow_or_huge_is_shown_as_it_stands(text: str) -> None:
     details = {"state": "completed", "output": text}
     assert tenths(lambda: rendered(details), enough=2) < 2
     html = rendered(details)
@@ -395,7 +395,7 @@ def test_a30_markdown_that_would_be_slow_or_huge_is_shown_as_it_stands(text: str
 
 
 @pytest.mark.row("A30")
-def test_a30_only_the_draft_that_is_decided_on_and_the_output_are_rendered() -> None:
+def test_only_the_draft_that_is_decided_on_and_the_output_are_rendered() -> None:
     rounds = [round_of(1, "**one**", **SAID), round_of(2, "**two**", question="**why**")]
     html = rendered({"state": "pending", "tasks": [{"output": "**task**"}], "rounds": rounds})
     shown = {word: f"<strong>{word}</strong>" in html for word in ("one", "two", "why", "task")}
@@ -404,7 +404,7 @@ def test_a30_only_the_draft_that_is_decided_on_and_the_output_are_rendered() -> 
 
 
 @pytest.mark.row("A30")
-def test_a30_of_300_000_inputs_the_first_are_shown() -> None:
+def test_of_300_000_inputs_the_first_are_shown() -> None:
     html = rendered({"state": "running", "inputs": {f"name-{number}": number for number in range(300_000)}})
     assert ("name-99<" in html, "name-100<" in html, "299900 more not shown" in html) == (True, False, True)
 
@@ -543,7 +543,7 @@ def test_the_overview_of_a_mapped_run_has_the_labels_and_asks_no_deployment(
 
 @pytest.mark.since_airflow("3.4")
 @pytest.mark.row("A28")
-def test_a28_the_page_of_a_task_in_a_loop_shows_the_rounds_of_all_iterations(
+def test_the_page_of_a_task_in_a_loop_shows_the_rounds_of_all_iterations(
     client: TestClient, dag_run: Run, server: FaultServer, connect: Any
 ) -> None:
     connect(server.url)
@@ -580,7 +580,7 @@ def test_each_decision_of_a_task_that_asks_several_times_is_read_once_and_the_la
 
 @pytest.mark.since_airflow("3.4")
 @pytest.mark.row("A28")
-def test_a28_the_overview_leads_to_the_execution_of_each_iteration(
+def test_the_overview_leads_to_the_execution_of_each_iteration(
     client: TestClient, dag_run: Run, server: FaultServer, connect: Any
 ) -> None:
     connect(server.url)

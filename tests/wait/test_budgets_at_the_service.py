@@ -88,7 +88,7 @@ def started(hook: CrewHook, state: ExecutionState) -> str:
     [({"max_cost": 0.6}, OVER_COST), ({"max_total_tokens": 250}, OVER_TOKENS)],
     ids=["cost", "tokens"],
 )
-def test_n33_of_ten_tasks_the_crew_is_stopped_at_the_one_that_passes_the_budget(
+def test_of_ten_tasks_the_crew_is_stopped_at_the_one_that_passes_the_budget(
     serve: Serve, dialect: str, deferrable: bool, budget: dict[str, Any], passed: str
 ) -> None:
     serve(TEN, dialect=dialect)
@@ -108,7 +108,7 @@ def test_n33_of_ten_tasks_the_crew_is_stopped_at_the_one_that_passes_the_budget(
 @pytest.mark.row("N33")
 @in_both_places
 @in_both_dialects
-def test_n33_nobody_is_asked_about_a_draft_of_an_execution_over_its_cost(
+def test_nobody_is_asked_about_a_draft_of_an_execution_over_its_cost(
     serve: Serve, dialect: str, deferrable: bool
 ) -> None:
     serve(ASKS, dialect=dialect)
@@ -122,7 +122,7 @@ def test_n33_nobody_is_asked_about_a_draft_of_an_execution_over_its_cost(
 
 @pytest.mark.row("N33")
 @in_both_places
-def test_n33_a_cost_within_the_budget_is_handed_on(serve: Serve, deferrable: bool) -> None:
+def test_a_cost_within_the_budget_is_handed_on(serve: Serve, deferrable: bool) -> None:
     serve([a_task(1), a_task(2)])
     record = run(kickoff_that_waits(deferrable=deferrable, max_cost=0.5, max_total_tokens=200))
     of_model = {"total_tokens": 200, "prompt_tokens": 0, "completion_tokens": 200, "cost_usd": 0.5}
@@ -146,7 +146,7 @@ def _without_usage(forward: Forward, random: Random) -> Reply:
     ],
     ids=["tokens", "cost"],
 )
-def test_n30_behind_a_proxy_that_removes_the_header_a_costly_execution_fails(
+def test_behind_a_proxy_that_removes_the_header_a_costly_execution_fails(
     serve: Serve, deferrable: bool, budget: dict[str, Any], missing: str
 ) -> None:
     serve([a_task(1, tokens=500_000)], without=Fault("N30", "usage removed", POLL, _without_usage))
@@ -164,7 +164,7 @@ def test_n30_behind_a_proxy_that_removes_the_header_a_costly_execution_fails(
 @pytest.mark.row("N30")
 @in_both_places
 @in_both_dialects
-def test_n30_a_model_without_a_price_is_named_and_its_cost_is_not_zero(
+def test_a_model_without_a_price_is_named_and_its_cost_is_not_zero(
     serve: Serve, dialect: str, deferrable: bool
 ) -> None:
     serve([a_task(1), a_task(2, model="new")], dialect=dialect)
@@ -177,7 +177,7 @@ def test_n30_a_model_without_a_price_is_named_and_its_cost_is_not_zero(
 
 @pytest.mark.row("N33")
 @in_both_places
-def test_n33_beside_a_model_without_a_price_the_others_may_pass_the_budget(serve: Serve, deferrable: bool) -> None:
+def test_beside_a_model_without_a_price_the_others_may_pass_the_budget(serve: Serve, deferrable: bool) -> None:
     serve([a_task(99, model="new"), *TEN])
     said = failure(kickoff_that_waits(deferrable=deferrable, max_cost=0.6, on_unknown_usage="ignore"), TaskRun())
     assert "cost at least 0.75 USD, more than max_cost of 0.6. Execution" in said

@@ -48,7 +48,7 @@ def sensor(**more: Any) -> Any:
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("make", [kickoff, sensor])
-def test_a5_a_task_that_has_succeeded_stops_nothing_when_its_callback_is_killed(
+def test_a_task_that_has_succeeded_stops_nothing_when_its_callback_is_killed(
     make: Any, state: list[str], server: FaultServer
 ) -> None:
     task = make()
@@ -60,7 +60,7 @@ def test_a5_a_task_that_has_succeeded_stops_nothing_when_its_callback_is_killed(
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("make", [kickoff_that_waits, sensor])
-def test_a5_a_task_that_has_failed_stops_nothing_when_its_callback_is_killed(
+def test_a_task_that_has_failed_stops_nothing_when_its_callback_is_killed(
     make: Any, state: list[str], server: FaultServer
 ) -> None:
     server.on(POLL, SPEC.failed)
@@ -73,7 +73,7 @@ def test_a5_a_task_that_has_failed_stops_nothing_when_its_callback_is_killed(
 
 
 @pytest.mark.row("A5")
-def test_a5_a_deferring_task_that_a_user_has_ended_stops_its_execution(state: list[str], server: FaultServer) -> None:
+def test_a_deferring_task_that_a_user_has_ended_stops_its_execution(state: list[str], server: FaultServer) -> None:
     server.on(POLL, SPEC.running)
     task = sensor_that_waits(deferrable=True, cancel_on_kill=True)
     with pytest.raises(TaskDeferred):
@@ -85,7 +85,7 @@ def test_a5_a_deferring_task_that_a_user_has_ended_stops_its_execution(state: li
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize(("ended", "stops"), [("failed", 1), ("running", 0)])
-def test_a5_an_execution_whose_id_arrives_after_the_kill_is_stopped_if_a_user_ended_the_task(
+def test_an_execution_whose_id_arrives_after_the_kill_is_stopped_if_a_user_ended_the_task(
     state: list[str], server: FaultServer, ended: str, stops: int
 ) -> None:
     task = kickoff()
@@ -102,7 +102,7 @@ def test_a5_an_execution_whose_id_arrives_after_the_kill_is_stopped_if_a_user_en
 
 @pytest.mark.row("A6")
 @pytest.mark.parametrize(("after", "fate"), [(SPEC.failed, "was stopped"), (SPEC.running, "could not be stopped")])
-def test_a6_a_stop_that_the_execution_timeout_interrupts_is_reported_by_what_became_of_it(
+def test_a_stop_that_the_execution_timeout_interrupts_is_reported_by_what_became_of_it(
     server: FaultServer,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],

@@ -191,7 +191,7 @@ def test_an_execution_may_use_as_many_tokens_as_are_allowed(server: FaultServer)
 @in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
 @pytest.mark.parametrize("limit", [{"max_total_tokens": 10}, {"max_cost": 0.5}], ids=str)
-def test_n30_a_budget_fails_where_the_service_reports_no_usage(
+def test_a_budget_fails_where_the_service_reports_no_usage(
     server: FaultServer, made: Any, deferrable: bool, limit: Any
 ) -> None:
     server.on(POLL, SPEC.running, SPEC.completed)
@@ -203,7 +203,7 @@ def test_n30_a_budget_fails_where_the_service_reports_no_usage(
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("made", [kickoff, sensor])
-def test_n30_unknown_usage_may_be_ignored(server: FaultServer, log_text: Callable[[], str], made: Any) -> None:
+def test_unknown_usage_may_be_ignored(server: FaultServer, log_text: Callable[[], str], made: Any) -> None:
     server.on(POLL, SPEC.completed)
     record = run(made(deferrable=False, output_schema=None, max_total_tokens=1, on_unknown_usage="ignore"))
     assert record["output"] == "the output"
@@ -211,13 +211,13 @@ def test_n30_unknown_usage_may_be_ignored(server: FaultServer, log_text: Callabl
 
 
 @pytest.mark.row("N30")
-def test_n30_a_draft_is_not_the_end_where_unknown_usage_is_judged(server: FaultServer) -> None:
+def test_a_draft_is_not_the_end_where_unknown_usage_is_judged(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC)
     assert run(sensor(deferrable=False, output_schema=None, max_total_tokens=1))["state"] == "pending"
 
 
 @pytest.mark.row("N30")
-def test_n30_an_execution_that_costs_more_fails_the_task_with_the_figures(server: FaultServer) -> None:
+def test_an_execution_that_costs_more_fails_the_task_with_the_figures(server: FaultServer) -> None:
     server.on(POLL, {**LIVE.completed, "usage_metrics": {"total_tokens": 7, "cost_usd": 0.75}})
     with pytest.raises(CrewTaskFailed, match=r"Execution k-1 cost 0\.75 USD, more than max_cost of 0\.5"):
         run(sensor(deferrable=False, output_schema=None, max_cost=0.5))
@@ -225,7 +225,7 @@ def test_n30_an_execution_that_costs_more_fails_the_task_with_the_figures(server
 
 @pytest.mark.row("N30")
 @pytest.mark.since_airflow("3.1")
-def test_n30_ask_is_refused_when_the_dag_is_parsed_where_nobody_can_be_asked() -> None:
+def test_ask_is_refused_when_the_dag_is_parsed_where_nobody_can_be_asked() -> None:
     from airflow_crew_provider.task_groups.crew import crew_with_review
 
     for made in (kickoff, sensor):

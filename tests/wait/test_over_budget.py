@@ -56,7 +56,7 @@ def failure(operator: Any, task_run: TaskRun | None = None) -> str:
 
 @in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
-def test_n33_a_running_execution_over_its_budget_is_stopped(server: FaultServer, made: Any, deferrable: bool) -> None:
+def test_a_running_execution_over_its_budget_is_stopped(server: FaultServer, made: Any, deferrable: bool) -> None:
     server.on(POLL, used(400), used(1000), used(1250))
     said = failure(made(deferrable=deferrable))
     assert said.startswith(f"{FIGURES}. Execution k-1 was stopped")
@@ -65,28 +65,26 @@ def test_n33_a_running_execution_over_its_budget_is_stopped(server: FaultServer,
 
 @in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
-def test_n33_nobody_is_asked_about_an_execution_over_its_budget(
-    server: FaultServer, made: Any, deferrable: bool
-) -> None:
+def test_nobody_is_asked_about_an_execution_over_its_budget(server: FaultServer, made: Any, deferrable: bool) -> None:
     server.on(POLL, used(1250, PENDING_SPEC))
     assert failure(made(deferrable=deferrable)).startswith(f"{FIGURES}. Execution k-1 was stopped")
 
 
-def test_n33_a_cost_is_a_budget_too(server: FaultServer) -> None:
+def test_a_cost_is_a_budget_too(server: FaultServer) -> None:
     server.on(POLL, Reply(body=SPEC.running, headers={USAGE: '{"cost_usd": 0.75}'}))
     assert failure(sensor(max_cost=0.5)).startswith("Execution k-1 cost 0.75 USD, more than max_cost of 0.5. ")
 
 
 @in_both_places
 @pytest.mark.parametrize("total", ['"total_tokens": 0, ', ""])
-def test_n33_parts_that_a_total_leaves_out_count(server: FaultServer, deferrable: bool, total: str) -> None:
+def test_parts_that_a_total_leaves_out_count(server: FaultServer, deferrable: bool, total: str) -> None:
     parts = f'{{{total}"prompt_tokens": 1000, "completion_tokens": 250}}'
     server.on(POLL, Reply(body=SPEC.running, headers={USAGE: parts}))
     assert failure(sensor(deferrable=deferrable)).startswith(f"{FIGURES}. Execution k-1 was stopped")
 
 
 @in_both_places
-def test_n33_what_is_known_of_a_cost_may_be_over_already(server: FaultServer, deferrable: bool) -> None:
+def test_what_is_known_of_a_cost_may_be_over_already(server: FaultServer, deferrable: bool) -> None:
     """One model has no price, so the cost of the execution is not known; that of the others alone is over."""
     models = '{"dear": {"cost_usd": 0.75}, "without-a-price": {"cost_usd": null}}'
     server.on(POLL, Reply(body=SPEC.running, headers={USAGE: f'{{"cost_usd": null, "by_model": {models}}}'}))
@@ -95,21 +93,21 @@ def test_n33_what_is_known_of_a_cost_may_be_over_already(server: FaultServer, de
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_n33_what_is_not_known_to_be_over_is_not_stopped(server: FaultServer, deferrable: bool) -> None:
+def test_what_is_not_known_to_be_over_is_not_stopped(server: FaultServer, deferrable: bool) -> None:
     server.on(POLL, SPEC.running, used(1000), used(1000, completed("done")))
     assert run(kickoff(deferrable=deferrable))["usage"] == {"total_tokens": 1000}
     assert sent(server, STOP) == 0
 
 
 @pytest.mark.parametrize("made", [kickoff, sensor])
-def test_n33_an_execution_may_be_let_to_its_end(server: FaultServer, made: Any) -> None:
+def test_an_execution_may_be_let_to_its_end(server: FaultServer, made: Any) -> None:
     server.on(POLL, used(1250), used(1250, completed("done")))
     assert "its output is still available from the service" in failure(made(deferrable=True, stop_over_budget=False))
     assert sent(server, STOP) == 0
 
 
 @in_both_places
-def test_n33_a_retry_finds_the_record_and_starts_nothing(server: FaultServer, deferrable: bool) -> None:
+def test_a_retry_finds_the_record_and_starts_nothing(server: FaultServer, deferrable: bool) -> None:
     """Also where the service no longer says what a stopped execution has used, and the inputs are others by now."""
     server.on(POLL, used(1250), SPEC.failed)
     task_run = TaskRun()
@@ -127,7 +125,7 @@ class DiesOnceItIsRecorded(StateStore):
 
 
 @pytest.mark.usefixtures("a_state_store")
-def test_n33_a_worker_that_dies_before_the_stop_leaves_it_to_the_retry(server: FaultServer) -> None:
+def test_a_worker_that_dies_before_the_stop_leaves_it_to_the_retry(server: FaultServer) -> None:
     server.on(POLL, used(1250))
     task_run = TaskRun(store=DiesOnceItIsRecorded())
     with pytest.raises(KeyboardInterrupt):
@@ -138,7 +136,7 @@ def test_n33_a_worker_that_dies_before_the_stop_leaves_it_to_the_retry(server: F
     assert (sent(server, START), sent(server, STOP)) == (1, 1)
 
 
-def test_n33_an_execution_that_ended_over_its_budget_is_not_followed_by_another(server: FaultServer) -> None:
+def test_an_execution_that_ended_over_its_budget_is_not_followed_by_another(server: FaultServer) -> None:
     server.on(POLL, used(1250, SPEC.failed))
     server.on(STOP, Reply(status=400, body={"detail": "Cannot stop execution. Current state: error"}))
     task_run = TaskRun()
@@ -147,7 +145,7 @@ def test_n33_an_execution_that_ended_over_its_budget_is_not_followed_by_another(
     assert sent(server, START) == 1
 
 
-def test_n33_one_that_failed_within_its_budget_is(server: FaultServer) -> None:
+def test_one_that_failed_within_its_budget_is(server: FaultServer) -> None:
     server.on(POLL, used(900, SPEC.failed))
     server.on("GET /status/k-2", completed("done"))
     task_run = TaskRun()
@@ -155,7 +153,7 @@ def test_n33_one_that_failed_within_its_budget_is(server: FaultServer) -> None:
     assert run(kickoff(on_unknown_usage="ignore"), task_run.retry())["kickoff_id"] == "k-2"
 
 
-def test_n33_a_clear_starts_another(server: FaultServer) -> None:
+def test_a_clear_starts_another(server: FaultServer) -> None:
     server.on(POLL, used(1250), used(1250, SPEC.failed))
     server.on("GET /status/k-2", used(5, completed("done")))
     task_run = TaskRun()
@@ -164,14 +162,14 @@ def test_n33_a_clear_starts_another(server: FaultServer) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405])
-def test_n33_where_the_service_cannot_stop_the_message_says_that_it_runs_on(server: FaultServer, status: int) -> None:
+def test_where_the_service_cannot_stop_the_message_says_that_it_runs_on(server: FaultServer, status: int) -> None:
     server.on(POLL, used(1250))
     server.on(STOP, Reply(status=status, body={"detail": "no such path"}))
     problem = "the service refused or does not support stopping, so it keeps running"
     assert f"could not be stopped: {problem}" in failure(kickoff())
 
 
-def test_n33_a_service_that_does_not_answer_is_asked_again(server: FaultServer, log_text: Callable[[], str]) -> None:
+def test_a_service_that_does_not_answer_is_asked_again(server: FaultServer, log_text: Callable[[], str]) -> None:
     server.on(POLL, used(1250))
     server.on(STOP, NoReply(RESET), Reply(status=503), STOPPED)
     assert "Execution k-1 was stopped" in failure(kickoff())
@@ -183,9 +181,7 @@ PAGE = "<html><body>Back soon</body></html>"
 
 @pytest.mark.row("N39")
 @pytest.mark.parametrize("made", [kickoff, sensor])
-def test_n39_a_stop_that_a_page_answers_is_repeated(
-    server: FaultServer, made: Any, log_text: Callable[[], str]
-) -> None:
+def test_a_stop_that_a_page_answers_is_repeated(server: FaultServer, made: Any, log_text: Callable[[], str]) -> None:
     server.on(POLL, used(1250))
     server.on(STOP, Reply(body=PAGE), Reply(status=404, body=PAGE), Reply(status=404, body="no backend"), STOPPED)
     assert failure(made()).startswith(f"{FIGURES}. Execution k-1 was stopped")
@@ -194,9 +190,7 @@ def test_n39_a_stop_that_a_page_answers_is_repeated(
 
 
 @pytest.mark.row("N39")
-def test_n39_a_stop_that_only_pages_answer_is_told_as_unknown(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_that_only_pages_answer_is_told_as_unknown(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "FORGIVEN", 0.0)
     server.on(POLL, used(1250)).on(STOP, Reply(body=PAGE))
     said = failure(kickoff())
@@ -207,7 +201,7 @@ def test_n39_a_stop_that_only_pages_answer_is_told_as_unknown(
 
 
 @pytest.mark.row("N39")
-def test_n39_a_retry_stops_what_a_page_kept_from_being_stopped(server: FaultServer) -> None:
+def test_a_retry_stops_what_a_page_kept_from_being_stopped(server: FaultServer) -> None:
     server.on(POLL, SPEC.running).on(STOP, Reply(status=404, body=PAGE), STOPPED)
     task_run = TaskRun()
     with pytest.raises(CrewTryFailed, match="A retry of this task stops it"):
@@ -219,9 +213,7 @@ def test_n39_a_retry_stops_what_a_page_kept_from_being_stopped(server: FaultServ
 @pytest.mark.row("N39")
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("made", ["a sensor", "a last try"])
-def test_n39_a_stop_at_a_timeout_is_repeated_where_no_try_follows(
-    server: FaultServer, made: str, deferrable: bool
-) -> None:
+def test_a_stop_at_a_timeout_is_repeated_where_no_try_follows(server: FaultServer, made: str, deferrable: bool) -> None:
     server.on(POLL, SPEC.running).on(STOP, Reply(body=PAGE), Reply(status=503), STOPPED)
     limits = {"timeout": 0.1, "deferrable": deferrable}
     task = sensor(cancel_on_timeout=True, **limits) if made == "a sensor" else kickoff(**limits)
@@ -231,7 +223,7 @@ def test_n39_a_stop_at_a_timeout_is_repeated_where_no_try_follows(
 
 
 @pytest.mark.row("N39")
-def test_n39_the_last_try_repeats_the_stop_that_an_earlier_one_has_left_to_it(server: FaultServer) -> None:
+def test_the_last_try_repeats_the_stop_that_an_earlier_one_has_left_to_it(server: FaultServer) -> None:
     server.on(POLL, SPEC.running).on(STOP, *[Reply(body=PAGE)] * 3, STOPPED)
     task_run = TaskRun(retries=1)
     with pytest.raises(CrewTryFailed, match="A retry of this task stops it"):
@@ -240,14 +232,14 @@ def test_n39_the_last_try_repeats_the_stop_that_an_earlier_one_has_left_to_it(se
     assert (sent(server, START), sent(server, STOP)) == (1, 4)
 
 
-def test_n33_of_two_waits_that_see_it_each_fails_with_the_figures(server: FaultServer) -> None:
+def test_of_two_waits_that_see_it_each_fails_with_the_figures(server: FaultServer) -> None:
     server.on(POLL, used(1250), used(1250), used(1250, SPEC.failed))
     server.on(STOP, STOPPED, Reply(status=400, body={"detail": "Cannot stop execution. Current state: error"}))
     assert failure(sensor()).startswith(f"{FIGURES}. Execution k-1 was stopped")
     assert failure(sensor()).startswith(f"{FIGURES}. Execution k-1 has ended")
 
 
-def test_n33_a_budget_that_was_raised_meanwhile_counts(server: FaultServer) -> None:
+def test_a_budget_that_was_raised_meanwhile_counts(server: FaultServer) -> None:
     event = Outcome(OVER_BUDGET, "k-1", usage={"total_tokens": 1250}).to_event()
     operator = sensor(max_total_tokens=2000, deferrable=True)
     with pytest.raises(TaskDeferred):
@@ -255,7 +247,7 @@ def test_n33_a_budget_that_was_raised_meanwhile_counts(server: FaultServer) -> N
     assert server.requests == []
 
 
-def test_n33_a_retry_polls_its_earlier_execution_once_before_it_waits(server: FaultServer) -> None:
+def test_a_retry_polls_its_earlier_execution_once_before_it_waits(server: FaultServer) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     before = sent(server, POLL)

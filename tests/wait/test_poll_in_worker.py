@@ -78,7 +78,7 @@ def test_a_rescheduled_sensor_frees_its_worker_as_before(server: FaultServer) ->
 
 
 @pytest.mark.row("A2")
-def test_a2_a_worker_that_is_killed_while_it_polls_is_followed_by_a_try_that_reattaches(server: FaultServer) -> None:
+def test_a_worker_that_is_killed_while_it_polls_is_followed_by_a_try_that_reattaches(server: FaultServer) -> None:
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 

@@ -45,7 +45,7 @@ from airflow_crew_provider.wait.watch import (
 
 
 @pytest.mark.row("N24")
-def test_n24_one_failure_of_a_ca_file_is_forgiven_between_two_answers() -> None:
+def test_one_failure_of_a_ca_file_is_forgiven_between_two_answers() -> None:
     watched, untrusted = watch(), CrewConnectionError("untrusted", permanent=True, renewable=True)
     for _ in range(2):
         assert watched.failed(untrusted, now=T0) is None
@@ -57,7 +57,7 @@ def test_n24_one_failure_of_a_ca_file_is_forgiven_between_two_answers() -> None:
 
 
 @pytest.mark.row("N18", "N5")
-def test_n18_a_connection_that_cannot_be_looked_up_after_a_401_is_a_failed_poll() -> None:
+def test_a_connection_that_cannot_be_looked_up_after_a_401_is_a_failed_poll() -> None:
     walk = steps(watch(), lambda: T0, lambda line: None)
     assert isinstance(next(walk), StatusRequest)
     assert isinstance(walk.send(CrewUnauthorized(401, "GET", "/status/k-1", "no")), Refresh)
@@ -86,7 +86,7 @@ def test_the_log_says_that_an_execution_is_seen_again_after_a_failure_and_is_sil
 
 
 @pytest.mark.row("N1")
-def test_n1_failures_are_forgiven_for_five_minutes_and_not_longer() -> None:
+def test_failures_are_forgiven_for_five_minutes_and_not_longer() -> None:
     one = watch()
     assert [one.failed(server_error(), now=T0 + t) for t in (0, 60, 120, 180, 240, FORGIVEN)] == [None] * 6
     outcome = one.failed(server_error(), now=T0 + FORGIVEN + 1)
@@ -98,7 +98,7 @@ def test_n1_failures_are_forgiven_for_five_minutes_and_not_longer() -> None:
 
 
 @pytest.mark.row("N1")
-def test_n1_an_answer_in_between_resets_the_failure_count() -> None:
+def test_an_answer_in_between_resets_the_failure_count() -> None:
     one = watch()
     for t in range(0, 1000, 100):
         assert one.failed(server_error(), now=T0 + t) is None
@@ -106,13 +106,13 @@ def test_n1_an_answer_in_between_resets_the_failure_count() -> None:
 
 
 @pytest.mark.row("N1")
-def test_n1_a_few_failures_far_apart_are_not_yet_a_reason_to_give_up() -> None:
+def test_a_few_failures_far_apart_are_not_yet_a_reason_to_give_up() -> None:
     one = watch(poll_interval=600)
     assert [one.failed(server_error(), now=T0 + t) for t in (0, 600, 1200, 1800)] == [None] * 4
 
 
 @pytest.mark.row("N1")
-def test_n1_pauses_grow_while_polls_fail_and_stay_between_one_and_six_intervals() -> None:
+def test_pauses_grow_while_polls_fail_and_stay_between_one_and_six_intervals() -> None:
     one = watch(poll_interval=10)
     pauses = []
     for t in range(8):
@@ -122,7 +122,7 @@ def test_n1_pauses_grow_while_polls_fail_and_stay_between_one_and_six_intervals(
 
 
 @pytest.mark.row("N1")
-def test_n1_the_log_says_since_when_and_how_often_but_not_at_each_poll() -> None:
+def test_the_log_says_since_when_and_how_often_but_not_at_each_poll() -> None:
     one = watch(poll_interval=10)
     news = []
     for t in range(0, 120, 10):
@@ -138,14 +138,14 @@ def test_n1_the_log_says_since_when_and_how_often_but_not_at_each_poll() -> None
 @pytest.mark.parametrize(
     ("asked", "pause"), [(45.0, 45.0), (0.0, 10.0), (3.0, 10.0), (365 * 86400.0, 300.0), (None, 11.0)]
 )
-def test_n2_retry_after_is_honoured_between_the_interval_and_five_minutes(asked: float | None, pause: float) -> None:
+def test_retry_after_is_honoured_between_the_interval_and_five_minutes(asked: float | None, pause: float) -> None:
     one = watch(poll_interval=10)
     assert one.failed(CrewRateLimited(429, "GET", "/status/k-1", "slow down", asked), now=T0) is None
     assert one.pause(now=T0, draw=0.5) == pause
 
 
 @pytest.mark.row("N2")
-def test_n2_a_retry_after_does_not_outlive_the_next_answer() -> None:
+def test_a_retry_after_does_not_outlive_the_next_answer() -> None:
     one = watch(poll_interval=10)
     one.failed(server_error(200), now=T0)
     one.saw(RUNNING, now=T0 + 200)
@@ -153,7 +153,7 @@ def test_n2_a_retry_after_does_not_outlive_the_next_answer() -> None:
 
 
 @pytest.mark.row("N3")
-def test_n3_a_permanent_error_ends_the_wait_at_once_with_the_reason() -> None:
+def test_a_permanent_error_ends_the_wait_at_once_with_the_reason() -> None:
     outcome = watch().failed(CrewConnectionError("the certificate is not trusted", True), now=T0)
     assert outcome is not None
     assert outcome.kind == GAVE_UP
@@ -161,7 +161,7 @@ def test_n3_a_permanent_error_ends_the_wait_at_once_with_the_reason() -> None:
 
 
 @pytest.mark.row("N5")
-def test_n5_a_401_asks_for_the_connection_once_more_even_after_other_failures() -> None:
+def test_a_401_asks_for_the_connection_once_more_even_after_other_failures() -> None:
     walk = steps(watch(known=True), lambda: T0, lambda line: None)
     assert isinstance(next(walk), StatusRequest)
     assert walk.send(server_error()) == Refresh(at_once=False)
@@ -174,7 +174,7 @@ def test_n5_a_401_asks_for_the_connection_once_more_even_after_other_failures() 
 
 @pytest.mark.row("N5")
 @pytest.mark.parametrize("replaced", [True, False])
-def test_n5_a_second_401_or_the_same_token_ends_the_wait(replaced: bool) -> None:
+def test_a_second_401_or_the_same_token_ends_the_wait(replaced: bool) -> None:
     walk = steps(watch(known=True), lambda: T0, lambda line: None)
     refused = CrewUnauthorized(401, "GET", "/status/k-1", "no")
     next(walk)
@@ -208,7 +208,7 @@ def walk_to_end(kind: str) -> Any:
 @pytest.mark.row("N34")
 @pytest.mark.parametrize("kind", ENDS)
 @pytest.mark.parametrize("unchanged", [False, CrewConnectionError("the back end is away")])
-def test_n34_an_end_counts_once_the_connection_was_looked_up_or_cannot_be(kind: str, unchanged: Any) -> None:
+def test_an_end_counts_once_the_connection_was_looked_up_or_cannot_be(kind: str, unchanged: Any) -> None:
     walk = walk_to_end(kind)
     with pytest.raises(StopIteration) as end:
         walk.send(unchanged)
@@ -217,7 +217,7 @@ def test_n34_an_end_counts_once_the_connection_was_looked_up_or_cannot_be(kind: 
 
 @pytest.mark.row("N34")
 @pytest.mark.parametrize("kind", ENDS)
-def test_n34_where_the_connection_has_moved_the_poll_there_decides(kind: str) -> None:
+def test_where_the_connection_has_moved_the_poll_there_decides(kind: str) -> None:
     walk = walk_to_end(kind)
     assert isinstance(walk.send(True), StatusRequest)
     with pytest.raises(StopIteration) as end:
@@ -226,7 +226,7 @@ def test_n34_where_the_connection_has_moved_the_poll_there_decides(kind: str) ->
 
 
 @pytest.mark.row("N34")
-def test_n34_a_wait_that_goes_on_looks_its_connection_up_every_ten_minutes() -> None:
+def test_a_wait_that_goes_on_looks_its_connection_up_every_ten_minutes() -> None:
     now, asked = [T0], []
     walk = steps(watch(poll_interval=60), lambda: now[0], lambda line: None)
     step = next(walk)
@@ -240,7 +240,7 @@ def test_n34_a_wait_that_goes_on_looks_its_connection_up_every_ten_minutes() -> 
 
 
 @pytest.mark.row("N34")
-def test_n34_a_draft_that_was_answered_becomes_a_question_in_a_poll_that_has_not_changed() -> None:
+def test_a_draft_that_was_answered_becomes_a_question_in_a_poll_that_has_not_changed() -> None:
     """Also of an answer to many polls, of which only that the wait goes on is believed."""
     draft = seen(S.PENDING, crew_task_id="draft_task", output="x")
     one = watch(answered=AnsweredDraft(DraftId("k-1", "draft_task"), until=T0 + 10))
@@ -251,7 +251,7 @@ def test_n34_a_draft_that_was_answered_becomes_a_question_in_a_poll_that_has_not
 
 @pytest.mark.row("N6")
 @pytest.mark.parametrize("unknown", [seen(S.NOT_FOUND), CrewNotFound(404, "GET", "/status/k-1", "not found")])
-def test_n6_an_unknown_id_is_forgiven_for_five_minutes_and_then_said(unknown: Any) -> None:
+def test_an_unknown_id_is_forgiven_for_five_minutes_and_then_said(unknown: Any) -> None:
     one = watch()
 
     def look(t: float) -> Outcome | None:
@@ -266,7 +266,7 @@ def test_n6_an_unknown_id_is_forgiven_for_five_minutes_and_then_said(unknown: An
 
 @pytest.mark.row("N6")
 @pytest.mark.parametrize("unknown", [seen(S.NOT_FOUND), CrewNotFound(404, "GET", "/status/k-1", "not found")])
-def test_n6_an_id_that_was_seen_once_is_waited_for_and_the_log_says_why(unknown: Any) -> None:
+def test_an_id_that_was_seen_once_is_waited_for_and_the_log_says_why(unknown: Any) -> None:
     one = watch(deadline=T0 + 10_000)
     one.saw(RUNNING, now=T0)
     for t in (10, 400, 9_999):
@@ -281,7 +281,7 @@ def test_n6_an_id_that_was_seen_once_is_waited_for_and_the_log_says_why(unknown:
 
 
 @pytest.mark.row("N6")
-def test_n6_polling_never_ends_as_pending_without_a_task_id() -> None:
+def test_polling_never_ends_as_pending_without_a_task_id() -> None:
     one = watch()
     assert one.saw(seen(S.PENDING), now=T0) is None
     outcome = one.saw(seen(S.PENDING, crew_task_id="draft_task"), now=T0)
@@ -293,7 +293,7 @@ def test_a_wait_past_pending_goes_on_while_a_person_is_waited_for() -> None:
 
 
 @pytest.mark.row("N7")
-def test_n7_unreadable_answers_are_bounded_as_failures_are() -> None:
+def test_unreadable_answers_are_bounded_as_failures_are() -> None:
     one = watch()
     outcomes = [one.failed(CrewProtocolError("not JSON"), now=T0 + t) for t in (0, 100, 200, 300, 301)]
     assert [outcome and outcome.kind for outcome in outcomes] == [None] * 4 + [GAVE_UP]
@@ -301,7 +301,7 @@ def test_n7_unreadable_answers_are_bounded_as_failures_are() -> None:
 
 @pytest.mark.row("N8")
 @pytest.mark.parametrize(("state", "kind"), [(S.COMPLETED, COMPLETED), (S.ERROR, FAILED)])
-def test_n8_the_first_terminal_answer_ends_the_wait_even_after_the_deadline(state: ExecutionState, kind: str) -> None:
+def test_the_first_terminal_answer_ends_the_wait_even_after_the_deadline(state: ExecutionState, kind: str) -> None:
     outcome = watch(deadline=T0 - 1).saw(seen(state, output="x", error="boom"), now=T0)
     assert outcome is not None
     assert outcome.kind == kind

@@ -50,7 +50,7 @@ def failure_of(operator: Any) -> Any:
     return failure.value
 
 
-def test_a51_a_refused_kickoff_is_an_error_of_both_classes(server: FaultServer) -> None:
+def test_a_refused_kickoff_is_an_error_of_both_classes(server: FaultServer) -> None:
     server.on("POST /kickoff", LIMITED)
     error = failure_of(kickoff_that_waits())
     assert isinstance(error, CrewTryFailed)
@@ -61,7 +61,7 @@ def test_a51_a_refused_kickoff_is_an_error_of_both_classes(server: FaultServer) 
     assert isinstance(error.reason, CrewRateLimited)  # type: ignore[attr-defined]
 
 
-def test_a51_such_an_error_can_be_pickled_with_its_attributes(server: FaultServer) -> None:
+def test_such_an_error_can_be_pickled_with_its_attributes(server: FaultServer) -> None:
     server.on("POST /kickoff", LIMITED)
     error = failure_of(kickoff_that_waits())
     again = pickle.loads(pickle.dumps(error))
@@ -69,7 +69,7 @@ def test_a51_such_an_error_can_be_pickled_with_its_attributes(server: FaultServe
     assert (str(again), again.retry_after, again.status_code) == (str(error), 7.0, 429)
 
 
-def test_a51_the_log_shows_its_sentence_without_our_frames(server: FaultServer) -> None:
+def test_the_log_shows_its_sentence_without_our_frames(server: FaultServer) -> None:
     server.on("POST /kickoff", LIMITED)
     error = failure_of(kickoff_that_waits())
     last = traceback.format_exception(error)[-1]
@@ -91,7 +91,7 @@ def test_a51_the_log_shows_its_sentence_without_our_frames(server: FaultServer) 
     ],
     ids=["5xx", "429", "401", "404", "no JSON"],
 )
-def test_a51_a_wait_that_gives_up_fails_with_its_last_error(
+def test_a_wait_that_gives_up_fails_with_its_last_error(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, answer: Any, kind: type[CrewError], deferrable: bool
 ) -> None:
     monkeypatch.setattr(watch, "FORGIVEN", 0.0)
@@ -104,7 +104,7 @@ def test_a51_a_wait_that_gives_up_fails_with_its_last_error(
 
 
 @in_both_places
-def test_a51_a_failed_execution_can_be_told_from_a_timeout(server: FaultServer, deferrable: bool) -> None:
+def test_a_failed_execution_can_be_told_from_a_timeout(server: FaultServer, deferrable: bool) -> None:
     server.on(POLL, {"status": "error", "error": "no ink"})
     error = failure_of(kickoff_that_waits(deferrable=deferrable))
     assert isinstance(error, CrewExecutionFailed)
@@ -115,7 +115,7 @@ def test_a51_a_failed_execution_can_be_told_from_a_timeout(server: FaultServer, 
     assert isinstance(late, CrewTimeout)
 
 
-def test_a51_no_connection_keeps_its_attributes(connect: Any) -> None:
+def test_no_connection_keeps_its_attributes(connect: Any) -> None:
     connect("http://127.0.0.1:1")
     error = failure_of(kickoff_that_waits())
     assert isinstance(error, CrewConnectionError)
@@ -123,7 +123,7 @@ def test_a51_no_connection_keeps_its_attributes(connect: Any) -> None:
 
 
 @pytest.mark.parametrize(("status", "is_asked"), [(429, True), (500, False), (400, False), (401, False)])
-def test_a51_only_errors_that_a_retry_may_heal_reach_a_policy(server: FaultServer, status: int, is_asked: bool) -> None:
+def test_only_errors_that_a_retry_may_heal_reach_a_policy(server: FaultServer, status: int, is_asked: bool) -> None:
     """A kickoff with an unknown outcome (500) fails for good too, because a retry sends nothing."""
     server.on("POST /kickoff", status)
     error = failure_of(kickoff_that_waits())
@@ -132,7 +132,7 @@ def test_a51_only_errors_that_a_retry_may_heal_reach_a_policy(server: FaultServe
 
 @pytest.mark.since_airflow("3.3")
 @pytest.mark.parametrize("named", [CrewRateLimited, "airflow_crew_provider.exceptions.CrewRateLimited"], ids=str)
-def test_a51_a_rule_of_airflow_that_names_our_error_matches(server: FaultServer, named: Any) -> None:
+def test_a_rule_of_airflow_that_names_our_error_matches(server: FaultServer, named: Any) -> None:
     from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
     server.on("POST /kickoff", LIMITED)

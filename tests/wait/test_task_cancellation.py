@@ -60,7 +60,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("state", ["running", "failed"])
-def test_a5_a_worker_that_shuts_down_before_it_calls_the_task_ends_nothing(says: Any, state: str) -> None:
+def test_a_worker_that_shuts_down_before_it_calls_the_task_ends_nothing(says: Any, state: str) -> None:
     says(state)
     with set_current_context({"ti": TASK}):  # type: ignore[typeddict-item]
         assert is_for_good(None) is (state == "failed")
@@ -237,7 +237,7 @@ def test_the_state_of_a_task_is_found_under_its_name(
 
 @pytest.mark.row("A28")
 @pytest.mark.parametrize(("line", "state"), [("CommsDecoder", None), ("TriggerCommsDecoder", "success")])
-def test_a28_a_worker_asks_for_the_end_of_its_own_iteration_and_a_triggerer_for_the_latest_one(
+def test_a_worker_asks_for_the_end_of_its_own_iteration_and_a_triggerer_for_the_latest_one(
     monkeypatch: pytest.MonkeyPatch, line: str, state: str | None
 ) -> None:
     ended = [{"task_id": "t", "state": "success", "region_id": str(UUID(int=7)), "region_index": 1}]
@@ -254,7 +254,7 @@ def test_a28_a_worker_asks_for_the_end_of_its_own_iteration_and_a_triggerer_for_
 
 
 @pytest.mark.row("A28")
-def test_a28_a_task_outside_of_loops_is_looked_up_by_its_name_whatever_region_airflow_gives_it(
+def test_a_task_outside_of_loops_is_looked_up_by_its_name_whatever_region_airflow_gives_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     states = {"r": {"t": "running", "t_3": "failed"}}

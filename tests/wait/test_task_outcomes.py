@@ -439,7 +439,7 @@ def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any = None) 
     ],
     ids=["stopped", "completed", "failed", "runs on", "not known", "refused"],
 )
-def test_n33_an_execution_over_its_budget_fails_with_its_fate(
+def test_an_execution_over_its_budget_fails_with_its_fate(
     monkeypatch: pytest.MonkeyPatch, stopped: Any, shows: Any, fate: str
 ) -> None:
     service = Service(stopped, shows=shows)
@@ -448,7 +448,7 @@ def test_n33_an_execution_over_its_budget_fails_with_its_fate(
 
 
 @pytest.mark.row("N33")
-def test_n33_a_stop_is_tried_again_while_the_service_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_is_tried_again_while_the_service_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     service, log = Service(BUSY, BUSY, True), WarningLog()
     assert over_budget(service, monkeypatch, log) == "Execution k-1 was stopped"
     assert log.lines == [f"Execution k-1 could not be stopped yet: {BUSY}"] * 2
@@ -457,7 +457,7 @@ def test_n33_a_stop_is_tried_again_while_the_service_is_busy(monkeypatch: pytest
 
 
 @pytest.mark.row("N33")
-def test_n33_a_stop_is_given_up_as_a_wait_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_is_given_up_as_a_wait_is(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(BUSY)
     fate = f"Execution k-1 could not be stopped ({BUSY}) and may still be active"
     assert over_budget(service, monkeypatch, WarningLog()) == fate

@@ -49,7 +49,7 @@ def completed(output: str | None = "text", **more: Any) -> Execution:
         ({"total_tokens": 60, "uncounted_calls": 3}, {"total_tokens": 60}, "", "how many tokens it used"),
     ],
 )
-def test_n30_a_chain_has_used_at_least_what_its_last_execution_has(
+def test_a_chain_has_used_at_least_what_its_last_execution_has(
     own: dict[str, Any], chain: dict[str, Any], passed: str, unknown: str
 ) -> None:
     budget = Budget(max_total_tokens=100)
@@ -156,7 +156,7 @@ UNKNOWN = "For execution k-1, the service did not report how many tokens it used
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("usage", NO_TOKENS, ids=str)
-def test_n30_where_the_service_does_not_count_tokens_the_task_fails(log: WarningLog, usage: Any) -> None:
+def test_where_the_service_does_not_count_tokens_the_task_fails(log: WarningLog, usage: Any) -> None:
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules(budget=Budget(5)).applied(completed(usage=usage), log)
     assert str(error.value) == (
@@ -167,7 +167,7 @@ def test_n30_where_the_service_does_not_count_tokens_the_task_fails(log: Warning
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("usage", NO_TOKENS, ids=str)
-def test_n30_unknown_usage_that_is_ignored_is_logged(log: WarningLog, usage: Any) -> None:
+def test_unknown_usage_that_is_ignored_is_logged(log: WarningLog, usage: Any) -> None:
     rules = OutputRules(budget=Budget(5), on_unknown_usage="ignore")
     assert rules.applied(completed(usage=usage), log) == {"output": "text"}
     assert log.lines == [f"{UNKNOWN}; the output is used anyway because of on_unknown_usage"]
@@ -175,7 +175,7 @@ def test_n30_unknown_usage_that_is_ignored_is_logged(log: WarningLog, usage: Any
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("usage", NO_TOKENS, ids=str)
-def test_n30_without_a_limit_nothing_needs_to_be_known(log: WarningLog, usage: Any) -> None:
+def test_without_a_limit_nothing_needs_to_be_known(log: WarningLog, usage: Any) -> None:
     assert OutputRules().applied(completed(usage=usage), log) == {"output": "text"}
     assert log.lines == []
 
@@ -212,7 +212,7 @@ def test_n30_without_a_limit_nothing_needs_to_be_known(log: WarningLog, usage: A
         ),
     ],
 )
-def test_n30_tokens_and_costs_are_limits_of_their_own(log: WarningLog, budget: Budget, usage: Any, said: str) -> None:
+def test_tokens_and_costs_are_limits_of_their_own(log: WarningLog, budget: Budget, usage: Any, said: str) -> None:
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules(budget=budget).applied(completed(usage=usage), log)
     assert said in str(error.value)
@@ -230,7 +230,7 @@ NO_FIGURES = [
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("usage", NO_FIGURES, ids=str)
-def test_n30_nothing_beside_requests_is_not_known(log: WarningLog, usage: Any) -> None:
+def test_nothing_beside_requests_is_not_known(log: WarningLog, usage: Any) -> None:
     for budget, said in ((Budget(5), "how many tokens it used"), (Budget(max_cost=0.5), "what it cost")):
         with pytest.raises(CrewTaskFailed, match=said):
             OutputRules(budget=budget).applied(completed(usage=usage), log)
@@ -254,7 +254,7 @@ def test_n30_nothing_beside_requests_is_not_known(log: WarningLog, usage: Any) -
     ],
     ids=str,
 )
-def test_n30_a_whole_that_is_less_than_its_parts_is_their_sum(usage: Any, tokens: Any, cost: Any) -> None:
+def test_a_whole_that_is_less_than_its_parts_is_their_sum(usage: Any, tokens: Any, cost: Any) -> None:
     assert (total_tokens(usage), cost_usd(usage)) == (tokens, cost)
     limits = Budget(1, 0.5)
     assert limits.passed_by(figures(usage)) == limits.passed_by(usage)
@@ -263,20 +263,20 @@ def test_n30_a_whole_that_is_less_than_its_parts_is_their_sum(usage: Any, tokens
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("whole", [None, 0, 3])
-def test_n30_of_a_cost_that_is_not_known_the_parts_are_the_least(whole: Any) -> None:
+def test_of_a_cost_that_is_not_known_the_parts_are_the_least(whole: Any) -> None:
     said = Budget(max_cost=0.5).passed_by({"cost_usd": whole, **UNPRICED})
     assert said == "cost at least 50 USD, more than max_cost of 0.5"
 
 
 @pytest.mark.row("N30")
-def test_n30_a_whole_beside_models_without_a_price_is_the_least() -> None:
+def test_a_whole_beside_models_without_a_price_is_the_least() -> None:
     said = Budget(max_cost=0.5).passed_by({"cost_usd": 3, "by_model": {"a": {"cost_usd": None}}})
     assert said == "cost at least 3 USD, more than max_cost of 0.5"
 
 
 @pytest.mark.row("N33")
 @pytest.mark.parametrize("unpriced", [0, 1, 50_000])
-def test_n33_figures_of_many_models_are_few_and_judged_alike(unpriced: int) -> None:
+def test_figures_of_many_models_are_few_and_judged_alike(unpriced: int) -> None:
     named = {f"{number}{'x' * 80}": {"cost_usd": 0.5 if number >= unpriced else None} for number in range(100_000)}
     usage, limits = {"total_tokens": 9, "by_model": named, "cost_usd": 1}, Budget(5, 0.5)
     kept = figures(usage)
@@ -288,7 +288,7 @@ def test_n33_figures_of_many_models_are_few_and_judged_alike(unpriced: int) -> N
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("chosen", ["ask", "skip", None, ""])
-def test_n30_only_a_task_with_a_form_can_ask(chosen: Any) -> None:
+def test_only_a_task_with_a_form_can_ask(chosen: Any) -> None:
     with pytest.raises(CrewInvalidInput, match="on_unknown_usage must be 'fail' or 'ignore', not "):
         OutputRules(on_unknown_usage=chosen)
 
@@ -407,7 +407,7 @@ def test_a_cost_too_high_for_a_number_is_not_known_and_stops_no_wait() -> None:
     ],
     ids=str,
 )
-def test_n33_tokens_that_are_given_and_cannot_be_read_are_unknown(usage: Any) -> None:
+def test_tokens_that_are_given_and_cannot_be_read_are_unknown(usage: Any) -> None:
     budget = Budget(max_total_tokens=100)
     assert "how many tokens" in budget.unknown_in(usage)
     assert "how many tokens" in budget.unknown_in(figures(figures(usage)))
@@ -424,7 +424,7 @@ def test_n33_tokens_that_are_given_and_cannot_be_read_are_unknown(usage: Any) ->
     ],
     ids=str,
 )
-def test_n33_a_cost_that_is_given_and_cannot_be_read_is_unknown(usage: Any) -> None:
+def test_a_cost_that_is_given_and_cannot_be_read_is_unknown(usage: Any) -> None:
     budget = Budget(max_cost=1.0)
     assert "what it cost" in budget.unknown_in(usage)
     assert "what it cost" in budget.unknown_in(figures(figures(usage)))
@@ -451,7 +451,7 @@ def naming(key: str) -> list[Any]:
 @pytest.mark.row("A42")
 @pytest.mark.parametrize("key", ["crew_decisions", "kickoff_id", "crew_inbox:x", "return_value", "open?"])
 @pytest.mark.parametrize("place", range(5))
-def test_a42_a_schema_that_names_a_reserved_key_is_refused_when_parsed(key: str, place: int) -> None:
+def test_a_schema_that_names_a_reserved_key_is_refused_when_parsed(key: str, place: int) -> None:
     schema = naming(key)[place]
     OutputRules(schema)  # without `multiple_outputs`, the keys are no XComs
     with pytest.raises(CrewInvalidInput, match=f"{re.escape(repr(key))} (is an XCom key|contains)"):
@@ -469,7 +469,7 @@ class Item(BaseModel):
 
 
 @pytest.mark.row("A42")
-def test_a42_a_model_by_its_path_is_refused_before_the_start() -> None:
+def test_a_model_by_its_path_is_refused_before_the_start() -> None:
     rules = OutputRules(f"{__name__}:Reserved", multiple_outputs=True)
     with pytest.raises(CrewInvalidInput, match="'kickoff_id' is an XCom key"):
         rules.refuse_unusable()
@@ -479,7 +479,7 @@ def test_a42_a_model_by_its_path_is_refused_before_the_start() -> None:
 @pytest.mark.parametrize(
     "schema", [Item, {"properties": {"kickoff_id": False, "crew_run": {}, "total": {}}, "type": "object"}], ids=str
 )
-def test_a42_keys_that_cannot_collide_are_allowed(schema: Any) -> None:
+def test_keys_that_cannot_collide_are_allowed(schema: Any) -> None:
     OutputRules(schema, multiple_outputs=True).refuse_unusable()
 
 
@@ -503,5 +503,5 @@ LOOP = {"properties": {"total": {}}, "allOf": [{"$ref": "#/$defs/loop"}]}
     ],
     ids=["no JSON Schema", "a loop", "no keys", "a path"],
 )
-def test_a42_the_keys_that_a_schema_names_are_found_once(schema: Any, keys: list[str]) -> None:
+def test_the_keys_that_a_schema_names_are_found_once(schema: Any, keys: list[str]) -> None:
     assert named_keys(schema) == keys

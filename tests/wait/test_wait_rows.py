@@ -39,7 +39,7 @@ def test_a_wait_ends_at_a_failed_execution_with_its_error(path: str, server: Fau
 
 @pytest.mark.row("N1")
 @path
-def test_n1_a_wait_goes_through_a_burst_of_server_errors(
+def test_a_wait_goes_through_a_burst_of_server_errors(
     path: str, server: FaultServer, dialect: Dialect, log_text: Callable[[], str]
 ) -> None:
     burst = [500, Reply(status=502, body=GATEWAY, headers={"Content-Type": "text/html"}), 503, 504]
@@ -50,7 +50,7 @@ def test_n1_a_wait_goes_through_a_burst_of_server_errors(
 
 @pytest.mark.row("N1")
 @path
-def test_n1_a_service_that_stays_down_is_not_asked_in_a_hot_loop_and_given_up_in_the_end(
+def test_a_service_that_stays_down_is_not_asked_in_a_hot_loop_and_given_up_in_the_end(
     path: str, server: FaultServer, impatient: None
 ) -> None:
     server.on(POLL, 503)
@@ -64,7 +64,7 @@ def test_n1_a_service_that_stays_down_is_not_asked_in_a_hot_loop_and_given_up_in
 @pytest.mark.row("N2")
 @path
 @pytest.mark.parametrize("asked", ["1", "-5", "soon"])
-def test_n2_a_retry_after_is_honoured_and_nonsense_ignored(
+def test_a_retry_after_is_honoured_and_nonsense_ignored(
     path: str, server: FaultServer, dialect: Dialect, asked: str
 ) -> None:
     server.on(POLL, Reply(status=429, body={}, headers={"Retry-After": asked}), dialect.completed)
@@ -75,7 +75,7 @@ def test_n2_a_retry_after_is_honoured_and_nonsense_ignored(
 
 @pytest.mark.row("N3")
 @path
-def test_n3_resets_before_and_after_the_request_are_forgiven(path: str, server: FaultServer, dialect: Dialect) -> None:
+def test_resets_before_and_after_the_request_are_forgiven(path: str, server: FaultServer, dialect: Dialect) -> None:
     server.reset_at_connect = 1
     server.on(POLL, NoReply(RESET), Reply(body=dialect.completed, stop_after=9, end=RESET), dialect.completed)
     assert wait(path).kind == COMPLETED
@@ -83,7 +83,7 @@ def test_n3_resets_before_and_after_the_request_are_forgiven(path: str, server: 
 
 @pytest.mark.row("N3")
 @path
-def test_n3_a_service_that_is_not_up_yet_is_waited_for(path: str, connect: Connect, dialect: Dialect) -> None:
+def test_a_service_that_is_not_up_yet_is_waited_for(path: str, connect: Connect, dialect: Dialect) -> None:
     import threading
 
     with FaultServer(listening=False) as late:
@@ -95,7 +95,7 @@ def test_n3_a_service_that_is_not_up_yet_is_waited_for(path: str, connect: Conne
 
 @pytest.mark.row("N4")
 @path
-def test_n4_polls_without_a_whole_answer_time_out_and_are_forgiven(
+def test_polls_without_a_whole_answer_time_out_and_are_forgiven(
     path: str, server: FaultServer, connect: Connect, dialect: Dialect
 ) -> None:
     connect(server.url, timeout=0.4)
@@ -108,7 +108,7 @@ def test_n4_polls_without_a_whole_answer_time_out_and_are_forgiven(
 
 @pytest.mark.row("N4")
 @path
-def test_n4_the_deadline_of_the_wait_cuts_a_poll_in_flight(path: str, server: FaultServer, connect: Connect) -> None:
+def test_the_deadline_of_the_wait_cuts_a_poll_in_flight(path: str, server: FaultServer, connect: Connect) -> None:
     connect(server.url, timeout=3600)
     server.on(POLL, NoReply(SILENCE))
     outcome = wait(path, timeout=0.5)
@@ -118,7 +118,7 @@ def test_n4_the_deadline_of_the_wait_cuts_a_poll_in_flight(path: str, server: Fa
 @pytest.mark.row("N5")
 @path
 @pytest.mark.parametrize("status", [401, 403])
-def test_n5_the_same_token_refused_in_mid_wait_ends_it_and_names_the_connection(
+def test_the_same_token_refused_in_mid_wait_ends_it_and_names_the_connection(
     path: str, server: FaultServer, dialect: Dialect, status: int
 ) -> None:
     server.on(POLL, dialect.running, Reply(status=status, body={"detail": "Invalid token"}))
@@ -132,7 +132,7 @@ def test_n5_the_same_token_refused_in_mid_wait_ends_it_and_names_the_connection(
 
 @pytest.mark.row("N5")
 @path
-def test_n5_a_token_that_was_rotated_is_looked_up_and_used(
+def test_a_token_that_was_rotated_is_looked_up_and_used(
     path: str, server: FaultServer, connect: Connect, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(request: Any) -> Any:
@@ -150,14 +150,14 @@ def test_n5_a_token_that_was_rotated_is_looked_up_and_used(
 
 @pytest.mark.row("N6")
 @path
-def test_n6_an_id_that_is_unknown_at_first_is_forgiven(path: str, server: FaultServer, dialect: Dialect) -> None:
+def test_an_id_that_is_unknown_at_first_is_forgiven(path: str, server: FaultServer, dialect: Dialect) -> None:
     server.on(POLL, dialect.unknown, dialect.unknown, dialect.running, dialect.completed)
     assert wait(path).kind == COMPLETED
 
 
 @pytest.mark.row("N6")
 @path
-def test_n6_an_id_that_stays_unknown_is_given_up_and_named(
+def test_an_id_that_stays_unknown_is_given_up_and_named(
     path: str, server: FaultServer, dialect: Dialect, impatient: None
 ) -> None:
     server.on(POLL, dialect.unknown)
@@ -168,7 +168,7 @@ def test_n6_an_id_that_stays_unknown_is_given_up_and_named(
 
 @pytest.mark.row("N6")
 @path
-def test_n6_an_id_that_was_seen_is_waited_for_until_the_timeout(
+def test_an_id_that_was_seen_is_waited_for_until_the_timeout(
     path: str, server: FaultServer, dialect: Dialect, impatient: None, log_text: Callable[[], str]
 ) -> None:
     server.on(POLL, dialect.running, dialect.unknown)
@@ -179,7 +179,7 @@ def test_n6_an_id_that_was_seen_is_waited_for_until_the_timeout(
 
 @pytest.mark.row("N6")
 @path
-def test_n6_a_live_pause_without_a_task_id_does_not_end_the_wait(path: str, server: FaultServer) -> None:
+def test_a_live_pause_without_a_task_id_does_not_end_the_wait(path: str, server: FaultServer) -> None:
     server.on(POLL, {"state": "PAUSED", "status": None}, {"state": "PAUSED", "status": None}, LIVE.completed)
     assert wait(path).kind == COMPLETED
 
@@ -193,7 +193,7 @@ def test_a_pending_execution_of_the_specification_ends_the_wait(path: str, serve
 
 @pytest.mark.row("N7")
 @path
-def test_n7_answers_that_cannot_be_read_are_forgiven_and_never_a_success(
+def test_answers_that_cannot_be_read_are_forgiven_and_never_a_success(
     path: str, server: FaultServer, dialect: Dialect
 ) -> None:
     bodies = (b"{", b"[]", b"null", b"", b'{"status": "completed"}', b'{"state": "SUCCESS", "result": 5}')
@@ -205,7 +205,7 @@ def test_n7_answers_that_cannot_be_read_are_forgiven_and_never_a_success(
 
 @pytest.mark.row("N7")
 @path
-def test_n7_unreadable_answers_for_ever_end_the_wait(path: str, server: FaultServer, impatient: None) -> None:
+def test_unreadable_answers_for_ever_end_the_wait(path: str, server: FaultServer, impatient: None) -> None:
     server.on(POLL, Reply(body=b"<html>completed</html>"))
     outcome = wait(path)
     assert outcome.kind == GAVE_UP
@@ -214,7 +214,7 @@ def test_n7_unreadable_answers_for_ever_end_the_wait(path: str, server: FaultSer
 
 @pytest.mark.row("N7")
 @pytest.mark.parametrize("path", [POKE, TRIGGERER])
-def test_n7_a_body_of_fifty_megabytes_does_not_end_the_wait(
+def test_a_body_of_fifty_megabytes_does_not_end_the_wait(
     path: str, server: FaultServer, connect: Connect, dialect: Dialect
 ) -> None:
     connect(server.url, timeout=20)
@@ -224,7 +224,7 @@ def test_n7_a_body_of_fifty_megabytes_does_not_end_the_wait(
 
 @pytest.mark.row("N9")
 @path
-def test_n9_a_redirect_to_another_host_ends_the_wait_and_the_token_stays(
+def test_a_redirect_to_another_host_ends_the_wait_and_the_token_stays(
     path: str, server: FaultServer, dialect: Dialect
 ) -> None:
     with FaultServer() as other:
@@ -236,7 +236,7 @@ def test_n9_a_redirect_to_another_host_ends_the_wait_and_the_token_stays(
 @pytest.mark.row("N16")
 @path
 @pytest.mark.parametrize("base", ["/base", "/base/", "/base//"])
-def test_n16_a_base_url_with_a_path_and_slashes_is_kept(
+def test_a_base_url_with_a_path_and_slashes_is_kept(
     path: str, server: FaultServer, connect: Connect, dialect: Dialect, base: str
 ) -> None:
     connect(server.url + base)

@@ -142,7 +142,7 @@ def test_the_corpus_would_act_if_it_were_shown_as_it_is() -> None:
 
 @pytest.mark.row("A8", "A11")
 @pytest.mark.parametrize("open_one", OPEN)
-def test_a8_a_question_that_an_earlier_release_left_open_takes_its_answer(open_one: dict[str, Any]) -> None:
+def test_a_question_that_an_earlier_release_left_open_takes_its_answer(open_one: dict[str, Any]) -> None:
     """A record, a form and the service's row; release 0.1 named an object by the hash of its one form."""
     named, gate = open_one["shown"]["output_sha256"], open_one["gate"]
     assert named in (gate["output_sha256"], gate.get("object_sha256"))
@@ -165,7 +165,7 @@ def test_a8_a_question_that_an_earlier_release_left_open_takes_its_answer(open_o
 @pytest.mark.parametrize(
     "change", [{}, {"is_approve": False, "outcome": None}, {"field of a later release": [1]}], ids=str
 )
-def test_a8_a_stored_question_keeps_every_field(open_one: dict[str, Any], change: dict[str, Any]) -> None:
+def test_a_stored_question_keeps_every_field(open_one: dict[str, Any], change: dict[str, Any]) -> None:
     stored = {**open_one["gate"], **change}
     of_first_release = {name: value for name, value in stored.items() if not name.endswith("_sha256")}
     for each in (stored, of_first_release):
@@ -175,7 +175,7 @@ def test_a8_a_stored_question_keeps_every_field(open_one: dict[str, Any], change
 
 
 @pytest.mark.row("A8")
-def test_a8_an_answered_question_names_its_rounds_to_the_crew_and_to_an_earlier_release() -> None:
+def test_an_answered_question_names_its_rounds_to_the_crew_and_to_an_earlier_release() -> None:
     asked = {"task_id": "t", "key": "t", "output": "One", "agent": "", "state": {"n": 1}, "rounds": []}
     said = question_in(asked).settled(Decision("e", "t", False, "Shorter."))
     answered = question_in(asked).after(said)

@@ -50,20 +50,20 @@ class AgentSource:
     @property
     def texts(self) -> list[str]:
         """Return the texts that inputs are filled into."""
-        told = self.messages if isinstance(self.messages, str) else ""
-        return [self.agent.role, self.agent.goal, self.agent.backstory, told]
+        goal = self.messages if isinstance(self.messages, str) else ""
+        return [self.agent.role, self.agent.goal, self.agent.backstory, goal]
 
     def begin(self, inputs: dict[str, Any]) -> str | list[dict[str, Any]]:
         """Fill in the agent's texts; return what it is told."""
         if problem := agent_messages.problem(inputs):
             raise CrewFailed(problem)
         values = {name: value for name, value in inputs.items() if name != MESSAGES}
-        told = self.messages
+        template = self.messages
         if values:
             self.agent.interpolate_inputs(values)
-            told = crew_tasks.filled(told, values) if isinstance(told, str) else told
-        given: str | list[dict[str, Any]] = inputs.get(MESSAGES) or told or self.agent.goal
-        return given
+            template = crew_tasks.filled(template, values) if isinstance(template, str) else template
+        messages: str | list[dict[str, Any]] = inputs.get(MESSAGES) or template or self.agent.goal
+        return messages
 
 
 class AgentRun:
@@ -75,16 +75,16 @@ class AgentRun:
         for done in self._job.done:  # the process was killed after its only task
             return _completed(done)
         source, began = self._source, time.monotonic()
-        told = source.begin(self._job.inputs)
+        messages = source.begin(self._job.inputs)
         self._report(TaskStarted(AGENT, source.agent.role.strip()))
         journal.enter(AGENT)
         listen_to_steps([source.agent], self._report)
         files: dict[str, Any] = execution_files.of_kickoff(self._job)
         try:
-            result = source.agent.kickoff(told, source.response_format, **files)  # type: ignore[arg-type]
+            result = source.agent.kickoff(messages, source.response_format, **files)  # type: ignore[arg-type]
         finally:
             self._report.tell()
-        seconds, description = round(time.monotonic() - began, 3), told if isinstance(told, str) else ""
+        seconds, description = round(time.monotonic() - began, 3), messages if isinstance(messages, str) else ""
         record = task_outputs.of_value(AGENT, source.agent.role.strip(), result, seconds, description=description)
         self._report(TaskDone(record))
         return _completed(record)
@@ -92,5 +92,5 @@ class AgentRun:
 
 def _completed(record: TaskOutput) -> Completed:
     """Return the agent's answer; JSON in it is an object, as in a crew's, even if the agent returned a string."""
-    found = record.get("output_json")
-    return Completed(record["output"], flow_values.json_object(record["output"]) if found is None else found)
+    fields = record.get("output_json")
+    return Completed(record["output"], flow_values.json_object(record["output"]) if fields is None else fields)

@@ -155,8 +155,8 @@ def job_message(job: Job) -> Message:
 def job_from(message: Message) -> Job:
     decision = decision_from(message["decision"]) if message["decision"] else None
     files = [InputFile(**each) for each in message["files"]]
-    given = {name: message[name] for name in OF_JOB}
-    return Job(**given, decision=decision, files=files, flow_state=lambda: message.get("flow_state"))
+    fields = {name: message[name] for name in OF_JOB}
+    return Job(**fields, decision=decision, files=files, flow_state=lambda: message.get("flow_state"))
 
 
 def decision_from(fields: Message) -> ReviewDecision:

@@ -98,8 +98,8 @@ class ServiceConnection:
         if job := request.get("job"):
             job["done"] = [self._received()["task"] for _ in range(job["done"])]
             job["flow_state"] = self._received()["state"] if job.get("flow_state") else None
-        if kept := request.get("journal"):
-            kept["entries"] = [self._received() for _ in range(kept["entries"])]
+        if entries := request.get("journal"):
+            entries["entries"] = [self._received() for _ in range(entries["entries"])]
         try:
             threading.Thread(target=self._listen, name="crew-service", daemon=True).start()
             threading.Thread(target=self._watch, name="crew-service-link", daemon=True).start()
@@ -163,10 +163,10 @@ class ServiceConnection:
 
 def _inode(descriptor: int) -> tuple[int, int] | None:
     try:
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def work(link: socket.socket, dotenv: Path | None) -> None:
@@ -218,8 +218,8 @@ def _answer(service: ServiceConnection, request: Message, dotenv: Path | None) -
 
 def _continues(request: Message) -> bool:
     """Return whether an earlier process has already run a part of the execution."""
-    job, kept = request.get("job", {}), request.get("journal", {})
-    return bool(job.get("done") or job.get("decision") or kept.get("entries"))
+    job, entries = request.get("job", {}), request.get("journal", {})
+    return bool(job.get("done") or job.get("decision") or entries.get("entries"))
 
 
 def _failed(error: BaseException, *, continues: bool = False) -> Message:
@@ -298,26 +298,26 @@ def _checked(request: Message, dotenv: Path | None) -> Message:
 
 
 def _described(request: Message, dotenv: Path | None) -> Message:
-    served, described, told = _loaded(request, dotenv)
+    served, described, notes = _loaded(request, dotenv)
     described |= {"off": Seam.told(), "no_journal": _no_journal(served)}
-    told += served.told if isinstance(served, FlowSource) else []
+    notes += served.told if isinstance(served, FlowSource) else []
     # Include the secrets in the crew's `.env`, which the service does not read.
-    return {"type": "description", "described": described, "secrets": secrets_of(os.environ), "told": told}
+    return {"type": "description", "described": described, "secrets": secrets_of(os.environ), "told": notes}
 
 
 def _run(service: ServiceConnection, request: Message, dotenv: Path | None) -> Message:
-    job, kept = request["job"], request.get("journal")
+    job, recorded = request["job"], request.get("journal")
     report: Report = service.report
     execution_files.use(job["folder"])
     service.files = output_files.use(job["written"], job["largest_file"])
-    if kept:  # before the crew's own modules define or instantiate classes
-        entries = map(channel.unpacked, kept["entries"])
-        rules = [ToolRule(*rule) for rule in kept["rules"]]
-        report = journal.start(entries, job["steps"], rules, service, kept.get("flow_tools"), job["done"])
-        if kept["ask_person"]:
+    if recorded:  # before the crew's own modules define or instantiate classes
+        entries = map(channel.unpacked, recorded["entries"])
+        rules = [ToolRule(*rule) for rule in recorded["rules"]]
+        report = journal.start(entries, job["steps"], rules, service, recorded.get("flow_tools"), job["done"])
+        if recorded["ask_person"]:
             crew_tasks.give_tool(AskPerson())
-    served, described, _ = _loaded(request, dotenv, is_recorded=bool(kept))
-    if kept and not isinstance(served, FlowSource):
+    served, described, _ = _loaded(request, dotenv, is_recorded=bool(recorded))
+    if recorded and not isinstance(served, FlowSource):
         open_tools.check(loading.agents_of(served), rules, described["tools"])
     _watch(served)
     outcome = _run_of(served, channel.job_from(job), report).run()
@@ -331,11 +331,11 @@ def _loaded(
     """Load the target; return it with its description, and what users should know."""
     try:
         world.load_variables(dotenv)
-        told = storage.use(request["place"], owner=request.get("owner"))
+        notes = storage.use(request["place"], owner=request.get("owner"))
         served = loading.build(request["target"])
         if is_recorded:
             tool_calls.record_tools()
-        return served, description.describe(served, request.get("flow_tools", ())), told
+        return served, description.describe(served, request.get("flow_tools", ())), notes
     except UnsupportedCrew as refusal:
         raise _Refused(_told(str(refusal))) from None
     except BaseException as error:

@@ -244,8 +244,8 @@ def _packed_state(value: BaseModel, among: Among) -> dict[str, Any]:
     }
     for name in ("__pydantic_extra__", "__pydantic_private__"):
         packed[name] = None if state[name] is None else _pack(dict(state[name]), among)
-    if more and (kept := _packed_attributes(type(value), more, among)):
-        packed["attributes"] = {"dict": kept}
+    if more and (attributes := _packed_attributes(type(value), more, among)):
+        packed["attributes"] = {"dict": attributes}
     return packed
 
 
@@ -320,10 +320,10 @@ def _packed_object(value: Any, among: Among) -> dict[str, Any] | None:
     if not _is_copied_by_default(type(value)):
         return None
     try:
-        made, given, _, *items = (*object.__reduce_ex__(value, 2), None, None)[:5]
+        made, arguments, _, *items = (*object.__reduce_ex__(value, 2), None, None)[:5]
     except Exception:  # such as a lock, a socket or a function
         return None
-    if made is not copyreg.__newobj__ or given != (type(value),) or any(each is not None for each in items):  # type: ignore[attr-defined]
+    if made is not copyreg.__newobj__ or arguments != (type(value),) or any(each is not None for each in items):  # type: ignore[attr-defined]
         return None
     return {"attributes": _attributes(value, among)}
 
@@ -343,8 +343,11 @@ def _is_of_builtin(kind: type, name: str) -> bool:
 
 
 def _attributes(value: Any, among: Among) -> dict[str, Any]:
-    found = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in _slots(type(value), value)}}
-    return {name: _part(each, f".{name}", among) for name, each in found.items()}
+    attributes = {
+        **getattr(value, "__dict__", {}),
+        **{name: getattr(value, name) for name in _slots(type(value), value)},
+    }
+    return {name: _part(each, f".{name}", among) for name, each in attributes.items()}
 
 
 def _slots(kind: type, value: Any) -> list[str]:
@@ -416,8 +419,8 @@ def with_state(kind: type[Model], state: dict[str, Any]) -> Model:
 
     :raises ValueError: if its class now has a required field that the state lacks
     """
-    known, given = kind.model_fields, state["__dict__"]
-    values = {name: given[name] for name in known if name in given}
+    known, fields = kind.model_fields, state["__dict__"]
+    values = {name: fields[name] for name in known if name in fields}
     for name in known.keys() - values.keys():
         if known[name].is_required():
             raise ValueError(f"its class {_name(kind)} now requires the field {name!r}")
@@ -457,12 +460,12 @@ def resolved(path: str) -> type:
         if module.partition(".")[0] not in sys.modules:
             raise LookupError(f"the module {module} is not loaded")
         importlib.import_module(module)
-    found: Any = sys.modules[module]
+    named: Any = sys.modules[module]
     for part in name.split("."):
-        found = vars(found)[part]
-    if not isinstance(found, type):
+        named = vars(named)[part]
+    if not isinstance(named, type):
         raise TypeError(f"{path} is not a class")
-    return found
+    return named
 
 
 # --- failures ---
@@ -479,13 +482,13 @@ def failure(error: Exception) -> str:
     """Encode an exception with its importable classes, and what pickle would keep of it."""
     kind = type(error)
     _, args, *more = _builtin(kind).__reduce__(error)
-    kept = {}
+    texts = {}
     for name, value in (("args", [*args]), *(more[0] or {} if more else {}).items()):
         with suppress(NotStorable):
             if len(text := encoded(value)) <= LONGEST_ATTRIBUTE:
-                kept[name] = text
+                texts[name] = text
     classes = [each for each in map(_importable, kind.__mro__) if each]
-    return json.dumps({"raised": [kind.__name__, text_of(error)], "classes": classes, "kept": kept})
+    return json.dumps({"raised": [kind.__name__, text_of(error)], "classes": classes, "kept": texts})
 
 
 def text_of(error: BaseException) -> str:
@@ -500,18 +503,18 @@ def answer(text: str, expected: type[BaseModel] | None = None) -> Any:
     """Return the answer of a call; a failure is `Raised`."""
     packed = json.loads(text)
     if isinstance(packed, dict) and "raised" in packed:
-        name, said = packed["raised"]
-        return Raised(_error(name, said, packed.get("classes", [f"builtins:{name}"]), packed.get("kept", {})))
+        name, details = packed["raised"]
+        return Raised(_error(name, details, packed.get("classes", [f"builtins:{name}"]), packed.get("kept", {})))
     return unpack(packed, expected)
 
 
-def _error(name: str, text: str, classes: list[str], kept: dict[str, str]) -> Exception:
+def _error(name: str, text: str, classes: list[str], attributes: dict[str, str]) -> Exception:
     """Return an exception that the crew's code catches like the original: of its class or, if impossible, a subclass.
 
     It has the same name and text. No code of its class runs, which might need other arguments.
     """
     state: dict[str, Any] = {}
-    for each, value in kept.items():
+    for each, value in attributes.items():
         with suppress(Exception):  # its class may be gone
             state[each] = answer(value)
     args = state.pop("args", [text])
@@ -604,14 +607,14 @@ def is_in_json(value: Any, data: Any) -> bool:
     return False
 
 
-def of_json(model: type[BaseModel], *given: Any) -> BaseModel:
+def of_json(model: type[BaseModel], *candidates: Any) -> BaseModel:
     """Return a structured output from its JSON, in the first form that its model accepts or, if none, unchecked."""
-    for data in given:
+    for data in candidates:
         with suppress(Exception):  # raised by a user's model
             return model.model_validate(data)
-    data = given[0]
-    found = data if isinstance(data, dict) and not issubclass(model, RootModel) else {"root": data}
-    known = {name: found.get(name) for name in model.model_fields}
+    data = candidates[0]
+    fields = data if isinstance(data, dict) and not issubclass(model, RootModel) else {"root": data}
+    known = {name: fields.get(name) for name in model.model_fields}
     empty = {"__pydantic_extra__": None, "__pydantic_private__": None}
     return with_state(model, {"__dict__": known, "__pydantic_fields_set__": set(known), **empty})
 
@@ -700,8 +703,8 @@ def _array_form(kind: type) -> Form | None:
             raise ValueError("it contains objects")
         return [value.dtype.str, list(value.shape), _bytes_form(value.tobytes())]
 
-    def load(given: Any) -> Any:
-        kind, (dtype, shape, data) = given
+    def load(values: Any) -> Any:
+        kind, (dtype, shape, data) = values
         made = numpy.frombuffer(bytearray(b64decode(data)), dtype=numpy.dtype(dtype)).reshape(shape)
         return made if kind is numpy.ndarray else made[()]
 

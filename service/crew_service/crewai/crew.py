@@ -57,8 +57,8 @@ class CrewAICrew:
         self._no_journal: str | None = description["no_journal"]
         self._keeps_journal = options.is_kept and not self._no_journal
         self.off: list[str] = description["off"]
-        if options.is_kept and self._no_journal and (told := f"{NO_JOURNAL}: {self._no_journal}") not in self.off:
-            self.off.append(told)
+        if options.is_kept and self._no_journal and (note := f"{NO_JOURNAL}: {self._no_journal}") not in self.off:
+            self.off.append(note)
         self.kind: Literal["crew", "flow", "agent"] = description["kind"]
         if problem := self._problem(options):
             raise BadTarget(f"The crew {target!r} cannot be served: {problem}")
@@ -128,13 +128,13 @@ class CrewAICrew:
     def _begin(self, worker: CrewProcess, job: Job, folders: tuple[str, str]) -> None:
         """Send the job, then its finished tasks and journal entries as separate messages, because each may be large."""
         recorded = job.recorded() if self._keeps_journal else []
-        told = channel.job_message(job)
-        told["done"] = len(job.done)
+        message = channel.job_message(job)
+        message["done"] = len(job.done)
         state = job.flow_state() if self.kind == "flow" else None
-        told["flow_state"] = state is not None
-        told["folder"], told["written"] = folders
-        told["largest_file"] = job.largest_file
-        request = {**self._request, "owner": job.owner, "job": told, "trace": tracing.carrier()}
+        message["flow_state"] = state is not None
+        message["folder"], message["written"] = folders
+        message["largest_file"] = job.largest_file
+        request = {**self._request, "owner": job.owner, "job": message, "trace": tracing.carrier()}
         if self._keeps_journal:
             request["journal"] = {
                 "entries": len(recorded),
@@ -173,26 +173,26 @@ class CrewAICrew:
         edit = {"task_id": task_id, "state": state, "text": text}
         try:
             request = {**self._request, "owner": owner, "edit": edit, "rules": self._told_rules}
-            said = self._asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping)
+            reply = self._asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping)
         except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
             problem: str | None = f"it cannot be checked now: {error}"
         else:
-            problem = said.get("problem", said.get("reason"))
+            problem = reply.get("problem", reply.get("reason"))
         return problem and _line(masked(problem, self.secrets))
 
     def _description(self, target: str) -> tuple[Message, list[str]]:
         """Load the crew in a process and return its description and secrets; raise `BadTarget` if that fails."""
         try:
-            said = self._asked({**self._request, "flow_tools": self._flow_tools}, "description", seconds=LOADING)
+            reply = self._asked({**self._request, "flow_tools": self._flow_tools}, "description", seconds=LOADING)
         except (Cancelled, CrewFailed, ProcessPoolClosed, OSError) as error:
             raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(str(error))}") from None
-        if said["type"] == "refused" and "trace" in said:
-            raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(said['reason'])}", said["trace"])
-        if said["type"] == "refused":
-            raise BadTarget(f"The crew {target!r} cannot be served: {said['reason']}")
-        for text in said["told"]:
+        if reply["type"] == "refused" and "trace" in reply:
+            raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(reply['reason'])}", reply["trace"])
+        if reply["type"] == "refused":
+            raise BadTarget(f"The crew {target!r} cannot be served: {reply['reason']}")
+        for text in reply["told"]:
             log.warning("%s", text)
-        return said["described"], said["secrets"]
+        return reply["described"], reply["secrets"]
 
     def _asked(
         self,
@@ -226,8 +226,8 @@ def _nowhere(printed: bytes) -> None:
 
 def _not_loaded(job: Job, message: Message) -> CrewFailed:
     """Log why a crew that loaded when the service started no longer does; return the failure."""
-    said = job.printed.masked(message.get("trace") or message["reason"])[-LONGEST_TRACE:]
-    log.error("the crew cannot be loaded: %s", said, extra={"execution_id": job.execution_id})
+    reason = job.printed.masked(message.get("trace") or message["reason"])[-LONGEST_TRACE:]
+    log.error("the crew cannot be loaded: %s", reason, extra={"execution_id": job.execution_id})
     return CrewFailed(message["reason"])
 
 

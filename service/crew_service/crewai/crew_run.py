@@ -274,8 +274,8 @@ class TaskOrder:
 def _or_given(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Let a hook that returns nothing, as one that only reports the answer, leave the answer as it is."""
 
-    def hooked(given: Any) -> Any:
-        answer = call(hook, given)
-        return given if answer is None else answer
+    def hooked(inputs: Any) -> Any:
+        answer = call(hook, inputs)
+        return inputs if answer is None else answer
 
     return hooked

@@ -64,10 +64,10 @@ def _crew(crew: Crew) -> dict[str, Any]:
         }
         for task_id, task in named_tasks(crew.tasks).items()
     ]
-    asked = inputs(crew)
-    required = [] if _may_fill_inputs(crew) else asked
+    names = inputs(crew)
+    required = [] if _may_fill_inputs(crew) else names
     files: dict[str, Any] = {"files": {}, "file_problem": execution_files.problem()}
-    return {"kind": "crew", "inputs": asked, "required": required, "tasks": tasks, **files, **_tools(crew)}
+    return {"kind": "crew", "inputs": names, "required": required, "tasks": tasks, **files, **_tools(crew)}
 
 
 def _may_fill_inputs(crew: Crew) -> bool:
@@ -81,8 +81,8 @@ def _may_fill_inputs(crew: Crew) -> bool:
 
 
 def _agent(source: AgentSource) -> dict[str, Any]:
-    asked = sorted({name for text in source.texts for name in PLACEHOLDER.findall(text or "")})
-    if asked and TEXTS.missing:
+    names = sorted({name for text in source.texts for name in PLACEHOLDER.findall(text or "")})
+    if names and TEXTS.missing:
         raise UnsupportedCrew(f"its texts contain inputs, which cannot be filled in: {TEXTS.reason}.")
     task = {
         "id": AGENT,
@@ -92,8 +92,8 @@ def _agent(source: AgentSource) -> dict[str, Any]:
     }
     return {
         "kind": "agent",
-        "inputs": sorted({*asked, MESSAGES}),
-        "required": asked if asked or source.messages else [MESSAGES],
+        "inputs": sorted({*names, MESSAGES}),
+        "required": names if names or source.messages else [MESSAGES],
         "tasks": [task],
         "files": {},
         "file_problem": execution_files.problem(),
@@ -114,12 +114,12 @@ def _known_tools(served: Served) -> list[Any]:
     return [tool for one in (*agents_of(served), *tasks_of(served)) for tool in getattr(one, "tools", None) or ()]
 
 
-def arguments_problem(served: Served, asked: Mapping[str, Any], text: str) -> str | None:
+def arguments_problem(served: Served, ask: Mapping[str, Any], text: str) -> str | None:
     """Return why a tool cannot be called with these arguments, worded as the end of a sentence; None if it can.
 
-    :param asked: the state of the question: the tool's name, and the schema of a tool that is unknown until it is used
+    :param ask: the state of the question: the tool's name, and the schema of a tool that is unknown until it is used
     """
-    name, schema = asked["tool"], asked.get("schema")
+    name, schema = ask["tool"], ask.get("schema")
     tool = next((each for each in _known_tools(served) if tool_calls.tool_name(each) == name), None)
     if tool is None and schema is None:
         return f"the arguments of {name}, a tool that is not known until its task runs, cannot be checked in advance"
@@ -133,8 +133,8 @@ def arguments_problem(served: Served, asked: Mapping[str, Any], text: str) -> st
     return None
 
 
-def _digest(told: Iterable[Any], agent: Any, models: Iterable[type[BaseModel] | None]) -> str:
-    texts = [*told, *(getattr(agent, each, "") for each in ("role", "goal", "backstory"))]
+def _digest(own_texts: Iterable[Any], agent: Any, models: Iterable[type[BaseModel] | None]) -> str:
+    texts = [*own_texts, *(getattr(agent, each, "") for each in ("role", "goal", "backstory"))]
     return digest_of([*texts, *map(_schema, models)])
 
 

@@ -164,11 +164,11 @@ def in_inputs(job: Job, places: FileInputs) -> dict[str, Any]:
     """
     known = {file.sha256: file for file in job.files if file.in_inputs}
     values: dict[tuple[str | int, ...], Any] = {}
-    for given in places.given(job.inputs):
-        file = known.get(hash_in({KEY: given.address}) or "")
+    for place in places.given(job.inputs):
+        file = known.get(hash_in({KEY: place.address}) or "")
         if file is None:
-            raise LookupError(given.name)
-        values[given.path] = _value(_source(file), given.kinds)
+            raise LookupError(place.name)
+        values[place.path] = _value(_source(file), place.kinds)
     inputs: dict[str, Any] = replaced(job.inputs, values)
     return inputs
 

@@ -25,30 +25,30 @@ def places(model: type[BaseModel] | None) -> dict[str, Place]:
     if model is None or LIBRARY not in sys.modules:
         return {}
     model.model_rebuild()
-    found: dict[str, Place] = {}
-    found[INPUTS] = _place(model.__pydantic_core_schema__, found)
-    return found if any(map(_has_file, found.values())) else {}
+    by_name: dict[str, Place] = {}
+    by_name[INPUTS] = _place(model.__pydantic_core_schema__, by_name)
+    return by_name if any(map(_has_file, by_name.values())) else {}
 
 
-def _place(schema: Any, found: dict[str, Place]) -> Place:
-    """Return the place of a value that the schema validates; add those that schemas refer to by name to `found`."""
+def _place(schema: Any, known: dict[str, Place]) -> Place:
+    """Return the place of a value that the schema validates; add those that schemas refer to by name to `known`."""
     if _is_of_library(schema):
         return {"file": _kind(schema.get("cls"))}
     if schema["type"] == "definition-ref":
         return {"refs": [schema["schema_ref"]]}
     if schema["type"] == "definitions":
-        found |= {each["ref"]: _place(each, found) for each in schema["definitions"]}
-        return _place(schema["schema"], found)
+        known |= {each["ref"]: _place(each, known) for each in schema["definitions"]}
+        return _place(schema["schema"], known)
     if schema["type"] == "json":
-        return {"json": _merged(_place(inner, found) for inner in _schemas(schema.get("schema")))}
+        return {"json": _merged(_place(inner, known) for inner in _schemas(schema.get("schema")))}
     parts: list[Place] = []
     for key, value in schema.items():
         if key in ITEMS:
-            parts += [{"each": _place(inner, found)} for inner in _schemas(value)]
+            parts += [{"each": _place(inner, known)} for inner in _schemas(value)]
         elif key in NAMED:
-            parts += [place for name, field in _fields(value) for place in _named(name, field, found)]
+            parts += [place for name, field in _fields(value) for place in _named(name, field, known)]
         elif key not in SKIPPED:
-            parts += [_place(inner, found) for inner in _schemas(value)]
+            parts += [_place(inner, known) for inner in _schemas(value)]
     return _merged(parts)
 
 
@@ -86,9 +86,9 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
                 yield from ((field["name"], field), (str(position), field))
 
 
-def _named(name: str, field: Any, found: dict[str, Place]) -> Iterator[Place]:
+def _named(name: str, field: Any, known: dict[str, Place]) -> Iterator[Place]:
     """Yield a field's place under each name by which a value can be given."""
-    place = _merged(_place(inner, found) for inner in _schemas(field["schema"]))
+    place = _merged(_place(inner, known) for inner in _schemas(field["schema"]))
     aliases = field.get("validation_alias", field.get("alias", []))
     aliases = [aliases] if isinstance(aliases, str) else aliases
     if aliases and not isinstance(aliases[0], list):

@@ -94,8 +94,8 @@ def _timeout(timeout: float | None) -> Iterator[None]:
 def _shown(metadata: Any) -> dict[str, Any] | None:
     if metadata is None:
         return None
-    shown = codec.shown(metadata)
-    if isinstance(shown, dict) and len(json.dumps(shown)) <= LONGEST_METADATA:
-        return shown
+    plain = codec.shown(metadata)
+    if isinstance(plain, dict) and len(json.dumps(plain)) <= LONGEST_METADATA:
+        return plain
     log.warning("the metadata of a question is not shown: it must be an object of at most %d bytes", LONGEST_METADATA)
     return None

@@ -48,9 +48,9 @@ class Question:
         :param keep: encodes what the method returned or declared, given with the method's name
         """
         values = {name: getattr(self.context, name) for name in VALUES}
-        told = replace(self.context, method_output=None, metadata={}).to_dict()
-        kept = {name: keep(value, self.context.method_name) for name, value in values.items()}
-        return {**told, "kept": kept, "fired": self.fired, "starts": self.starts}
+        fields = replace(self.context, method_output=None, metadata={}).to_dict()
+        stored = {name: keep(value, self.context.method_name) for name, value in values.items()}
+        return {**fields, "kept": stored, "fired": self.fired, "starts": self.starts}
 
 
 class Branches:
@@ -61,9 +61,13 @@ class Branches:
     """
 
     def __init__(
-        self, flow: Flow[Any], asked: Question | None, waiting: list[Question], answered: Callable[[], Awaitable[None]]
+        self,
+        flow: Flow[Any],
+        question: Question | None,
+        waiting: list[Question],
+        answered: Callable[[], Awaitable[None]],
     ) -> None:
-        self._asked = asked
+        self._asked = question
         self.waiting = waiting
         self._flow = flow
         self._answered = answered

@@ -67,9 +67,9 @@ class FlowRun:
         self._lost: list[str] = []  # why return values cannot be stored, since the last question
         self._own_persistence = self._flow.persistence
         waiting = [Question.of(stored, _decoded) for stored in self._stored.get("waiting", [])]
-        asked = waiting[0] if waiting else None
-        self._asked = asked.context if asked else None
-        self._branches = Branches(self._flow, asked, waiting[1:], self._answered)
+        question = waiting[0] if waiting else None
+        self._asked = question.context if question else None
+        self._branches = Branches(self._flow, question, waiting[1:], self._answered)
 
     def run(self) -> Completed | PendingReview:
         # The model that maps a person's text to an outcome is called for each question, even if the text is the same.
@@ -174,9 +174,9 @@ class FlowRun:
         """Accept a chosen outcome directly; pass free text to the model, as CrewAI does."""
 
         async def finalize(*args: Any, **values: Any) -> Any:
-            said = self._job.decision
+            decision = self._job.decision
             is_asked = self._asked and values.get("method_name") == self._asked.method_name
-            chosen = said.outcome if said and is_asked else None
+            chosen = decision.outcome if decision and is_asked else None
             if chosen is None:
                 return await original(*args, **values)
             result = await original(**{**values, "emit": None, "default_outcome": None})
@@ -203,14 +203,14 @@ class FlowRun:
             raise Fatal(NOT_ASKED.format(method, problems[0]))
 
     def _pending(self, waiting: list[Question]) -> PendingReview:
-        asked = waiting[0].context
+        context = waiting[0].context
         flow_state = self._state.changed()
-        self._refuse_to_ask(asked.method_name, list(filter(None, [self._state.problem])))
+        self._refuse_to_ask(context.method_name, list(filter(None, [self._state.problem])))
 
         def keep(value: Any, method: str) -> str:
-            kept = flow_values.stored(value, self._packages, method)
-            self._refuse_to_ask(asked.method_name, list(filter(None, [kept.get("problem")])))
-            return str(kept["kept"])
+            stored = flow_values.stored(value, self._packages, method)
+            self._refuse_to_ask(context.method_name, list(filter(None, [stored.get("problem")])))
+            return str(stored["kept"])
 
         state = {
             "waiting": [question.to_dict(keep) for question in waiting],
@@ -219,16 +219,16 @@ class FlowRun:
             "seconds": self._seconds,
         }
         return PendingReview(
-            asked.method_name,
-            flow_values.text(asked.method_output),
+            context.method_name,
+            flow_values.text(context.method_output),
             self._name,
             state,
-            question=asked.message,
-            outcomes=list(asked.emit or ()),
+            question=context.message,
+            outcomes=list(context.emit or ()),
             details={
-                "flow_class": asked.flow_class.rpartition(".")[2],
-                "default_outcome": asked.default_outcome,
-                "metadata": codec.shown(asked.metadata),
+                "flow_class": context.flow_class.rpartition(".")[2],
+                "default_outcome": context.default_outcome,
+                "metadata": codec.shown(context.metadata),
                 "state": self._shown(),
             },
             flow_state=flow_state,
@@ -256,8 +256,8 @@ class FlowRun:
 
     def _shown(self) -> Any:
         """Return the state as CrewAI shows it; only its id if it is too large to be sent."""
-        shown = codec.shown(self._flow.state)
-        return shown if len(json.dumps(shown)) <= LONGEST_SHOWN else {"id": self._job.execution_id}
+        plain = codec.shown(self._flow.state)
+        return plain if len(json.dumps(plain)) <= LONGEST_SHOWN else {"id": self._job.execution_id}
 
 
 class PlainFlowRun:

@@ -145,9 +145,9 @@ def required(state: Any) -> list[str]:
 def _missing(state: Any) -> list[str]:
     """List the fields that the state requires and does not have yet."""
     model = _model(state)
-    given = vars(state) if isinstance(state, BaseModel) else {}
+    present = vars(state) if isinstance(state, BaseModel) else {}
     known = model.model_fields.items() if model else ()
-    return [name for name, field in known if field.is_required() and name != "id" and name not in given]
+    return [name for name, field in known if field.is_required() and name != "id" and name not in present]
 
 
 def _names(model: type[BaseModel], field: str) -> list[str]:

@@ -34,12 +34,12 @@ class FlowState:
     :param packages: the top-level modules that a later process will have loaded
     """
 
-    def __init__(self, flow: Flow[Any], kept: str | None, packages: Container[str]) -> None:
+    def __init__(self, flow: Flow[Any], stored: str | None, packages: Container[str]) -> None:
         self._flow, self._packages = flow, packages
-        content: dict[str, str] = json.loads(zlib.decompress(b64decode(kept))) if kept else {}
+        content: dict[str, str] = json.loads(zlib.decompress(b64decode(stored))) if stored else {}
         self._text = content.get("state")
         self.problem = content.get("problem")  # why the state is not kept
-        self._stored = _digest(content) if kept else None
+        self._stored = _digest(content) if stored else None
 
     @property
     def is_kept(self) -> bool:
@@ -67,11 +67,11 @@ class FlowState:
         digest = _digest(content)
         if digest == self._stored:
             return None
-        kept = _packed(content)
-        if len(kept) > LONGEST_KEPT:
-            size, most = len(kept) >> 20, LONGEST_KEPT >> 20
+        packed = _packed(content)
+        if len(packed) > LONGEST_KEPT:
+            size, most = len(packed) >> 20, LONGEST_KEPT >> 20
             content = {"problem": f"its state takes {size} MiB compressed, and at most {most} MiB are kept"}
-            kept = _packed(content)
+            packed = _packed(content)
         is_new = "problem" in content and self.problem is None
         self._stored, self.problem = digest, content.get("problem")
         if is_new:
@@ -80,7 +80,7 @@ class FlowState:
                 "process is killed",
                 self.problem,
             )
-        return kept
+        return packed
 
     def _content(self) -> dict[str, str]:
         state = flow_methods.state(self._flow)

@@ -59,8 +59,8 @@ def stored(value: Any, packages: Container[str], name: str) -> Stored:
     except codec.NotStorable as error:
         return {"lost": type(value).__name__, "problem": problem(error, f"the return value of its method {name!r}")}
     if len(text) > LONGEST_RESULT:
-        told = f"the return value of its method {name!r} takes {len(text) >> 20} MiB, more than are kept"
-        return {"lost": type(value).__name__, "problem": told}
+        reason = f"the return value of its method {name!r} takes {len(text) >> 20} MiB, more than are kept"
+        return {"lost": type(value).__name__, "problem": reason}
     return {"kept": text}
 
 
@@ -77,5 +77,5 @@ def restored(record: Stored) -> Any:
 def problem(error: codec.NotStorable, whole: str) -> str:
     """Return which part of a value is not kept, and what would be, as the end of a sentence."""
     part = f"{error.place!r} in {whole}" if error.place else whole
-    kept = f"; only the text {error.kept!r} would be kept" if error.kept else ""
-    return f"{part} ({error.kind}) {error.reason or 'cannot be stored'}{kept}"
+    addition = f"; only the text {error.kept!r} would be kept" if error.kept else ""
+    return f"{part} ({error.kind}) {error.reason or 'cannot be stored'}{addition}"

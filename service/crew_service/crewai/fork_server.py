@@ -169,10 +169,10 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     folder, dotenv = Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3] else None
-    given: dict[str, str] = {}
+    variables: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):  # each crew's process tries again and reports it
         os.chdir(folder)
-        given = world.load_variables(dotenv)
+        variables = world.load_variables(dotenv)
     world.keep_out_others(dotenv)
     gc.disable()  # imports create no garbage; looking for it takes up a tenth of the startup time
     with _telling(control):
@@ -185,7 +185,7 @@ def main() -> None:
     for name in LATE_IMPORTS:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    for name in given:  # each crew's process reads the file as it is then
+    for name in variables:  # each crew's process reads the file as it is then
         os.environ.pop(name, None)
     process_tree.adopt_orphans()
     sys.stdout.flush()  # otherwise each child would print it again

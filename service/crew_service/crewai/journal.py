@@ -314,14 +314,14 @@ class Journal:
 
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Return a model's call; None if it is part of another model call."""
-        given = {**dict(zip(OF_CALL, args, strict=False)), **kwargs}
-        expected, messages = _expected(given.get("response_model")), given.get("messages")
-        call = self._of_model(model, (messages, given.get("tools"), expected), expected)
+        arguments = {**dict(zip(OF_CALL, args, strict=False)), **kwargs}
+        expected, messages = _expected(arguments.get("response_model")), arguments.get("messages")
+        call = self._of_model(model, (messages, arguments.get("tools"), expected), expected)
         if not (call and call.is_answered):
-            self._check_functions(given.get("available_functions") or {})
+            self._check_functions(arguments.get("available_functions") or {})
         if call:
             call.asked = messages[-1] if isinstance(messages, list) and messages else messages
-            role = str(getattr(given.get("from_agent"), "role", None) or "").strip()
+            role = str(getattr(arguments.get("from_agent"), "role", None) or "").strip()
             call.agent = self._agent(call.entry.task_id, call.entry.within, role)
         return call
 
@@ -332,13 +332,13 @@ class Journal:
             call.asked = content
         return call
 
-    def _of_model(self, model: Any, asked: tuple[Any, ...], expected: type[BaseModel] | None) -> Call | None:
+    def _of_model(self, model: Any, request: tuple[Any, ...], expected: type[BaseModel] | None) -> Call | None:
         place = _place()
         if place.model or place.again:
             return None
         self.stop_if_asked()
         name = model if isinstance(model, str) else str(getattr(model, "model", None) or "")
-        call = self._call("model", name, answers.prompt_as_text((name, *asked)), expected)
+        call = self._call("model", name, answers.prompt_as_text((name, *request)), expected)
         if call:
             call.inner = replace(place, model=call.entry.key)
             call.announce(step_events.PLAN)
@@ -352,7 +352,7 @@ class Journal:
         self.stop_if_asked()
         name, about = tool_calls.called_as(tool)
         arguments = tool_arguments.arguments_by_name(tool, method, args, kwargs)
-        asked = answers.as_text((name, args, kwargs, *([about] if about else ())))
+        key = answers.as_text((name, args, kwargs, *([about] if about else ())))
         names = (tool.name, tool_calls.tool_name(tool), name)
         if place.again:
             if rule_of(self._rules, names) in tool_rules.RUN_ONCE:
@@ -361,17 +361,17 @@ class Journal:
         if problem := tool_rules.conflict(self._rules, names):
             raise NotRun(name, answers.as_text(arguments), problem.rstrip("."))
         delegates = tool_calls.delegates(tool)
-        call = self._call("tool", name, asked, mark=OF_NAMESAKE if about else "", names=names, delegates=delegates)
+        call = self._call("tool", name, key, mark=OF_NAMESAKE if about else "", names=names, delegates=delegates)
         if not (call and call.is_answered) and self._is_undeclared(tool, names):
             raise NotDeclared(tool_rules.not_declared(name))
         was_once = call is not None and call.entry.once  # by a rule that may have been removed since
         rule = APPROVE if isinstance(tool, AskPerson) else rule_of(self._rules, names)
         if was_once or rule in tool_rules.RUN_ONCE:
-            shown = answers.as_text(arguments)
+            text = answers.as_text(arguments)
             if call is None:
-                raise NotRun(name, shown, "it was called in a thread or process where its task is not known")
+                raise NotRun(name, text, "it was called in a thread or process where its task is not known")
             # Delegation has no effect of its own; the calls that it leads to have their own rules.
-            call.once = "" if delegates else shown
+            call.once = "" if delegates else text
             call.entry = replace(call.entry, once=True)
             tool_calls.send_once(tool)
         if call:
@@ -379,8 +379,8 @@ class Journal:
             call.tool, call.about = tool, about
             call.inner = Place(call.entry.key, tool, method, in_once=place.in_once or bool(call.once))
             if call.entry.prepare:
-                given = prepared_calls.arguments(args, kwargs)
-                call.to_repeat = PreparedCall(call.entry.task_id, call.agent, call.entry.name, method, given)
+                encoded = prepared_calls.arguments(args, kwargs)
+                call.to_repeat = PreparedCall(call.entry.task_id, call.agent, call.entry.name, method, encoded)
             if rule == APPROVE:
                 call.ask = asks.QUESTION if isinstance(tool, AskPerson) else asks.TOOL
                 tool_calls.never_cache(tool)
@@ -412,7 +412,7 @@ class Journal:
         rule = rule_of(self._rules, names)
         return rule == PREPARE or (rule == REPEAT and earlier is not None and bool(earlier.prepare))
 
-    def await_prepared(self, entry: JournalEntry, shown: str) -> None:
+    def await_prepared(self, entry: JournalEntry, text: str) -> None:
         """Wait until the effects of all earlier calls in the task are there: parallel calls may come a moment later.
 
         :raises NotRun: if one of them is not made again
@@ -430,7 +430,7 @@ class Journal:
             elif not self._taken.wait_for(lambda: missing() is None, CAME_BY) and (lost := missing()):
                 reason = f"the call of {lost.name} that prepared for it was not made again in this task's new process"
         if reason:
-            raise NotPrepared(tool_rules.not_run(entry.name, masked(shown, secrets_of(os.environ)), reason))
+            raise NotPrepared(tool_rules.not_run(entry.name, masked(text, secrets_of(os.environ)), reason))
 
     def note_call(self, entry: JournalEntry, call: PreparedCall) -> None:
         with self._lock:
@@ -440,8 +440,8 @@ class Journal:
         """Return a task's output with its calls that later processes must make again."""
         with self._lock:
             known = self._prepared.get(output["task_id"], {})
-            kept = [call for _, (entry, call) in sorted(known.items()) if self._is_outermost(entry, known)]
-        with_calls: TaskOutput = prepared_calls.with_calls(output, kept)
+            calls = [call for _, (entry, call) in sorted(known.items()) if self._is_outermost(entry, known)]
+        with_calls: TaskOutput = prepared_calls.with_calls(output, calls)
         return with_calls
 
     def _is_outermost(self, entry: JournalEntry, known: dict[int, tuple[JournalEntry, PreparedCall]]) -> bool:
@@ -477,16 +477,18 @@ class Journal:
 
     def _make(self, call: PreparedCall, tool: Any) -> None:
         before = PLACE.set(Place(tool=tool, again=True))
-        said = None if not call.has_raised else "did not raise as before"
+        difference = None if not call.has_raised else "did not raise as before"
         try:
             with self.working():
                 call.make(tool)
         except Exception as error:
-            said = None if call.has_raised else f"raised {type(error).__name__}: {codec.text_of(error)}"
+            difference = None if call.has_raised else f"raised {type(error).__name__}: {codec.text_of(error)}"
         finally:
             PLACE.reset(before)
-        if said:
-            raise NotPrepared(masked(tool_rules.not_prepared(call.name, call.shown, said), secrets_of(os.environ)))
+        if difference:
+            raise NotPrepared(
+                masked(tool_rules.not_prepared(call.name, call.shown, difference), secrets_of(os.environ))
+            )
 
     def _around(self, entry: JournalEntry) -> Iterator[str]:
         """Yield the keys of a recorded call and of the calls that enclose it."""
@@ -538,7 +540,7 @@ class Journal:
         self,
         kind: Any,
         name: str,
-        asked: str,
+        request: str,
         expected: type[BaseModel] | None = None,
         *,
         is_read: bool = False,
@@ -550,35 +552,35 @@ class Journal:
             return None
         place = _place()
         within = place.model or place.within  # a model may run tools itself
-        digest = _digest(kind, scope.task, scope.part, within or "", asked)
+        digest = _digest(kind, scope.task, scope.part, within or "", request)
         with self._lock:
             key = f"{digest}:{self._count(scope.task, digest)}{mark}"
             earlier = self._take(scope.task, key)
             is_decided = asks.is_decided(earlier)
-            found = [asks.result_of(earlier)] if earlier and is_decided else _read(earlier, expected)
+            answer = [asks.result_of(earlier)] if earlier and is_decided else _read(earlier, expected)
             prepares = bool(names) and self._prepares(earlier, names)
             if delegates and self._has_unprepared_within(scope.task, key):
-                found = None  # it has no effect of its own, and leads to the calls that have
-            if found is not None and not prepares:
+                answer = None  # it has no effect of its own, and leads to the calls that have
+            if answer is not None and not prepares:
                 self._drop_within(scope.task, key)
             has_effect = kind == "tool" and not is_read
-            if found is None and not has_effect:
+            if answer is None and not has_effect:
                 earlier = None
             self._newest += earlier is None
             number = earlier.number if earlier else self._newest
             if has_effect:
                 self._used_tools[name] = number
-            self._replaying[scope.task] = found is not None and not is_decided
+            self._replaying[scope.task] = answer is not None and not is_decided
             if self._replaying[scope.task]:
                 self._replayed.append(number)
-        if found is None or is_decided:
+        if answer is None or is_decided:
             self.tell()
         once = earlier.once if earlier else None
         entry = JournalEntry(
             number, scope.task, scope.part, kind, key, name, within, once=once, prepare=prepares or None
         )
         agent = self._agent(scope.task, place.within)
-        return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent)
+        return Call(self, entry, answer, expected, earlier, has_effect=has_effect, agent=agent)
 
     def _agent(self, task: str, within: str | None, role: str = "") -> str:
         """Record the agent working there if `role` is given; return the agent known there."""
@@ -717,11 +719,11 @@ class Journal:
             if entry.task_id in self._unrecorded:
                 return
             self._unrecorded.add(entry.task_id)
-        found = type(answer[0] if isinstance(answer, list) and answer else answer)
+        kind = type(answer[0] if isinstance(answer, list) and answer else answer)
         log.warning(
             "in the task '%s', answers of the %s %s, of the class %s.%s, cannot be recorded: "
             "if this process is killed or a person is asked, the call is made again and, for a model, paid for again",
-            *(entry.task_id, entry.kind, entry.name, found.__module__, found.__qualname__),
+            *(entry.task_id, entry.kind, entry.name, kind.__module__, kind.__qualname__),
         )
 
     def note_cancelled(self, entry: JournalEntry) -> None:
@@ -747,12 +749,12 @@ class Journal:
         with self._lock:
             if step.task_id in self._over:
                 return False
-            kept = step.is_kept and size <= LONGEST_ANSWER and self._sizes.total() + size <= MOST
-            self._sizes[step.task_id] += size if kept else 0
-        if not kept:
+            is_kept = step.is_kept and size <= LONGEST_ANSWER and self._sizes.total() + size <= MOST
+            self._sizes[step.task_id] += size if is_kept else 0
+        if not is_kept:
             step = replace(step, is_kept=False, answer=None, is_awaited=False)
         self._service.report(step)
-        return kept
+        return is_kept
 
     def artifact_id(self, size: int) -> str:
         """Name a result that CrewAI stores in a file as in the last attempt: a recorded answer may contain the name."""
@@ -776,8 +778,8 @@ class Journal:
         with self._lock:
             self._over.add(task)
             kept_by_task = (self._running, self._earlier, self._counts, self._failed, self._sizes, self._replaying)
-            for kept in (*kept_by_task, self._agents, self._entered, self._unprepared, self._prepared):
-                kept.pop(task, None)
+            for entries in (*kept_by_task, self._agents, self._entered, self._unprepared, self._prepared):
+                entries.pop(task, None)
 
 
 @dataclass
@@ -825,8 +827,8 @@ class Call:
         """Return the last attempt's answer, or raise its exception."""
         assert self.found
         if self.is_decided:
-            told = {"arguments": answers.told(self._arguments()), "is_kept": False}
-            self.journal.write(self._step(**told))
+            fields = {"arguments": answers.told(self._arguments()), "is_kept": False}
+            self.journal.write(self._step(**fields))
             self.end(self.found[0])
         if isinstance(self.found[0], codec.Raised):
             self.journal.note_failed(self.found[0].error, self.entry)
@@ -842,18 +844,18 @@ class Call:
         """Wrap the call that is made again; it must raise if it raised before, and only then."""
         assert self.found
         before = PLACE.set(self.inner)
-        has_raised, said = isinstance(self.found[0], codec.Raised), "did not raise as before"
+        has_raised, difference = isinstance(self.found[0], codec.Raised), "did not raise as before"
         raised = False
         try:
             with self.journal.working():
                 yield
         except Exception as error:
-            raised, said = True, f"raised {type(error).__name__}: {codec.text_of(error)}"
+            raised, difference = True, f"raised {type(error).__name__}: {codec.text_of(error)}"
         finally:
             PLACE.reset(before)
         if raised != has_raised:
-            shown = answers.as_text(self.asked)
-            reason = tool_rules.not_prepared(self.entry.name, shown, said)
+            text = answers.as_text(self.asked)
+            reason = tool_rules.not_prepared(self.entry.name, text, difference)
             raise NotPrepared(masked(reason, secrets_of(os.environ)))
         self.journal.note_prepared(self.entry)
 
@@ -872,7 +874,7 @@ class Call:
                 raise self.asks(self.ask)
         is_new = self.has_effect and (is_allowed or not self.earlier)
         changed = asks.arguments_of(self.earlier)
-        kept = self.journal.write(
+        is_written = self.journal.write(
             self._step(
                 arguments=answers.told(self.asked if changed is None else changed),
                 decision={"arguments": changed} if is_allowed and changed is not None else None,
@@ -881,7 +883,7 @@ class Call:
                 is_approved=is_allowed,
             )
         )
-        self.is_recorded = kept or not is_new
+        self.is_recorded = is_written or not is_new
         if self.once and not self.is_recorded:
             raise NotRun(self.entry.name, self.once, "the journal of this execution is full")
 
@@ -951,8 +953,8 @@ class Call:
 
     def _failed(self, error: Exception) -> None:
         is_answer = self.has_effect and not self.once
-        said = answers.told(f"{type(error).__name__}: {codec.text_of(error)}")
-        self._over("unknown" if self.once else "failed", codec.failure(error) if is_answer else None, said)
+        reason = answers.told(f"{type(error).__name__}: {codec.text_of(error)}")
+        self._over("unknown" if self.once else "failed", codec.failure(error) if is_answer else None, reason)
         if not self.has_effect:
             self.journal.ask_again(self.entry)
 
@@ -973,7 +975,7 @@ class Call:
             return codec.encoded(read(answer))
         return None
 
-    def _over(self, state: Any, answer: str | None, said: str | None, used: dict[str, int] | None = None) -> None:
+    def _over(self, state: Any, answer: str | None, result: str | None, used: dict[str, int] | None = None) -> None:
         seconds = round(time.monotonic() - self.began, 3)
         if self.to_repeat and answer is not None:
             made = replace(self.to_repeat, has_raised=state == "failed")
@@ -982,12 +984,12 @@ class Call:
         is_kept = self.is_recorded and answer is not None
         if self.entry.kind == "tool":
             self.journal.note_finished(self)
-        told = {"state": state, "seconds": seconds, "usage": used, "result": said, "is_awaited": bool(self.once)}
-        if self.journal.write(self._step(answer=answer if is_kept else None, is_kept=is_kept, **told)):
+        fields = {"state": state, "seconds": seconds, "usage": used, "result": result, "is_awaited": bool(self.once)}
+        if self.journal.write(self._step(answer=answer if is_kept else None, is_kept=is_kept, **fields)):
             self.journal.note_answered(self.entry)
 
-    def _step(self, **told: Any) -> Step:
-        return Step(**{**vars(self.entry), "agent": self.agent, **told})
+    def _step(self, **fields: Any) -> Step:
+        return Step(**{**vars(self.entry), "agent": self.agent, **fields})
 
 
 def _nested(part: str) -> str:
@@ -1002,9 +1004,9 @@ def _own_part(part: str) -> str:
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception and its causes and contexts."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
@@ -1013,8 +1015,8 @@ def _place() -> Place:
     return PLACE.get() or OUTSIDE
 
 
-def _expected(given: Any) -> type[BaseModel] | None:
-    return given if isinstance(given, type) and issubclass(given, BaseModel) else None
+def _expected(value: Any) -> type[BaseModel] | None:
+    return value if isinstance(value, type) and issubclass(value, BaseModel) else None
 
 
 def _digest(*parts: str) -> str:

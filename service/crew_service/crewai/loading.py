@@ -136,18 +136,18 @@ _NO_RUNS = _NoRuns()  # a process loads one target
 def why_not(error: BaseException, target: str) -> str:
     """Return why a target cannot be loaded: the exception, and where the target's own code raised it."""
     text = " ".join(str(error).split())
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     own = [each for each in traceback.extract_tb(error.__traceback__) if is_own(each.filename)]
     if own and not isinstance(error, SyntaxError):  # whose text says where it is
         place = f"{Path(own[-1].filename).name}, line {own[-1].lineno}"
-        said += f" ({place})" if text else f" ({place}: {own[-1].line})"
+        reason += f" ({place})" if text else f" ({place}: {own[-1].line})"
     if not isinstance(error, ModuleNotFoundError) or not error.name or find_spec(error.name.partition(".")[0]):
-        return said
+        return reason
     needed, name = project.requirements(target), error.name.partition(".")[0]
     if needed and any(path for place in ("*", "src/*") for path in needed.parent.glob(f"{place}/{name}")):
-        return f"{said}, which is in the project, but not on its import path."
+        return f"{reason}, which is in the project, but not on its import path."
     install = f"install the project's requirements: uv pip install -r {needed}" if needed else "install it"
-    return f"{said}; {install}, in the environment of this service."
+    return f"{reason}; {install}, in the environment of this service."
 
 
 def is_own(file: str) -> bool:
@@ -182,11 +182,11 @@ def _of_path(path: Path) -> Served:
     return _declared(path)
 
 
-def _of_project(found: project.Project) -> Served:
-    found.enter()
-    if declaration := found.declaration():
-        return _declared(declaration, found.kind)
-    kind, place = found.module()
+def _of_project(folder: project.Project) -> Served:
+    folder.enter()
+    if declaration := folder.declaration():
+        return _declared(declaration, folder.kind)
+    kind, place = folder.module()
     return _made(_only(importlib.import_module(place), kind))
 
 
@@ -217,14 +217,16 @@ def _only(module: ModuleType, kind: str) -> Any:
     crews: list[Any] = [value for value in own if isinstance(value, type) and _is_crew_class(value)]
     crews = crews or [value for value in vars(module).values() if isinstance(value, Crew)]
     agents = [value for value in vars(module).values() if isinstance(value, Agent)]
-    found = {"flow": flows, "crew": crews, "agent": agents}[kind]
-    found = [value for value in found if not any(value in getattr(other, "__bases__", ()) for other in found)]
-    if len(found) == 1:
-        return found[0]
+    candidates = {"flow": flows, "crew": crews, "agent": agents}[kind]
+    candidates = [
+        value for value in candidates if not any(value in getattr(other, "__bases__", ()) for other in candidates)
+    ]
+    if len(candidates) == 1:
+        return candidates[0]
     what = {"flow": "Flow class", "crew": "CrewBase class", "agent": "Agent"}[kind]
-    names = ", ".join(sorted(getattr(value, "__name__", type(value).__name__) for value in found)) or "none"
+    names = ", ".join(sorted(getattr(value, "__name__", type(value).__name__) for value in candidates)) or "none"
     raise UnsupportedCrew(
-        f"{module.__name__} should have one {what}, but has {len(found)} ({names}); "
+        f"{module.__name__} should have one {what}, but has {len(candidates)} ({names}); "
         f"specify which one to serve, as in {module.__name__}:NAME."
     )
 
@@ -235,8 +237,8 @@ def _named(target: str) -> Served:
     if is_file and not Path(place).is_file():
         raise UnsupportedCrew(f"there is no file {place}.")
     path = Path(place).resolve()
-    if found := project.around(path if is_file else Path()):
-        found.enter()
+    if around := project.around(path if is_file else Path()):
+        around.enter()
     module = _file(path) if is_file else _module(place)
     try:
         return _made(getattr(module, name))

@@ -90,8 +90,8 @@ class NestedTasks:
             for name in ("finished", "drafts", "approved")
         )
         self._decision = gate if known else None
-        asked: str | None = known.get("asked")
-        self._decided = new.get(asked, asked) if asked else None
+        waiting: str | None = known.get("asked")
+        self._decided = new.get(waiting, waiting) if waiting else None
         self._unused = self._decided  # until its task runs
         if self._decided and self._is_approval():
             self._approved[self._decided] = self._drafts.pop(self._decided)
@@ -129,8 +129,8 @@ class NestedTasks:
     def state(self, asks: TaskAsks) -> dict[str, Any]:
         """Return the state from which a run continues after the answer, with places that release 0.2.0 can read."""
 
-        def named(kept: dict[str, StoredOutput]) -> dict[str, StoredOutput]:
-            return {self._earlier.get(place, place): output for place, output in dict(kept).items()}
+        def named(outputs: dict[str, StoredOutput]) -> dict[str, StoredOutput]:
+            return {self._earlier.get(place, place): output for place, output in dict(outputs).items()}
 
         again = self._decision and self._decision.task_id == asks.answer["task_id"] and self._decided != asks.place
         return {
@@ -193,9 +193,9 @@ class NestedTasks:
         """
         with self._lock:
             self._earlier = {**{new: old for new, old in self._earlier.items() if old != earlier}, place: earlier}
-        for kept in (self._finished, self._drafts, self._approved):
-            if earlier in kept:
-                kept[place] = kept.pop(earlier)
+        for outputs in (self._finished, self._drafts, self._approved):
+            if earlier in outputs:
+                outputs[place] = outputs.pop(earlier)
         if self._decided == earlier:
             self._decided = self._unused = place
 
@@ -234,9 +234,9 @@ class NestedTasks:
     def _over(self, method: str) -> None:
         """Forget the tasks of a finished method, because it may be called again."""
         self._check_used(method)
-        for kept in (self._finished, self._drafts, self._approved):
-            for place in [place for place in list(kept) if _method(place) == method]:
-                del kept[place]
+        for outputs in (self._finished, self._drafts, self._approved):
+            for place in [place for place in list(outputs) if _method(place) == method]:
+                del outputs[place]
         with self._lock:
             self._earlier = {new: old for new, old in self._earlier.items() if _method(new) != method}
 

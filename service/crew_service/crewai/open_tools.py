@@ -67,5 +67,5 @@ def _names(tools: Iterable[Any]) -> list[list[str]]:
 
 
 def _brought_by(agent: Any) -> list[Any]:
-    given = {method: getattr(agent, source, None) for source, method in SOURCES.items()}
-    return [tool for method, sources in given.items() if sources for tool in getattr(agent, method)(sources)]
+    by_method = {method: getattr(agent, source, None) for source, method in SOURCES.items()}
+    return [tool for method, sources in by_method.items() if sources for tool in getattr(agent, method)(sources)]

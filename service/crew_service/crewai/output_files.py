@@ -34,14 +34,14 @@ class OutputFolder:
         self._path, self._largest = path, largest
         self._looking = threading.Lock()
         self._is_full = False
-        self._known = {name: _version(found) for name, found, _ in self._files()}
+        self._known = {name: _version(status) for name, status, _ in self._files()}
 
     def send_changes(self, send: Callable[[FilePiece], None], task_id: str) -> None:
         """Send each file that has changed since the last look; one that changes meanwhile waits for the next look."""
         with self._looking:
-            for name, found, folder in self._files():
-                if self._known.get(name) != _version(found) and self._send(send, task_id, name, folder):
-                    self._known[name] = _version(found)
+            for name, status, folder in self._files():
+                if self._known.get(name) != _version(status) and self._send(send, task_id, name, folder):
+                    self._known[name] = _version(status)
 
     def keep(self, path: str, text: str) -> bool:
         """Add a task's output file as it is written, since executions share the place where it is written."""
@@ -75,20 +75,20 @@ class OutputFolder:
             log.warning("the files in %s are not stored: %s", VARIABLE, error)
 
     def _walk(self) -> Iterator[tuple[str, os.stat_result, int]]:
-        seen = 0
+        number = 0
         for folder, folders, names, descriptor in os.fwalk(self._path):
             folders.sort()
             for name in sorted(names):
-                seen += 1
-                if seen > MOST_ENTRIES:
+                number += 1
+                if number > MOST_ENTRIES:
                     self._tell_full()
                     return
                 try:
-                    found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 except OSError:
                     continue
-                if stat.S_ISREG(found.st_mode):
-                    yield os.path.relpath(os.path.join(folder, name), self._path), found, descriptor
+                if stat.S_ISREG(status.st_mode):
+                    yield os.path.relpath(os.path.join(folder, name), self._path), status, descriptor
 
     def _tell_full(self) -> None:
         if not self._is_full:
@@ -121,8 +121,8 @@ def _piece(name: str, task_id: str, size: int, data: bytes | None, *, is_last: b
     return FilePiece(name, task_id, size, None if data is None else base64.b64encode(data).decode(), is_last)
 
 
-def _version(found: os.stat_result) -> Version:
-    return found.st_ino, found.st_size, found.st_mtime_ns
+def _version(status: os.stat_result) -> Version:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 _folder: OutputFolder | None = None

@@ -38,8 +38,10 @@ class PreparedCall:
     def tool(self, tools: Tools) -> Any:
         """Return the tool, of its agent or, if only one has that name, of another; None if there is none."""
         named = [(role, tool) for role, tool in tools if tool_calls.tool_name(tool) == self.name]
-        found = {id(tool): tool for role, tool in named if role == self.role} or {id(tool): tool for _, tool in named}
-        return next(iter(found.values())) if len(found) == 1 and self.arguments is not None else None
+        candidates = {id(tool): tool for role, tool in named if role == self.role} or {
+            id(tool): tool for _, tool in named
+        }
+        return next(iter(candidates.values())) if len(candidates) == 1 and self.arguments is not None else None
 
     def make(self, tool: Any) -> None:
         assert self.arguments is not None
@@ -74,25 +76,25 @@ def answer_in(recorded: str) -> str:
 
 def call_in(recorded: str, task: str, name: str) -> PreparedCall:
     """Return the call in a journal's entry; an earlier release stored none."""
-    found = _of(recorded)
-    role, known, method, given = found.get("call", ("", name, "", None))
-    has_raised = "raised" in _of(found.get("answer", recorded))
-    return PreparedCall(task, role, known, method, given, has_raised)
+    fields = _of(recorded)
+    role, known, method, packed = fields.get("call", ("", name, "", None))
+    has_raised = "raised" in _of(fields.get("answer", recorded))
+    return PreparedCall(task, role, known, method, packed, has_raised)
 
 
 def _of(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    return found if isinstance(found, dict) else {}
+    value = json.loads(text)
+    return value if isinstance(value, dict) else {}
 
 
 def with_calls(output: Any, calls: Iterable[PreparedCall]) -> Any:
     """Return a task's output with its calls."""
-    kept = [[each.role, each.name, each.method, each.arguments, each.has_raised] for each in calls]
-    return {**output, "point": {**(output.get("point") or {}), KEY: kept}} if kept else output
+    stored = [[each.role, each.name, each.method, each.arguments, each.has_raised] for each in calls]
+    return {**output, "point": {**(output.get("point") or {}), KEY: stored}} if stored else output
 
 
 def of_finished(outputs: Iterable[Any]) -> Iterator[PreparedCall]:
     """Yield the calls of finished tasks, in order."""
     for output in outputs:
-        for kept in (output.get("point") or {}).get(KEY, ()):
-            yield PreparedCall(output["task_id"], *kept)
+        for call in (output.get("point") or {}).get(KEY, ()):
+            yield PreparedCall(output["task_id"], *call)

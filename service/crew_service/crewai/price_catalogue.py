@@ -43,30 +43,30 @@ def _read(path: Path) -> dict[str, Any]:
     """Return the prices in USD per million tokens, by the name in the catalogue; empty if they cannot be read."""
     try:
         content = json.loads(path.read_text("utf-8"))
-        priced = {name: _entry(given) for name, given in content.items() if isinstance(given, dict)}
+        priced = {name: _entry(fields) for name, fields in content.items() if isinstance(fields, dict)}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         log.warning("the price catalogue of CrewAI cannot be read: %s", type(error).__name__)
         return {}
     return {name: entry for name, entry in priced.items() if entry}
 
 
-def _entry(given: dict[str, Any]) -> dict[str, Any] | None:
+def _entry(fields: dict[str, Any]) -> dict[str, Any] | None:
     """Return a model's prices; None if they are not known. A price of 0 means that nobody has entered one."""
-    prices = {name: _price(given.get(key)) for name, key in (("input", INPUT), ("output", OUTPUT))}
-    tiers = [key for key in given if key.startswith(TIER) and key.endswith("_tokens")]
-    if given.get("mode") not in MODES or None in prices.values() or not set(tiers) <= set(HIGHER_TIERS):
+    prices = {name: _price(fields.get(key)) for name, key in (("input", INPUT), ("output", OUTPUT))}
+    tiers = [key for key in fields if key.startswith(TIER) and key.endswith("_tokens")]
+    if fields.get("mode") not in MODES or None in prices.values() or not set(tiers) <= set(HIGHER_TIERS):
         return None
-    more = {"cached": _price(given.get(CACHED)), "written": _price(given.get(WRITTEN))}
+    more = {"cached": _price(fields.get(CACHED)), "written": _price(fields.get(WRITTEN))}
     known = {name: price for name, price in more.items() if price is not None}
     return {
-        "provider": str(given.get("litellm_provider", "")),
+        "provider": str(fields.get("litellm_provider", "")),
         **prices,
         **known,
         **({"tiered": True} if tiers else {}),
     }
 
 
-def _price(given: Any) -> float | None:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    price = given * MILLION if is_number else 0.0
+def _price(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    price = value * MILLION if is_number else 0.0
     return round(price, 9) if 0 < price <= HIGHEST else None

@@ -91,12 +91,12 @@ class ProcessWatch:
                 log.exception("crews' processes cannot be measured now")
 
     def _measure(self, watched: Mapping[int, Watched]) -> None:
-        found = process_tree.processes()
+        processes = process_tree.processes()
         for pid, each in watched.items():
-            if (process := found.get(pid)) is None:
+            if (process := processes.get(pid)) is None:
                 continue
             each.started = each.started or process.started
             if process.started != each.started:  # the process has ended, and another one has its id
                 continue
-            if error := self.limits.exceeded({pid, *process_tree.descendants_of(pid, found)}):
+            if error := self.limits.exceeded({pid, *process_tree.descendants_of(pid, processes)}):
                 each.end(error)

@@ -234,15 +234,15 @@ class ProcessPool:
 
 def _not_imported(problem: str) -> str:
     """Return why CrewAI cannot be imported, and what to do."""
-    found, home = version("crewai"), os.path.expanduser("~")
-    said = f"CrewAI {found} cannot be imported: {problem or 'its process ended'}. See the log."
-    if _numbers(found) < _numbers(OLDEST):
-        return f"{said} {OLDEST} or newer is needed."
-    if _numbers(found) > _numbers(NEWEST):
-        said = f"{said} The newest version tested is {NEWEST}."
+    installed, home = version("crewai"), os.path.expanduser("~")
+    message = f"CrewAI {installed} cannot be imported: {problem or 'its process ended'}. See the log."
+    if _numbers(installed) < _numbers(OLDEST):
+        return f"{message} {OLDEST} or newer is needed."
+    if _numbers(installed) > _numbers(NEWEST):
+        message = f"{message} The newest version tested is {NEWEST}."
     if not os.access(home, os.W_OK):
-        return f"{said} CrewAI writes to the home folder, {home}, which is not writable; set HOME to one that is."
-    return said
+        return f"{message} CrewAI writes to the home folder, {home}, which is not writable; set HOME to one that is."
+    return message
 
 
 def _numbers(release: str) -> list[int]:

@@ -40,12 +40,12 @@ def children_of(pid: int) -> set[int]:
 
 def descendants_of(pid: int, among: Mapping[int, Process] | None = None) -> set[int]:
     among = processes() if among is None else among
-    found: set[int] = set()
+    descendants: set[int] = set()
     generation = {pid}
     while generation:
-        generation = {child for child, process in among.items() if process.parent in generation} - found
-        found |= generation
-    return found
+        generation = {child for child, process in among.items() if process.parent in generation} - descendants
+        descendants |= generation
+    return descendants
 
 
 def end(pid: int) -> None:
@@ -54,8 +54,8 @@ def end(pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)  # so that it does not report that its children failed
     killed = {pid}
     for _ in range(TRIES):
-        found = processes()
-        groups = {found[each].group for each in descendants_of(pid, found)} - killed
+        running = processes()
+        groups = {running[each].group for each in descendants_of(pid, running)} - killed
         if not groups:
             break
         for group in groups:
@@ -102,9 +102,9 @@ def memory_of(pid: int) -> int:
 
 def processes() -> dict[int, Process]:
     """Return the processes of this machine, by id."""
-    found = {}
+    by_id = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             stat = (folder / "stat").read_text().rpartition(")")[2].split()
-            found[int(folder.name)] = Process(parent=int(stat[1]), group=int(stat[2]), started=int(stat[19]))
-    return found
+            by_id[int(folder.name)] = Process(parent=int(stat[1]), group=int(stat[2]), started=int(stat[19]))
+    return by_id

@@ -53,13 +53,13 @@ class Project:
                     f"[tool.crewai] specifies the definition {self.definition!r}, which is not a file in the project."
                 )
             return path
-        found = [path for name in DECLARATIONS.get(self.kind, ()) if (path := self.root / name).is_file()]
-        if not found and self.kind == "agent":
-            found = sorted(path for path in self.root.glob("agents/*") if path.suffix in JSON)
-            if len(found) > 1:
-                names = ", ".join(path.name for path in found)
+        paths = [path for name in DECLARATIONS.get(self.kind, ()) if (path := self.root / name).is_file()]
+        if not paths and self.kind == "agent":
+            paths = sorted(path for path in self.root.glob("agents/*") if path.suffix in JSON)
+            if len(paths) > 1:
+                names = ", ".join(path.name for path in paths)
                 raise UnsupportedCrew(f"its folder agents has several files ({names}); specify which one to serve.")
-        return next(iter(found), None)
+        return next(iter(paths), None)
 
     def module(self) -> tuple[str, str]:
         """Return a Python project's kind and the name of the module that contains its class."""
@@ -73,9 +73,9 @@ class Project:
 
     def _modules(self, name: str) -> list[Path]:
         """List the modules with that name, those in packages named in the project's scripts first."""
-        found = sorted(path for path in (*self._source().glob(f"*/{name}"), self._source() / name) if path.is_file())
+        paths = sorted(path for path in (*self._source().glob(f"*/{name}"), self._source() / name) if path.is_file())
         packages = {script.partition(":")[0].partition(".")[0] for script in self.scripts}
-        return sorted(found, key=lambda path: path.parent.name not in packages)
+        return sorted(paths, key=lambda path: path.parent.name not in packages)
 
     def _nothing_found(self) -> str:
         wanted = {
@@ -85,8 +85,8 @@ class Project:
         }
         what = wanted.get(self.kind or "", "crew.jsonc, flow.yaml, src/<package>/crew.py or src/<package>/main.py")
         says = f"[tool.crewai] has type {self.kind!r}" if self.kind else "there is no [tool.crewai] type"
-        found = ", ".join(sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))[:10])
-        return f"{says}, and no {what} was found; the folder contains {found or 'no files'}."
+        names = ", ".join(sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))[:10])
+        return f"{says}, and no {what} was found; the folder contains {names or 'no files'}."
 
 
 def is_path(target: str) -> bool:
@@ -137,10 +137,10 @@ def flow_tools(target: str) -> list[str]:
 
 def has_ask_person(target: str) -> bool:
     """Whether `[tool.airflow-crew-service]` gives every agent of the target the `AskPerson` tool."""
-    given = _declared(target).get("ask_person", False)
-    if not isinstance(given, bool):
+    value = _declared(target).get("ask_person", False)
+    if not isinstance(value, bool):
         raise UnsupportedCrew("[tool.airflow-crew-service] ask_person must be true or false.")
-    return given
+    return value
 
 
 def requirements(target: str) -> Path | None:

@@ -45,17 +45,17 @@ def use(place: dict[str, Any], *, owner: str | None = None) -> list[str]:
     own = shared / place["name"]
     has_begun = bool(place["name"]) and (own / BEGUN).exists()
     is_own = place["is_shared"] or VARIABLE in os.environ if place["is_one_of_several"] else has_begun
-    told = [] if has_begun or not is_own else _begin(own, shared / STATES, memory, place)
+    notes = [] if has_begun or not is_own else _begin(own, shared / STATES, memory, place)
     folder = own if is_own else shared
     if is_own:
         os.environ[VARIABLE], memory = str(own), own / MEMORY
     stored_memory.keep_knowledge_in(str(folder))
     stored_memory.embed_once(folder)
     if place["has_users"] and not place["shares_memory"]:
-        told += _begin_owners(folder / OWNERS, memory)
+        notes += _begin_owners(folder / OWNERS, memory)
     if owner is not None and not place["shares_memory"]:
         os.environ[VARIABLE] = str(_of_owner(folder, owner))
-    return told
+    return notes
 
 
 def forget(before: float) -> None:
@@ -117,13 +117,13 @@ def _begin(own: Path, states: Path, memory: Path, place: dict[str, Any]) -> list
             if not (own / BEGUN).exists():  # otherwise, another process was faster
                 raise
             return []
-    kept = [*(["memory"] if takes_memory else []), *(["Flow states"] if states.exists() else [])]
-    told = f"the crew {place['name']!r} now has a storage folder of its own, {own}"
-    if kept:
-        told += f", which begins with a copy of the {' and '.join(kept)} that it shared with other crews"
+    copied = [*(["memory"] if takes_memory else []), *(["Flow states"] if states.exists() else [])]
+    note = f"the crew {place['name']!r} now has a storage folder of its own, {own}"
+    if copied:
+        note += f", which begins with a copy of the {' and '.join(copied)} that it shared with other crews"
     if takes_memory:
-        return [f"{told}; to begin without that memory, stop the service and delete {own / MEMORY}"]
+        return [f"{note}; to begin without that memory, stop the service and delete {own / MEMORY}"]
     if is_memory:
-        told += f"; its memory is empty, because {memory} may hold what other crews remember"
-        return [f"{told}; to keep that, stop the service and copy it to {own / MEMORY}"]
-    return [told] if kept else []
+        note += f"; its memory is empty, because {memory} may hold what other crews remember"
+        return [f"{note}; to keep that, stop the service and copy it to {own / MEMORY}"]
+    return [note] if copied else []

@@ -45,8 +45,8 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
     data = tidy(structured(output))  # as it will be stored
     if data is not None:
         result["output_json"] = data
-    if kept := _kept(output, data):
-        result["point"] = kept
+    if point := _kept(output, data):
+        result["point"] = point
     return result
 
 
@@ -69,20 +69,20 @@ def of_value(task_id: str, agent: str, value: Any, seconds: float, *, descriptio
 
 def _kept(output: TaskOutput, data: Any) -> dict[str, str]:
     """Encode the fields that only later processes of the crew need, e.g. an object that its JSON does not restore."""
-    kept = {}
+    fields = {}
     for name in sorted(TaskOutput.model_fields.keys() - TOLD - LEFT_OUT):
         value = getattr(output, name)
         if not value or _follows(name, output, data):
             continue
         try:
-            kept[name] = codec.encoded(value)
-            if len(kept[name]) > LONGEST_KEPT:
+            fields[name] = codec.encoded(value)
+            if len(fields[name]) > LONGEST_KEPT:
                 raise codec.NotStorable(value, f"takes more than {LONGEST_KEPT >> 20} MiB")
         except codec.NotStorable as error:
-            kept.pop(name, None)
-            kept[LOST] = f"{error.place!r} in its field {name!r}" if error.place else f"its field {name!r}"
-            kept[LOST] += f" ({error.kind}) {error.reason or 'cannot be stored'}"
-    return kept
+            fields.pop(name, None)
+            fields[LOST] = f"{error.place!r} in its field {name!r}" if error.place else f"its field {name!r}"
+            fields[LOST] += f" ({error.kind}) {error.reason or 'cannot be stored'}"
+    return fields
 
 
 def _follows(name: str, output: TaskOutput, data: Any) -> bool:
@@ -131,10 +131,10 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
         json_dict=data if task.output_json else None,
         output_format=_format(task),
     )
-    kept = output.get("point") or {}
-    for name in TaskOutput.model_fields.keys() & kept.keys():
+    point = output.get("point") or {}
+    for name in TaskOutput.model_fields.keys() & point.keys():
         with suppress(Exception):  # its class may be gone
-            setattr(result, name, codec.decoded(kept[name]))
+            setattr(result, name, codec.decoded(point[name]))
     if result.pydantic is None and model and data is not None:
         result.pydantic = codec.of_json(model, data, json_object_in(output["output"]))
     return result
@@ -149,11 +149,11 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
         return f"its task cannot accept it. {failure}"
     for guardrail in crew_tasks.guardrails_of(task):
         try:
-            passes, said = guardrail(result)
+            passes, reason = guardrail(result)
         except Exception as error:
             return f"the guardrail of its task failed with {type(error).__name__}: {error}"
         if not passes:
-            return f"the guardrail of its task rejects it: {said}"
+            return f"the guardrail of its task rejects it: {reason}"
     return None
 
 

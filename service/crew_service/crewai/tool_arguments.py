@@ -68,11 +68,11 @@ def check_arguments(schema: dict[str, Any], arguments: Any) -> None:
         raise ValueError(f"{'.'.join(map(str, problem.absolute_path)) or 'the arguments'}: {problem.message}")
 
 
-def _dropped(given: Any, taken: Any) -> str | None:
+def _dropped(arguments: Any, taken: Any) -> str | None:
     """Return the first field that a schema has dropped; by default, pydantic drops unknown fields."""
-    if isinstance(given, list) and isinstance(taken, list):
-        return next(filter(None, map(_dropped, given, taken)), None)
-    if not (isinstance(given, dict) and isinstance(taken, dict)):
+    if isinstance(arguments, list) and isinstance(taken, list):
+        return next(filter(None, map(_dropped, arguments, taken)), None)
+    if not (isinstance(arguments, dict) and isinstance(taken, dict)):
         return None
-    parts = (name if name not in taken else _dropped(each, taken[name]) for name, each in given.items())
+    parts = (name if name not in taken else _dropped(each, taken[name]) for name, each in arguments.items())
     return next(filter(None, parts), None)

@@ -74,8 +74,8 @@ class SpanExporter(OTLPSpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         keeps = tracing.shows_content()
-        told = [_paused(span) if self.is_paused and _was_open(span) else span for span in spans]
-        return super().export([_without_secrets(span) if keeps else _without_content(span) for span in told])
+        exported = [_paused(span) if self.is_paused and _was_open(span) else span for span in spans]
+        return super().export([_without_secrets(span) if keeps else _without_content(span) for span in exported])
 
 
 def _was_open(span: ReadableSpan) -> bool:
@@ -88,9 +88,11 @@ def _paused(span: ReadableSpan) -> ReadableSpan:
 
 
 def _without_content(span: ReadableSpan) -> ReadableSpan:
-    kept = {name: value for name, value in (span.attributes or {}).items() if name in NAMES or _is_number(value)}
-    kept |= {name: ROLES[value] for name, value in kept.items() if isinstance(value, str) and value in ROLES}
-    return _changed(span, kept, Status(span.status.status_code), ())
+    attributes = {name: value for name, value in (span.attributes or {}).items() if name in NAMES or _is_number(value)}
+    attributes |= {
+        name: ROLES[value] for name, value in attributes.items() if isinstance(value, str) and value in ROLES
+    }
+    return _changed(span, attributes, Status(span.status.status_code), ())
 
 
 def _without_secrets(span: ReadableSpan) -> ReadableSpan:

@@ -97,11 +97,11 @@ def world_of(target: str, owner: str = "") -> World:
         path = Path(target.rpartition(":")[0])
     own = path.resolve() if path.is_dir() else path.resolve().parent if is_path or path.suffix == ".py" else here
     try:
-        found = project.of_folder(path) if is_path and path.is_dir() else project.around(own)
+        folder = project.of_folder(path) if is_path and path.is_dir() else project.around(own)
     except UnsupportedCrew:  # loading it says why
-        found = None
-    if found or is_path:
-        root = found.root if found else own
+        folder = None
+    if folder or is_path:
+        root = folder.root if folder else own
         return World(root, root, root / NAME, owner)
     above = _above_libraries()
     return World(own, here, above if above and above.parent in (own, here) else None, owner)
@@ -117,8 +117,8 @@ def absolute(target: str) -> str:
 
 def _digest(tokens: Iterable[tuple[str, str | None, str]]) -> str:
     """Identify a set of tokens without keeping them."""
-    given = sorted((user or "", token) for _, user, token in tokens)
-    return hashlib.sha256(repr(given).encode()).hexdigest() if given else ""
+    pairs = sorted((user or "", token) for _, user, token in tokens)
+    return hashlib.sha256(repr(pairs).encode()).hexdigest() if pairs else ""
 
 
 def _would_share(one: World, other: World) -> bool:

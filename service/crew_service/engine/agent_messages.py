@@ -25,10 +25,10 @@ def problem(inputs: dict[str, Any]) -> str | None:
     """Return why the messages in these inputs cannot be taken, as a sentence; None if they can or there are none."""
     if MESSAGES not in inputs:
         return None
-    given = inputs[MESSAGES]
-    if not given or not isinstance(given, str | list):
+    messages = inputs[MESSAGES]
+    if not messages or not isinstance(messages, str | list):
         return f"The input {MESSAGES!r} cannot be used: {WANTED}, and not empty."
-    for place, message in enumerate(given if isinstance(given, list) else ()):
+    for place, message in enumerate(messages if isinstance(messages, list) else ()):
         if reason := _problem(message):
             return f"The input '{MESSAGES}[{place}]' cannot be used, because {reason}: {WANTED}."
     return None

@@ -91,10 +91,10 @@ def find(
     :raises AlreadyContinued: if another execution already continues it
     :raises CannotContinue: if it cannot be continued
     """
-    found = chains.last(connection, some_id)
-    if found is None or not sees(found[1]):
+    last = chains.last(connection, some_id)
+    if last is None or not sees(last[1]):
         raise UnknownExecution("no such execution")
-    named, head = found
+    named, head = last
     if head.state != State.FAILED and head.state != State.STOPPED and head.id != named:
         raise AlreadyContinued(head.kickoff_id)
     if head.state != State.FAILED:
@@ -106,7 +106,7 @@ def find(
     return row
 
 
-def _problem(row: Row[Any], inputs: dict[str, Any], given: dict[str, str]) -> str | None:
+def _problem(row: Row[Any], inputs: dict[str, Any], hashes_now: dict[str, str]) -> str | None:
     if not integrity.is_readable(row) or row.failure is None:
         return "it was unreadable, or an earlier release of this service ended it"
     if chains.CONTINUED_BY in row.failure:
@@ -115,7 +115,7 @@ def _problem(row: Row[Any], inputs: dict[str, Any], given: dict[str, str]) -> st
         return "it has used more tokens than allowed"
     if _canonical(row.inputs) != _canonical(inputs):
         return "it was started with different inputs"
-    if hashes(row.files or ()) != given:
+    if hashes(row.files or ()) != hashes_now:
         return "it was started with different files"
     return None
 

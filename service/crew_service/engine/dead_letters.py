@@ -45,10 +45,10 @@ class DeadLetters:
     def resend(self, caller: Principal, key: str) -> bool:
         """Put a webhook back in its queue; return False if the caller has none with that key."""
         with self._database.writing() as connection:
-            found = webhooks.letters(connection, owner=caller.user, crew=self._crew, key=key, limit=1)
-            sent = bool(found) and webhooks.resend(connection, key, now=self._database.now())
+            letters = webhooks.letters(connection, owner=caller.user, crew=self._crew, key=key, limit=1)
+            sent = bool(letters) and webhooks.resend(connection, key, now=self._database.now())
         if sent:
-            log.info("webhook resent by %s", caller.key, extra={"execution_id": found[0].execution_id})
+            log.info("webhook resent by %s", caller.key, extra={"execution_id": letters[0].execution_id})
             self._posted()
         return sent
 

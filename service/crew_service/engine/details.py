@@ -135,13 +135,13 @@ class Details:
         self._base = repr((dialect, crew.tasks))
 
     def found(self, head: Row[Any]) -> Found:
-        seen = queries.Calm.of(head).seen(self._database.now())
+        visible = queries.Calm.of(head).seen(self._database.now())
         written = (
             head.id,
             head.kickoff_id,
             head.segment,
             head.writes - head.calm_writes,
-            seen,
+            visible,
             head.state,
             head.held_until,
         )
@@ -153,12 +153,12 @@ class Details:
         """Return the JSON; None if the execution was deleted in the meantime."""
         return self._read(execution_id, lambda connection, row: fitted(self._record(connection, row)))
 
-    def version(self, found: Found, *, with_printed: bool) -> tuple[str, list[Row[Any]]]:
+    def version(self, execution: Found, *, with_printed: bool) -> tuple[str, list[Row[Any]]]:
         """Return a value that changes with anything that the page shows, and the undelivered webhooks to show."""
         with self._database.reading() as connection:
-            letters = webhooks.letters(connection, owner=None, execution_id=found.id, limit=LETTERS)
-            upto = printed.length(connection, found.id) if with_printed else None
-        return hashlib.sha256(repr((found.etag, letters, upto)).encode()).hexdigest(), letters
+            letters = webhooks.letters(connection, owner=None, execution_id=execution.id, limit=LETTERS)
+            upto = printed.length(connection, execution.id) if with_printed else None
+        return hashlib.sha256(repr((execution.etag, letters, upto)).encode()).hexdigest(), letters
 
     def shown(self, execution_id: str, letters: list[Row[Any]], *, with_printed: bool) -> Shown | None:
         def read(connection: Connection, row: Row[Any]) -> Shown:
@@ -173,15 +173,15 @@ class Details:
         """Return a complete text: `draft`, `output`, `printed`, or a task's output, by the task's position."""
         with self._database.reading() as connection:
             if part == "draft":
-                asked = views.question(connection, execution_id)
-                return question_in(asked).output if asked else None
+                question = views.question(connection, execution_id)
+                return question_in(question).output if question else None
             if part == "printed":
                 return printed.last(connection, execution_id, most=MOST)[0] if with_printed else None
             position = int(part) if part.isascii() and part.isdigit() and len(part) < 6 else None
             if position is None and part != "output":
                 return None
-            found = views.whole(connection, execution_id, position)
-        return found["output"] if isinstance(found, dict) else found if isinstance(found, str) else None
+            value = views.whole(connection, execution_id, position)
+        return value["output"] if isinstance(value, dict) else value if isinstance(value, str) else None
 
     def _read(self, execution_id: str, make: Callable[[Connection, Row[Any]], Made]) -> Made | None:
         for _ in range(2):
@@ -242,10 +242,10 @@ class Details:
         return record
 
     def _files(self, connection: Connection, row: Row[Any], left_out: list[str]) -> list[Record]:
-        found = output_files.listed(connection, row.id) or []
-        if len(found) > output_files.LISTED:
+        rows = output_files.listed(connection, row.id) or []
+        if len(rows) > output_files.LISTED:
             left_out.append("files")
-        return [each.as_dict() for each in found[: output_files.LISTED]]
+        return [each.as_dict() for each in rows[: output_files.LISTED]]
 
     def files(self, execution_id: str) -> list[output_files.ListedFile] | None:
         """Return all files of an execution; None if it is unknown."""
@@ -311,16 +311,16 @@ class Details:
             row = views.small(connection, execution_id)
             if row is None:
                 return None
-            found = stored_steps.listed(connection, execution_id, after=after, most=most + 1)
+            rows = stored_steps.listed(connection, execution_id, after=after, most=most + 1)
         listed: list[Record] = []
         room = LARGEST_STEPS
-        for each in found[:most]:
+        for each in rows[:most]:
             step = steps.listed(each, row, self._prices)
             room -= len(json.dumps(step, ensure_ascii=False).encode())
             if room < 0 and listed:
                 break
             listed.append(step)
-        return {"steps": listed, "next": listed[-1]["number"] if len(found) > len(listed) else None}
+        return {"steps": listed, "next": listed[-1]["number"] if len(rows) > len(listed) else None}
 
     def _finished(self, row: Row[Any], most: int) -> Record:
         task, cut = views.fields(row.task)
@@ -350,11 +350,11 @@ class Details:
     def _rounds(self, connection: Connection, row: Row[Any], newest: int) -> list[Record]:
         few = min(newest, len(_listed(row.asked))) <= FEW_ROUNDS
         most = LONGEST_TEXT if few else _room(views.round_sizes(connection, row.id, newest))
-        found = [_round(each, most) for each in views.round_starts(connection, row.id, newest, most=most)]
+        listed = [_round(each, most) for each in views.round_starts(connection, row.id, newest, most=most)]
         number = len(_listed(row.asked))
-        if row.state == State.WAITING and (not found or found[-1]["number"] < number):
-            found.append(_asked_before(*views.question_start(connection, row.id, most=LONGEST_TEXT), row, number))
-        return found
+        if row.state == State.WAITING and (not listed or listed[-1]["number"] < number):
+            listed.append(_asked_before(*views.question_start(connection, row.id, most=LONGEST_TEXT), row, number))
+        return listed
 
 
 def draft_of(
@@ -392,10 +392,10 @@ def _recorded_draft(connection: Connection, row: Row[Any], record: Record) -> Dr
     stored = views.question(connection, row.id) if row.state == State.WAITING else None
     if stored is None or not record["rounds"]:
         return None
-    asked = record["rounds"][-1]
-    files = output_files.shown_with(record["files"], asked["number"])
-    is_cut = asked.get("cut", False)
-    return draft_of(row.id, question_in(stored), record["meta"], asked["draft"], is_cut=is_cut, files=files)
+    newest = record["rounds"][-1]
+    files = output_files.shown_with(record["files"], newest["number"])
+    is_cut = newest.get("cut", False)
+    return draft_of(row.id, question_in(stored), record["meta"], newest["draft"], is_cut=is_cut, files=files)
 
 
 def _task(task_id: str, agent: str, state: str) -> Record:
@@ -432,8 +432,12 @@ def _asked_before(start: Record, cut: str | None, row: Row[Any], number: int) ->
     """Build the round for a question from an earlier release, which is stored only in the execution."""
     names = ("question", "outcomes", "output_sha256", "ask")
     undecided = dict.fromkeys(("decided_at", "is_approve", "outcome", "human_feedback", "edited", "by"))
-    asked = {"number": number, "task_id": str(start.get("task_id", row.current_task)), "asked_at": _iso(row.updated_at)}
-    record = {**asked, **{name: start.get(name) for name in names}, "draft": start.get("output"), **undecided}
+    round_start = {
+        "number": number,
+        "task_id": str(start.get("task_id", row.current_task)),
+        "asked_at": _iso(row.updated_at),
+    }
+    record = {**round_start, **{name: start.get(name) for name in names}, "draft": start.get("output"), **undecided}
     return record if cut is None else {**record, "cut": True}
 
 

@@ -50,12 +50,12 @@ def object_sha256(text: str) -> str | None:
 
     Answers from release 0.1 forms identify such a draft by this hash.
     """
-    found = json_object_in(text)
+    value = json_object_in(text)
     try:
-        form = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        form = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except RecursionError:  # possible even for an object that was parsed
         return None
-    return None if found is None else draft_sha256(form)
+    return None if value is None else draft_sha256(form)
 
 
 def hashes_of(text: str) -> dict[str, str | None]:

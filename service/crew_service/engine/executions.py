@@ -134,7 +134,7 @@ class Executions:
                 files=stored(start.files),
                 limits=start.limits or None,
                 meta=start.meta,
-                dag_id=found.dag_id if (found := origin(start.meta)) else None,
+                dag_id=run.dag_id if (run := origin(start.meta)) else None,
                 trace=tracing.kicked_off(),
                 webhooks=start.webhooks or None,
                 usage=usage.counted(None),
@@ -145,8 +145,8 @@ class Executions:
             if once:
                 once.keep(connection, answer, execution_id=execution_id, now=now)
         continued = values.get("continued_from")
-        said = f", continuing {continued}" if continued else ""
-        log.info("kicked off by %s%s", caller.key, said, extra={"execution_id": execution_id})
+        continuation = f", continuing {continued}" if continued else ""
+        log.info("kicked off by %s%s", caller.key, continuation, extra={"execution_id": execution_id})
         if continued:
             self._database.erased.set()
         self._wake()
@@ -257,9 +257,9 @@ class Executions:
             if earlier:
                 return earlier
             row, question = self._question(connection, caller, decision)
-            said, decision = decision, question.settled(decision)
+            original, decision = decision, question.settled(decision)
             questions.close(connection, question.question_id, by=by, now=now)
-            answered = {**question.kept(said, decision), "by": by}
+            answered = {**question.kept(original, decision), "by": by}
             questions.close_round(connection, row, question.round_values, answered, now=now)
             kickoff_id = row.kickoff_id if question.keeps_kickoff_id else str(uuid4())
             if isinstance(question, CallQuestion) and question.is_given_up(decision):
@@ -374,7 +374,7 @@ class Executions:
             start.continue_from,
             start.inputs,
             hashes(start.files),
-            sees=lambda found: self.sees(caller, found),
+            sees=lambda earlier: self.sees(caller, earlier),
         )
         return owners.owner_of(row), continuing.take_over(connection, row, into=into, unusable=self._unusable)
 
@@ -395,8 +395,8 @@ class Executions:
         """Make a request; if the execution cannot be read, end it and repeat the request."""
         try:
             return request()
-        except Unreadable as found:
-            self.end_unreadable(*found.args)
+        except Unreadable as error:
+            self.end_unreadable(*error.args)
         return request()
 
     def end_unreadable(self, execution_id: str) -> None:

@@ -72,17 +72,17 @@ class FileInputs:
         return bool(self._places)
 
     def given(self, inputs: dict[str, Any]) -> list[GivenFile]:
-        found = self._found(inputs, self._places.get(INPUTS, {}), (), frozenset())
-        return list({each.path: each for each in found}.values())
+        files = self._found(inputs, self._places.get(INPUTS, {}), (), frozenset())
+        return list({each.path: each for each in files}.values())
 
-    def _places_of(self, name: str, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
+    def _places_of(self, name: str, visited: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
         place = self._places.get(name, {})
         yield place
         for ref in place.get("refs", ()):
-            if ref not in seen:
-                yield from self._places_of(ref, seen | {ref})
+            if ref not in visited:
+                yield from self._places_of(ref, visited | {ref})
 
-    def _found(self, value: Any, place: dict[str, Any], path: Path, seen: frozenset[str]) -> Iterator[GivenFile]:
+    def _found(self, value: Any, place: dict[str, Any], path: Path, visited: frozenset[str]) -> Iterator[GivenFile]:
         if value is None:
             return
         if place.get("file"):
@@ -92,8 +92,8 @@ class FileInputs:
             yield GivenFile(path, _address(value), frozenset(kinds))
             return
         for ref in place.get("refs", ()):
-            if ref not in seen:
-                yield from self._found(value, self._places.get(ref, FILE), path, seen | {ref})
+            if ref not in visited:
+                yield from self._found(value, self._places.get(ref, FILE), path, visited | {ref})
         if "json" in place and isinstance(value, str):  # text has no place for a file's content
             for each in self._found(_decoded(value), place["json"], path, frozenset()):
                 yield GivenFile(each.path, None)

@@ -67,8 +67,8 @@ class UnknownFile(Refused):
 
 def id_in(address: str) -> str | None:
     """Return the id in the address of a file; its host and base may be those of another machine or a proxy."""
-    found = ADDRESS.fullmatch(address)
-    return found["id"] if found else None
+    match = ADDRESS.fullmatch(address)
+    return match["id"] if match else None
 
 
 @dataclass(frozen=True)
@@ -193,14 +193,14 @@ class _Type:
                 self._decoder = None
 
 
-def stored(given: Collection[InputFile]) -> list[dict[str, Any]] | None:
+def stored(inputs: Collection[InputFile]) -> list[dict[str, Any]] | None:
     """Return an execution's files in their stored form."""
-    return [asdict(each) for each in given] or None
+    return [asdict(each) for each in inputs] or None
 
 
-def hashes(given: Iterable[Any]) -> dict[str, str]:
+def hashes(inputs: Iterable[Any]) -> dict[str, str]:
     """Return what makes the files of two executions the same, apart from those in the inputs."""
-    every = [each if isinstance(each, InputFile) else InputFile(**each) for each in given]
+    every = [each if isinstance(each, InputFile) else InputFile(**each) for each in inputs]
     return {each.name: each.sha256 for each in every if not each.in_inputs}
 
 
@@ -216,7 +216,7 @@ def read(database: Database, file: InputFile, *, cancelled: Cancellation | None 
 
     for number in range(-(-file.size // PIECE)):
         wanted = partial(piece, number)
-        found = wanted() if cancelled is None else retrying.until_available(wanted, cancelled)[0]
-        if found is None:
+        data = wanted() if cancelled is None else retrying.until_available(wanted, cancelled)[0]
+        if data is None:
             raise LookupError(f"the file {file.name!r} is gone")
-        yield found
+        yield data

@@ -53,8 +53,8 @@ class FlowAnswers:
         waiting = question_in(row.gate) if row.state == State.WAITING else None
         with self._database.reading() as connection:
             # The current question is the one in the row, regardless of timestamps.
-            asked = questions.find(connection, waiting.question_id) if waiting and waiting.question_id else None
-            question = asked or questions.latest_of(connection, row.id)
+            current = questions.find(connection, waiting.question_id) if waiting and waiting.question_id else None
+            question = current or questions.latest_of(connection, row.id)
         if question is None:
             raise NotWaiting("the Flow has not asked a question yet")
         return self._answer(caller, row, question, answer, by=caller.key)

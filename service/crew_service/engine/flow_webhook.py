@@ -70,10 +70,10 @@ class FlowWebhook:
 
     def with_answer(self, body: str) -> str:
         """Add the address for the answer to a stored body."""
-        asked = json.loads(body)
-        token = self.response_token(asked["id"])
-        address = f"{self.base_url}{asked['callback_url']}?token={token}"
-        return json.dumps({**asked, "callback_url": address, "response_token": token})
+        message = json.loads(body)
+        token = self.response_token(message["id"])
+        address = f"{self.base_url}{message['callback_url']}?token={token}"
+        return json.dumps({**message, "callback_url": address, "response_token": token})
 
 
 class FlowWebhooks:

@@ -17,59 +17,59 @@ class BadArguments(ValueError):
 def masked(value: Any, printed: Printed) -> Any:
     """Return a JSON value with each secret masked in place."""
     text = json.dumps(value).replace("\x7f", "\\u007f")
-    shown = printed.masked(text)
-    if shown == text:
+    visible = printed.masked(text)
+    if visible == text:
         return value
     if isinstance(value, dict):
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, each in value.items():
             shown_name = masked(name, printed)
-            while shown_name in found:
+            while shown_name in arguments:
                 shown_name += "*"
-            found[shown_name] = masked(each, printed)
-        return found
+            arguments[shown_name] = masked(each, printed)
+        return arguments
     if isinstance(value, list):
         return [masked(each, printed) for each in value]
     try:
-        return json.loads(shown) if isinstance(value, str) else HIDDEN
+        return json.loads(visible) if isinstance(value, str) else HIDDEN
     except ValueError:
         return HIDDEN
 
 
-def changed(text: str, shown: Mapping[str, Any] | None, original: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Parse arguments changed by a person, who saw those in `shown`.
+def changed(text: str, visible: Mapping[str, Any] | None, original: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Parse arguments changed by a person, who saw those in `visible`.
 
     :raises BadArguments: if they are not a JSON object, or would send a mask instead of a value
     """
     try:
         try:
-            given = json.loads(text)
+            arguments = json.loads(text)
         except ValueError:
-            given = None
-        if not isinstance(given, dict):
+            arguments = None
+        if not isinstance(arguments, dict):
             raise BadArguments("the arguments of a tool must be a JSON object")
-        found: dict[str, Any] = _unmasked(tidy(given), shown, original)
-        json.dumps(found, indent=2)  # also done later, to show the call if its outcome is unknown
-        return found
+        unmasked: dict[str, Any] = _unmasked(tidy(arguments), visible, original)
+        json.dumps(unmasked, indent=2)  # also done later, to show the call if its outcome is unknown
+        return unmasked
     except RecursionError:
         raise BadArguments("its arguments are nested too deeply") from None
 
 
-def _unmasked(given: Any, shown: Any, original: Any) -> Any:
-    if isinstance(given, dict):
-        known = dict(zip(shown, original.items(), strict=True)) if isinstance(shown, dict) else {}
-        found = {}
-        for name, each in given.items():
+def _unmasked(changed_value: Any, visible: Any, original: Any) -> Any:
+    if isinstance(changed_value, dict):
+        known = dict(zip(visible, original.items(), strict=True)) if isinstance(visible, dict) else {}
+        fields = {}
+        for name, each in changed_value.items():
             real, value = known.get(name, (_without_mask(name), None))
-            found[real] = _unmasked(each, shown[name] if name in known else None, value)
-        return found
-    if isinstance(given, list):
-        pairs = list(zip(shown, original, strict=True)) if isinstance(shown, list) else []
-        rest = [(None, None)] * max(0, len(given) - len(pairs))
-        return [_unmasked(each, *pair) for each, pair in zip(given, [*pairs, *rest], strict=False)]
-    if isinstance(given, str):
-        return original if given == shown else _without_mask(given)
-    return given
+            fields[real] = _unmasked(each, visible[name] if name in known else None, value)
+        return fields
+    if isinstance(changed_value, list):
+        pairs = list(zip(visible, original, strict=True)) if isinstance(visible, list) else []
+        rest = [(None, None)] * max(0, len(changed_value) - len(pairs))
+        return [_unmasked(each, *pair) for each, pair in zip(changed_value, [*pairs, *rest], strict=False)]
+    if isinstance(changed_value, str):
+        return original if changed_value == visible else _without_mask(changed_value)
+    return changed_value
 
 
 def _without_mask(text: str) -> str:

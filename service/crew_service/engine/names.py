@@ -41,9 +41,9 @@ class Names:
 
         :raises OSError: if it has none
         """
-        since, found = self._known.get(host, (float("-inf"), []))
+        since, addresses = self._known.get(host, (float("-inf"), []))
         if time.monotonic() - since < FRESH:
-            return found
+            return addresses
         if (owner, host) not in self._under_way:
             await self._begin(owner, host)
         return await asyncio.wrap_future(self._under_way[owner, host])
@@ -92,15 +92,15 @@ def _in_thread(host: str) -> Future[Addresses]:
 
 
 def _addresses(host: str) -> Addresses:
-    found: defaultdict[int, Addresses] = defaultdict(list)
+    by_family: defaultdict[int, Addresses] = defaultdict(list)
     for family, _, protocol, _, address in socket.getaddrinfo(
         host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
     ):
         numeric = socket.getnameinfo(address, NUMERIC)[0]  # with the zone of a link-local address
-        found[family].append(
+        by_family[family].append(
             ResolveResult(hostname=host, host=numeric, port=0, family=family, proto=protocol, flags=NUMERIC_ADDRESS)
         )
-    return [address for family in found.values() for address in family[:PER_FAMILY]]
+    return [address for family in by_family.values() for address in family[:PER_FAMILY]]
 
 
 class OwnNames(AbstractResolver):

@@ -38,11 +38,11 @@ def origin(meta: Any) -> Origin | None:
     return Origin(dag_id, run_id, _url(airflow.get("base_url"), dag_id, run_id), _review(airflow.get("review")))
 
 
-def _id(given: Any) -> str:
+def _id(value: Any) -> str:
     """Return an id in a form that every database accepts; an empty string if Airflow could not have created it."""
-    if not isinstance(given, str) or len(given) > LONGEST_ID:
+    if not isinstance(value, str) or len(value) > LONGEST_ID:
         return ""
-    return given.replace("\0", "").encode("utf-8", "replace").decode()
+    return value.replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def _url(base: Any, dag_id: str, run_id: str) -> str:
@@ -57,9 +57,9 @@ def _url(base: Any, dag_id: str, run_id: str) -> str:
     return f"{base.rstrip('/')}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
-def _review(given: Any) -> Review | None:
-    task_id = _id(given.get("task_id")) if isinstance(given, dict) else ""
+def _review(value: Any) -> Review | None:
+    task_id = _id(value.get("task_id")) if isinstance(value, dict) else ""
     if not task_id:
         return None
-    approvals = given.get("approvals")
-    return Review(task_id, approvals if type(approvals) is int else 1, given.get("named_people") is True)
+    approvals = value.get("approvals")
+    return Review(task_id, approvals if type(approvals) is int else 1, value.get("named_people") is True)

@@ -226,7 +226,7 @@ class Outbox:
         room = Room(self._slots, self._quick, (receiver for receiver, _ in working.values()))
         try:
             with self._database.reading() as connection:
-                found = webhooks.due(
+                queues = webhooks.due(
                     connection,
                     self._membership.id,
                     now=self._database.now(),
@@ -237,7 +237,7 @@ class Outbox:
                     per_owner=PER_OWNER,
                     with_flows=self._flow_webhook is not None,
                 )
-            fairly = sorted(found, key=lambda queue: room.taken(queue.owner) + queue.place)
+            fairly = sorted(queues, key=lambda queue: room.taken(queue.owner) + queue.place)
             chosen = [queue.id for queue in fairly if room.take((queue.owner, queue.receiver))]
             if not chosen:
                 return []

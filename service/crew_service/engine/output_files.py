@@ -151,17 +151,17 @@ def _giving_way(rows: Iterable[Row[Any]], name: str, size: int, *, most: int, is
             others += row.size
     mine.sort(key=lambda row: int(row.version), reverse=True)
     needed = next((row for row in mine if not row.is_draft), None) if is_draft else None
-    room, kept = most - others - size - (needed.size if needed else 0), 2 if needed else 1
+    room, count = most - others - size - (needed.size if needed else 0), 2 if needed else 1
     if room < 0:
         return None
     gone: list[Row[Any]] = []
     for row in mine:
         if row is needed:
             continue
-        if gone or kept == MOST_VERSIONS or row.size > room:
+        if gone or count == MOST_VERSIONS or row.size > room:
             gone.append(row)
         else:
-            room, kept = room - row.size, kept + 1
+            room, count = room - row.size, count + 1
     return gone
 
 
@@ -172,8 +172,8 @@ def _is_rejected(row: Row[Any]) -> bool:
 def show(connection: Connection, execution_id: str, task_id: str, number: int) -> None:
     """Make a task's new files drafts of the round in which a person is asked about it."""
     rows = files.outputs(connection, execution_id)
-    shown = [row.id for row in rows if row.task_id == task_id and row.round is None]
-    files.change(connection, shown, round=number, is_draft=True)
+    ids = [row.id for row in rows if row.task_id == task_id and row.round is None]
+    files.change(connection, ids, round=number, is_draft=True)
 
 
 def settle(connection: Connection, execution_id: str, task_id: str | None = None) -> None:
@@ -200,17 +200,17 @@ def finished(connection: Connection, execution_id: str) -> list[dict[str, Any]]:
 
 def _newest(rows: Iterable[Row[Any]]) -> list[Row[Any]]:
     """Return the newest version of each file; of a file and a folder with one name, only the newer one counts."""
-    found: dict[str, Row[Any]] = {}
+    by_name: dict[str, Row[Any]] = {}
     for row in sorted(rows, key=lambda row: int(row.version)):
-        found[row.name] = row
-    kept: dict[str, Row[Any]] = {}
+        by_name[row.name] = row
+    finals: dict[str, Row[Any]] = {}
     folders: set[str] = set()
-    for row in sorted(found.values(), key=lambda row: float(row.changed_at), reverse=True):
+    for row in sorted(by_name.values(), key=lambda row: float(row.changed_at), reverse=True):
         above = {row.name[:place] for place, letter in enumerate(row.name) if letter == "/"}
-        if row.name not in folders and not above & kept.keys():
-            kept[row.name] = row
+        if row.name not in folders and not above & finals.keys():
+            finals[row.name] = row
             folders |= above
-    return [row for row in found.values() if row.name in kept]
+    return [row for row in by_name.values() if row.name in finals]
 
 
 @dataclass(frozen=True)
@@ -234,11 +234,11 @@ class ListedFile:
     is_draft: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        kept = {name: value for name, value in vars(self.stored).items() if name != "id"}
+        fields = {name: value for name, value in vars(self.stored).items() if name != "id"}
         return {
             "name": self.name,
             "version": self.version,
-            **kept,
+            **fields,
             "task_id": self.task_id,
             "created_at": datetime.fromtimestamp(self.created_at, timezone.utc).isoformat(),
             "direction": self.direction,
@@ -250,8 +250,8 @@ class ListedFile:
 
 def listed(connection: Connection, execution_id: str) -> list[ListedFile] | None:
     """Return all files of an execution, the crew's newest first, then its caller's; None if it is unknown."""
-    given = files.given(connection, execution_id)
-    if given is None:
+    inputs = files.given(connection, execution_id)
+    if inputs is None:
         return None
     out = [
         ListedFile(
@@ -260,7 +260,7 @@ def listed(connection: Connection, execution_id: str) -> list[ListedFile] | None
         )
         for row in files.outputs(connection, execution_id)
     ]
-    into, since = given
+    into, since = inputs
     return [*out, *(ListedFile(execution_id, each["name"], 1, _of_input(each), None, since, IN) for each in into)]
 
 
@@ -280,8 +280,8 @@ def _of_input(file: Mapping[str, Any]) -> StoredFile:
     return StoredFile(*(file[name] for name in ("id", "size", "sha256", "content_type")))
 
 
-def chosen(found: Iterable[ListedFile], name: str, version: int | None, direction: str) -> ListedFile | None:
+def chosen(listed_files: Iterable[ListedFile], name: str, version: int | None, direction: str) -> ListedFile | None:
     """Return a file by its name and version, by default the newest; None if there is none."""
-    mine = [each for each in found if (each.name, each.direction) == (name, direction)]
+    mine = [each for each in listed_files if (each.name, each.direction) == (name, direction)]
     mine = [each for each in mine if version in (None, each.version)]
     return max(mine, key=lambda each: each.version, default=None)

@@ -52,8 +52,8 @@ class Overview:
                 only = Filter(self._crew, which.owner, frozenset({State.WAITING}))
                 waiting = views.newest(connection, only, limit=WAITING)
             drafts = [draft for row in waiting[:DRAFTS] if (draft := _short_draft(connection, row.id))]
-            shown = {draft.execution_id for draft in drafts}
-            others = [row for row in waiting if row.id not in shown]
+            ids = {draft.execution_id for draft in drafts}
+            others = [row for row in waiting if row.id not in ids]
             newest = {"limit": LETTERS, "among": LETTERS_SEARCHED}
             letters = self._letters(connection, owner=which.owner, **newest) if is_start else []
         costs = {row.id: (self._prices.priced(usage.so_far(row)) or {}).get("cost_usd") for row in rows[:PAGE]}

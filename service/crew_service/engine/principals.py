@@ -28,8 +28,8 @@ class Principal(Owner):
 
 def is_key(name: str) -> bool:
     """Return whether a name looks like a token holder's key."""
-    said = name.strip().casefold()
-    return said == Principal().key or said.startswith("user:")
+    word = name.strip().casefold()
+    return word == Principal().key or word.startswith("user:")
 
 
 def usable(token: str, name: str = "a token") -> str:
@@ -59,11 +59,11 @@ class Tokens:
     def caller(self, token: str) -> Principal | None:
         """Find the token's holder; always compare with every known token, so that timing reveals nothing."""
         digest = _digest(token)
-        found = None
+        holder = None
         for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
-                found = caller
-        return found
+                holder = caller
+        return holder
 
     def of_header(self, authorization: str) -> Principal | None:
         scheme, _, token = authorization.partition(" ")

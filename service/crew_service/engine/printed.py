@@ -100,8 +100,8 @@ class Printed:
         else:
             upto = _before_hidden(hidden, len(text) - begun)
             self._rest, escape = text[upto:] + escape, ""
-        shown = _without(text[:upto], hidden) + escape
-        self._text = (self._text + shown[self._margin if is_cut else 0 :])[-MOST:]
+        visible = _without(text[:upto], hidden) + escape
+        self._text = (self._text + visible[self._margin if is_cut else 0 :])[-MOST:]
         return self._text
 
     def stored(self) -> None:
@@ -112,8 +112,8 @@ class Printed:
         if len(text) > MOST:
             return self.masked(text[:MOST], goes_on=True)
         text = _cleaned(text)
-        shown = _without(text, self._hidden(text))
-        return shown[: max(0, len(shown) - self._margin)] if goes_on else shown
+        visible = _without(text, self._hidden(text))
+        return visible[: max(0, len(visible) - self._margin)] if goes_on else visible
 
     def _hidden(self, text: str) -> bytearray:
         """Mark the characters that represent a secret, plain or escaped."""
@@ -183,16 +183,16 @@ def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
 def _less(pattern: re.Pattern[str], text: str, places: array[int]) -> tuple[str, array[int]]:
     """Return a text and its characters' positions, with each match of the pattern removed or, if an escape, decoded."""
     parts: list[str] = []
-    kept, end = array("L"), 0
-    for found in pattern.finditer(text):
-        character = _character(found) if pattern is BACKSLASH else ""
-        before = text[end : found.start()]
+    remaining, end = array("L"), 0
+    for match in pattern.finditer(text):
+        character = _character(match) if pattern is BACKSLASH else ""
+        before = text[end : match.start()]
         if pattern is FRAMED:
             before = _without_frame(before)
         parts += before, character
-        kept += places[end : end + len(before)] + places[found.start() : found.start() + len(character)]
-        end = found.end()
-    return "".join([*parts, text[end:]]), kept + places[end:]
+        remaining += places[end : end + len(before)] + places[match.start() : match.start() + len(character)]
+        end = match.end()
+    return "".join([*parts, text[end:]]), remaining + places[end:]
 
 
 def _without_frame(line: str) -> str:
@@ -225,9 +225,9 @@ def _before_hidden(hidden: bytearray, place: int) -> int:
 def _without(text: str, hidden: bytearray) -> str:
     parts: list[str] = []
     end = 0
-    for found in re.finditer(MARK + b"+", hidden[: len(text)]):
-        parts += text[end : found.start()], HIDDEN
-        end = found.end()
+    for match in re.finditer(MARK + b"+", hidden[: len(text)]):
+        parts += text[end : match.start()], HIDDEN
+        end = match.end()
     return "".join([*parts, text[end:]])
 
 

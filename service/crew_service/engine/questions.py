@@ -125,12 +125,12 @@ class Question:
     def _settled(self, decision: Decision) -> Decision:
         raise NotImplementedError
 
-    def kept(self, said: Decision, settled: Decision) -> Stored:
+    def kept(self, decision: Decision, settled: Decision) -> Stored:
         """Return the part of a decision that its round keeps."""
         return {
             "is_approve": settled.is_approve,
             "outcome": settled.outcome,
-            "human_feedback": said.feedback,
+            "human_feedback": decision.feedback,
             "edited": settled.edit is not None,
             "output_sha256": self.hashes["output_sha256"],
         }
@@ -142,10 +142,10 @@ class Question:
 
     def after(self, settled: Decision) -> Stored | None:
         """Return the question, in its stored form, from which the next segment continues."""
-        said = {"output": self.output, "feedback": settled.feedback}
+        latest = {"output": self.output, "feedback": settled.feedback}
         if settled.edit:
-            said |= {"output": settled.edit.text, "draft": self.output}
-        rounds = [*self.rounds, said]
+            latest |= {"output": settled.edit.text, "draft": self.output}
+        rounds = [*self.rounds, latest]
         return replace(self, rounds=rounds, is_approve=settled.is_approve, outcome=settled.outcome).stored()
 
     def for_crew(self) -> ReviewDecision:
@@ -204,8 +204,8 @@ class FlowQuestion(Question):
             raise BadAnswer(f"The answer is empty; choose one of: {', '.join(outcomes)}.")
         return text if text in outcomes else None
 
-    def kept(self, said: Decision, settled: Decision) -> Stored:
-        return {**super().kept(said, settled), "is_approve": said.is_approve}
+    def kept(self, decision: Decision, settled: Decision) -> Stored:
+        return {**super().kept(decision, settled), "is_approve": decision.is_approve}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,8 +373,8 @@ class UnknownOutcome(CallQuestion):
 
     @classmethod
     def unasked(cls, pending: PendingQuestion, printed: Printed) -> str:
-        shown = printed.masked(pending.shown)
-        return printed.masked(tool_rules.not_known(pending.entry.name, shown, pending.text))
+        text = printed.masked(pending.shown)
+        return printed.masked(tool_rules.not_known(pending.entry.name, text, pending.text))
 
     @classmethod
     def _failure(cls, pending: PendingQuestion, printed: Printed) -> str | None:
@@ -468,4 +468,4 @@ def _shown(ask: Ask, sentence: str) -> str:
 
 
 def _without_unseen(text: str) -> str:
-    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

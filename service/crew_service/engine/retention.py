@@ -86,11 +86,11 @@ def note_ends(database: Database, *, now: float, is_stopping: Callable[[], bool]
     """Start the retention period now for executions ended by an earlier release, which used its own machine's clock."""
     unknown = (executions.c.aged_from.is_(None), executions.c.ended_at.is_not(None))
     some = select(executions.c.id).where(*unknown).limit(AT_ONCE)
-    found = True
-    while found and not is_stopping():
+    has_more = True
+    while has_more and not is_stopping():
         with database.writing() as connection:
             ids = list(connection.execute(some).scalars())
-            found = bool(ids)
+            has_more = bool(ids)
             for some_ids in _for_a_moment(database, ids):
                 connection.execute(NOTE, {"ids": some_ids, "now": now})
 
@@ -120,11 +120,11 @@ def forget_old(database: Database, *, before: float, is_stopping: Callable[[], b
 
 def forget_unused_files(database: Database, *, before: float, is_stopping: Callable[[], bool] = _never) -> None:
     """Delete uploads that no execution has used, complete or not."""
-    found = True
-    while found and not is_stopping():
+    has_more = True
+    while has_more and not is_stopping():
         with database.writing() as connection:
             ids = files.unused_since(connection, before, most=AT_ONCE)
-            found = bool(ids)
+            has_more = bool(ids)
             for some in _for_a_moment(database, ids):
                 files.discard(connection, some)
 

@@ -95,8 +95,8 @@ class RunState:
         self.used = usage.added(self._used_before, usage.counted({**reported.parts, "total_tokens": reported.total}))
         changed: dict[str, Counter[str]] = defaultdict(Counter)  # usage moved to another task is subtracted here
         for task_id, models in reported.by_task.items():
-            for model, given in models.items():
-                figures = usage.of_model(given)
+            for model, used in models.items():
+                figures = usage.of_model(used)
                 more = usage.since(figures, self._counted.get((task_id, model), {}))
                 self._counted[task_id, model] = figures
                 changed[model].update(more)
@@ -114,5 +114,5 @@ class RunState:
 
 def _used_before(row: Row[Any]) -> usage.Figures:
     """Return the usage of earlier segments; release 0.1 counted only their total."""
-    given = usage.counted(row.usage)
-    return {**given, "total_tokens": max(given["total_tokens"], row.tokens)}
+    figures = usage.counted(row.usage)
+    return {**figures, "total_tokens": max(figures["total_tokens"], row.tokens)}

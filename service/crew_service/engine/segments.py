@@ -184,14 +184,19 @@ class Segment:
 
     def _finished(self, task: Any, flow_state: str | None) -> Write:
         state = self._state
-        shown = {name: value for name, value in task.items() if name != "point"}
-        told = {name: value for name, value in shown.items() if name not in ("task_id", "execution_time")}
+        visible = {name: value for name, value in task.items() if name != "point"}
+        body = {name: value for name, value in visible.items() if name not in ("task_id", "execution_time")}
         result = Result(len(state.done), task, state.end(task), state.digests.get(task["task_id"]))
-        values: dict[str, Any] = {"completed_tasks": len(state.done) + 1, "last_task": shown, "kills": 0, **state.cost}
+        values: dict[str, Any] = {
+            "completed_tasks": len(state.done) + 1,
+            "last_task": visible,
+            "kills": 0,
+            **state.cost,
+        }
         values |= {"work_seconds": self._writes.work_seconds, "counted_at": self._database.now()}
         settle = partial(output_files.settle, execution_id=self.execution_id, task_id=task["task_id"])
         store = _with_files(self._put_state(flow_state), settle)
-        return Write(values=values, news=("task", told), result=result, store=store)
+        return Write(values=values, news=("task", body), result=result, store=store)
 
     def _file(self, piece: FilePiece) -> Write | None:
         problem = self._patiently(lambda: self._output_files.receive(piece))
@@ -208,24 +213,24 @@ class Segment:
     def _step(self, step: Step) -> Write:
         state = self._state
         is_known = state.take(step)
-        shown = steps.stored(step, self.job.printed)
+        stored = steps.stored(step, self.job.printed)
 
         def store(connection: Connection, now: float) -> None:
             if step.is_kept:
                 _record(connection, self.execution_id, step, self._kept(step), now=now)
             if step.state == steps.RUNNING:
-                begun = {**shown, "segment": self._row.segment, "began_at": now}
+                begun = {**stored, "segment": self._row.segment, "began_at": now}
                 stored_steps.begin(connection, self.execution_id, begun, again=is_known)
             else:
-                stored_steps.end(connection, self.execution_id, shown)
+                stored_steps.end(connection, self.execution_id, stored)
 
         return Write(values={"steps": state.steps, "kills": state.kills}, store=store, is_calm=True)
 
     def _kept(self, entry: JournalEntry) -> dict[str, Any]:
         """Return a call in its stored form."""
-        kept = {each.name: getattr(entry, each.name) for each in fields(JournalEntry)}
+        values = {each.name: getattr(entry, each.name) for each in fields(JournalEntry)}
         texts = tidy({"task_id": entry.task_id, "name": entry.name, "decision": entry.decision})
-        return {**kept, **texts, "digest": self._state.digests.get(entry.task_id)}
+        return {**values, **texts, "digest": self._state.digests.get(entry.task_id)}
 
     def _mark_replayed(self, numbers: list[int]) -> Store:
         return lambda connection, now: stored_steps.mark_replayed(connection, self.execution_id, numbers)
@@ -282,10 +287,10 @@ class Segment:
         self._wait(question, store=store, values=values)
 
     def _wait(self, question: Question, *, store: Store | None, values: dict[str, Any]) -> None:
-        asked = [*self._state.asked, question.key]
-        show = partial(output_files.show, execution_id=self.execution_id, task_id=question.task_id, number=len(asked))
+        keys = [*self._state.asked, question.key]
+        show = partial(output_files.show, execution_id=self.execution_id, task_id=question.task_id, number=len(keys))
         news: News = ("human_input", question.announcement(self.execution_id))
-        write = Write(states.WAIT, {**values, "asked": asked}, news, question=question)
+        write = Write(states.WAIT, {**values, "asked": keys}, news, question=question)
         self._move(replace(write, store=_with_files(store, show)))
 
     def fail(self, error: str, failed: CrewFailed | None = None) -> None:

@@ -78,12 +78,12 @@ class Sessions:
         """Yield a session's client for a receiver's turn; afterwards, keep the session only if `keep` returns True."""
         session = self._take(receiver) or Session(self._timeout, names)
         session.use()
-        kept = False
+        stays = False
         try:
             yield session.client
-            kept = keep() and len(self._idle) < self._most
+            stays = keep() and len(self._idle) < self._most
         finally:
-            if kept:
+            if stays:
                 later = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._end, session)
                 self._idle[session] = (receiver, later)
             else:
@@ -172,14 +172,14 @@ class Signature:
 
     @property
     def headers(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        signed_headers: dict[str, str] = {}
         if self._live:
-            found |= {"X-CrewAI-Timestamp": str(self._timestamp)}
-            found |= {"X-CrewAI-Signature": f"sha256={self._live.hexdigest()}"}
+            signed_headers |= {"X-CrewAI-Timestamp": str(self._timestamp)}
+            signed_headers |= {"X-CrewAI-Signature": f"sha256={self._live.hexdigest()}"}
         if self._standard:
             signed = b64encode(self._standard.digest()).decode()
-            found |= {"Webhook-Timestamp": str(self._timestamp), "Webhook-Signature": f"v1,{signed}"}
-        return found
+            signed_headers |= {"Webhook-Timestamp": str(self._timestamp), "Webhook-Signature": f"v1,{signed}"}
+        return signed_headers
 
 
 def signature(secret: str, body: bytes, timestamp: int, key: str) -> dict[str, str]:

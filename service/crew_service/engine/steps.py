@@ -52,8 +52,8 @@ def told_at_once(step: StepDone, printed: Printed) -> dict[str, str]:
 def _shown(text: str | None, printed: Printed) -> tuple[str | None, bool]:
     if text is None:
         return None, False
-    shown = printed.masked(text[:LONGEST_TOLD], goes_on=len(text) > LONGEST_TOLD)
-    encoded = TURNING.sub(lambda found: f"\\u{ord(found[0]):04x}", shown).encode("utf-8", "replace")
+    masked = printed.masked(text[:LONGEST_TOLD], goes_on=len(text) > LONGEST_TOLD)
+    encoded = TURNING.sub(lambda match: f"\\u{ord(match[0]):04x}", masked).encode("utf-8", "replace")
     is_cut = len(text) > LONGEST_TOLD or len(encoded) > SHOWN
     return encoded[:SHOWN].decode(errors="ignore"), is_cut
 

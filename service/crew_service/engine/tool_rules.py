@@ -126,8 +126,8 @@ def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | No
     once = run_once(rules)
     if once and not is_kept:
         return f"{once} {NEEDS_JOURNAL}"
-    if found := next(filter(None, (conflict(rules, names) for names in [*(tools or ()), *_plain(rules)])), None):
-        return found
+    if conflicting := next(filter(None, (conflict(rules, names) for names in [*(tools or ()), *_plain(rules)])), None):
+        return conflicting
     if tools is None:
         return None
     lost = next((rule for rule in rules if not (rule.is_common or any(map(rule.matches, tools)))), None)

@@ -32,9 +32,9 @@ Figures = dict[str, int]
 ByModel = dict[str, Figures]
 
 
-def counted(given: Mapping[str, Any] | None) -> Figures:
+def counted(usage: Mapping[str, Any] | None) -> Figures:
     """Return a crew's counts, ignoring everything that is not a number of tokens."""
-    return _whole({name: _figure((given or {}).get(name)) for name in COUNTED})
+    return _whole({name: _figure((usage or {}).get(name)) for name in COUNTED})
 
 
 def _whole(figures: Figures) -> Figures:
@@ -47,9 +47,9 @@ def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Figures:
     return counted({name: one.get(name, 0) + other.get(name, 0) for name in COUNTED})
 
 
-def of_model(given: Any) -> Figures:
+def of_model(value: Any) -> Figures:
     """Return one model's counts, including cached prompt tokens and calls without reported tokens."""
-    figures = _whole({name: _figure(given.get(name) if isinstance(given, dict) else None) for name in OF_MODEL})
+    figures = _whole({name: _figure(value.get(name) if isinstance(value, dict) else None) for name in OF_MODEL})
     return {name: figure for name, figure in figures.items() if figure or name in COUNTED}
 
 
@@ -127,8 +127,8 @@ def _with_models(used: Figures, by_model: ByModel) -> Usage:
     named = [(name, figures) for name, figures in by_model.items() if name != UNNAMED]
     named.sort(key=lambda each: -each[1]["total_tokens"])
     uncounted = sum(figures.get(UNCOUNTED, 0) for figures in by_model.values())
-    told = {**used, UNCOUNTED: uncounted} if uncounted else {**used}
-    return {**told, "by_model": dict(named)} if named else told
+    whole = {**used, UNCOUNTED: uncounted} if uncounted else {**used}
+    return {**whole, "by_model": dict(named)} if named else whole
 
 
 def _sum(figures: Iterable[Figures]) -> Figures:

@@ -130,12 +130,12 @@ class Api:
         return await self._slots.batches.run(owner, self._statuses, _caller(request), self._ids(request))
 
     def _statuses(self, caller: Principal, ids: list[str]) -> JSONResponse:
-        found: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
         for start in range(0, len(ids), MOST_KEYS):  # holding all rows at once would take too much memory
             some = ids[start : start + MOST_KEYS]
             rows = self._executions.small_status_rows([each for each in some if _is_uuid(each)])
-            found |= {each: self._in_batch(caller, each, rows.get(each)) for each in some}
-        return JSONResponse({"statuses": found})
+            answers |= {each: self._in_batch(caller, each, rows.get(each)) for each in some}
+        return JSONResponse({"statuses": answers})
 
     def _in_batch(self, caller: Principal, kickoff_id: str, row: Row[Any] | None) -> dict[str, Any] | None:
         if not self._executions.sees(caller, row):
@@ -187,11 +187,11 @@ class Api:
 
     async def _start(self, request: Request, form: Form | None, downloads: Form | None = None) -> JSONResponse:
         caller, owner = _caller(request), self._service.owner(_caller(request))
-        given: list[KickoffFiles] = []  # found while the idempotency key is checked
+        kickoff_files: list[KickoffFiles] = []  # found while the idempotency key is checked
 
         def identified(body: dict[str, Any]) -> dict[str, Any]:
-            given.append(KickoffFiles.of(body, self._service.crew, partial(self._service.files.find, owner)))
-            return given[0].canonical(body)
+            kickoff_files.append(KickoffFiles.of(body, self._service.crew, partial(self._service.files.find, owner)))
+            return kickoff_files[0].canonical(body)
 
         def fetch(name: str, address: str) -> StoredFile:
             assert downloads
@@ -202,7 +202,7 @@ class Api:
                 raise HTTPException(self._dialect.bad_request, sentence) from None
 
         def understand(body: dict[str, Any]) -> Start:
-            files = given[0].fetched(fetch) if downloads else given[0]
+            files = kickoff_files[0].fetched(fetch) if downloads else kickoff_files[0]
             limits = self._service.limits, files, self._service.files.limits
             return replace(self._dialect.start(body, self._service.crew, *limits), files_of=owner)
 
@@ -226,12 +226,12 @@ class Api:
 
     def _detailed(self, caller: Principal, some_id: str, known: list[str]) -> Response:
         """Return 304 if the caller has the current version; check permissions first."""
-        found = self._details.found(self._head(caller, some_id))
-        headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
-        if _is_known(found.etag, known):
+        execution = self._details.found(self._head(caller, some_id))
+        headers = {"ETag": execution.etag, "Cache-Control": "private, no-cache"}
+        if _is_known(execution.etag, known):
             return Response(status_code=304, headers=headers)
         # The record is created once per state, however many callers request it.
-        text = self._slots.pages.get(found.etag, lambda: self._details.text(found.id))
+        text = self._slots.pages.get(execution.etag, lambda: self._details.text(execution.id))
         if text is None:
             raise UnknownExecution("no such execution")
         return Response(text, media_type="application/json", headers=headers)
@@ -242,20 +242,20 @@ class Api:
         return await self._in_place(request, self._steps, _caller(request), request.path_params["id"], after, limit)
 
     def _steps(self, caller: Principal, some_id: str, after: int, limit: int) -> JSONResponse:
-        found = self._details.steps(self._head(caller, some_id).id, after=after, most=limit)
-        if found is None:
+        body = self._details.steps(self._head(caller, some_id).id, after=after, most=limit)
+        if body is None:
             raise UnknownExecution("no such execution")
-        return JSONResponse(found)
+        return JSONResponse(body)
 
     async def files(self, request: Request) -> JSONResponse:
-        found = await self._in_place(request, self._files, _caller(request), request.path_params["id"])
-        return JSONResponse({"files": [each.as_dict() for each in found]})
+        entries = await self._in_place(request, self._files, _caller(request), request.path_params["id"])
+        return JSONResponse({"files": [each.as_dict() for each in entries]})
 
     def _files(self, caller: Principal, some_id: str) -> list[ListedFile]:
-        found = self._details.files(self._head(caller, some_id).id)
-        if found is None:
+        entries = self._details.files(self._head(caller, some_id).id)
+        if entries is None:
             raise UnknownExecution("no such execution")
-        return found
+        return entries
 
     async def file(self, request: Request) -> Response:
         """Return a file's content, which no browser may show as a page of this service."""
@@ -265,13 +265,13 @@ class Api:
         version = _whole(request, "version", 0, least=0, most=MOST_NUMBER) or None
         name = request.path_params["name"]
         listed = await self._in_place(request, self._files, _caller(request), request.path_params["id"])
-        found = chosen(listed, name, version, directions[0])
-        if found is None:
+        entry = chosen(listed, name, version, directions[0])
+        if entry is None:
             raise HTTPException(404, "The execution has no such file.")
-        etag = f'"{found.stored.sha256}"'
+        etag = f'"{entry.stored.sha256}"'
         if _is_known(etag, request.headers.getlist("if-none-match")):
             return Response(status_code=304, headers={"ETag": etag})
-        return attachment(found, self._service.files, {"ETag": etag, "Cache-Control": "private, no-cache"})
+        return attachment(entry, self._service.files, {"ETag": etag, "Cache-Control": "private, no-cache"})
 
     async def logs(self, request: Request) -> Response:
         return await self._in_place(request, self._logs, _caller(request), request.path_params["id"])
@@ -301,13 +301,13 @@ class Api:
             owner = self._service.owner(_caller(request))
             await self._slots.edits.run(owner, self._executions.check_edit, _caller(request), decision)
         try:
-            said = await run_in_threadpool(self._executions.resume, _caller(request), decision, once, answer)
+            reply = await run_in_threadpool(self._executions.resume, _caller(request), decision, once, answer)
         except (UnknownExecution, UnknownTask):
             if not self._dialect.fresh_ids:
                 raise
             # Live deployments return an id whose state never changes.
-            said = await run_in_threadpool(self._executions.say_once, once, answer(str(uuid4())))
-        return JSONResponse(said)
+            reply = await run_in_threadpool(self._executions.say_once, once, answer(str(uuid4())))
+        return JSONResponse(reply)
 
     async def resume_feedback(self, request: Request) -> JSONResponse:
         body, _ = await self._read(request, "resume_feedback", self._reader(ResumeFeedbackBody))
@@ -345,18 +345,18 @@ class Api:
         return Response(figures, media_type=CONTENT_TYPE_LATEST)
 
     async def usage(self, request: Request) -> JSONResponse:
-        given = {name: request.query_params.getlist(name) for name in ("from", "to", "by")}
+        parameters = {name: request.query_params.getlist(name) for name in ("from", "to", "by")}
         try:
-            if twice := next((name for name, values in given.items() if len(values) > 1), None):
+            if twice := next((name for name, values in parameters.items() if len(values) > 1), None):
                 raise BadPeriod(f"{twice} must be given once.")
-            period = self._service.usage.period(*(values[0] if values else None for values in given.values()))
-            found = await self._in_place(request, self._service.usage.read, _caller(request), *period)
+            period = self._service.usage.period(*(values[0] if values else None for values in parameters.values()))
+            report = await self._in_place(request, self._service.usage.read, _caller(request), *period)
         except BadPeriod as problem:
             raise HTTPException(400, str(problem)) from None
         except TooMany:
             sentence = f"There are more than {MOST_ROWS} rows; choose a shorter time, or fewer of {', '.join(BY)}."
             raise HTTPException(400, sentence) from None
-        return JSONResponse(found)
+        return JSONResponse(report)
 
     async def refused(self, request: Request, refused: Any) -> JSONResponse:
         if isinstance(refused, BadResponseToken):
@@ -377,24 +377,24 @@ class Api:
         return await self._slots.run(self._service.owner(_caller(request)), work, *args)
 
     def _ids(self, request: Request) -> list[str]:
-        given = request.query_params.getlist("ids")
-        ids = list(dict.fromkeys(given[0].split(","))) if len(given) == 1 else []
+        values = request.query_params.getlist("ids")
+        ids = list(dict.fromkeys(values[0].split(","))) if len(values) == 1 else []
         if not ids or not all(ids) or len(ids) > MOST_IDS:
             raise HTTPException(self._dialect.bad_request, f"Pass 1 to {MOST_IDS} ids, separated by commas.")
         return ids
 
     def _limit(self, request: Request) -> int:
-        given = request.query_params.getlist("limit") or [str(USUAL_LIST)]
-        if len(given) > 1 or not NUMBER.fullmatch(given[0]) or int(given[0]) > LONGEST_LIST:
+        values = request.query_params.getlist("limit") or [str(USUAL_LIST)]
+        if len(values) > 1 or not NUMBER.fullmatch(values[0]) or int(values[0]) > LONGEST_LIST:
             sentence = f"The limit must be a single whole number from 1 to {LONGEST_LIST}."
             raise HTTPException(self._dialect.bad_request, sentence)
-        return int(given[0])
+        return int(values[0])
 
     def _states(self, request: Request) -> set[State]:
-        given = request.query_params.getlist("state")
-        if len(given) > 1 or any(word not in LISTED_STATES for word in given):
+        values = request.query_params.getlist("state")
+        if len(values) > 1 or any(word not in LISTED_STATES for word in values):
             raise HTTPException(self._dialect.bad_request, f"The state must be one of {', '.join(LISTED_STATES)}.")
-        return {state for state, word in SPECIFIED.items() if word in given}
+        return {state for state, word in SPECIFIED.items() if word in values}
 
     async def _read(
         self,
@@ -471,17 +471,17 @@ def _is_of_kickoff(part: Part, form: Form) -> None:
         raise BadForm(f"The part {part.name[:80]!r} is a field of a kickoff, and must not be a file.")
 
 
-def _is_known(etag: str, given: list[str]) -> bool:
+def _is_known(etag: str, headers: list[str]) -> bool:
     """Return whether `If-None-Match` contains the ETag, by weak comparison, as RFC 9110 requires for this header."""
-    tags = {tag.strip().removeprefix("W/") for line in given for tag in line.split(",")}
+    tags = {tag.strip().removeprefix("W/") for line in headers for tag in line.split(",")}
     return etag in tags or "*" in tags
 
 
 def _whole(request: Request, name: str, usual: int, *, least: int, most: int) -> int:
-    given = request.query_params.getlist(name) or [str(usual)]
-    if len(given) > 1 or not WHOLE.fullmatch(given[0]) or not least <= int(given[0]) <= most:
+    values = request.query_params.getlist(name) or [str(usual)]
+    if len(values) > 1 or not WHOLE.fullmatch(values[0]) or not least <= int(values[0]) <= most:
         raise HTTPException(400, f"{name} must be a single whole number from {least} to {most}.")
-    return int(given[0])
+    return int(values[0])
 
 
 def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:

@@ -41,16 +41,16 @@ async def read(request: Request, *, limit: int, seconds: float) -> bytes:
 
 async def _collect(pieces: AsyncIterable[bytes], limit: int) -> bytes:
     """Return the whole body; raise as soon as reading more is pointless."""
-    kept, size = bytearray(), 0
+    body, size = bytearray(), 0
     async for piece in pieces:
         size += len(piece)
         if size <= limit:
-            kept += piece
+            body += piece
         elif size > DRAINED * limit:
             raise _TooLarge
     if size > limit:
         raise _TooLarge
-    return bytes(kept)
+    return bytes(body)
 
 
 def parse(raw: bytes, content_type: str | None) -> dict[str, Any]:
@@ -96,11 +96,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
-    seen: set[str] = set()
+    names: set[str] = set()
     for name, _ in pairs:
-        if name in seen:
+        if name in names:
             return name
-        seen.add(name)
+        names.add(name)
     raise AssertionError("no name is repeated")
 
 

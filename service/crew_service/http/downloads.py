@@ -41,10 +41,10 @@ class _Checked(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._names.resolve(host, port, family)
-        if not all(self._is_public(each["host"]) for each in found):
+        addresses = await self._names.resolve(host, port, family)
+        if not all(self._is_public(each["host"]) for each in addresses):
             raise NotFetched("its host is not public")
-        return found
+        return addresses
 
     async def close(self) -> None:
         await self._names.close()

@@ -71,11 +71,11 @@ class Forms(ABC):
         try:
             [(_, caller)] = self._limit.admit(address, form.get("token", ""), [self._service])
         except LoginRefused as refused:
-            said = {"title": self._service.title, "problem": refused.problem}
-            return html_page("login.html", refused.status, **said, typed=typed, back=back)
+            fields = {"title": self._service.title, "problem": refused.problem}
+            return html_page("login.html", refused.status, **fields, typed=typed, back=back)
         session = await run_in_threadpool(self._sessions.open, caller)
-        asked = typed.get("execution_id")
-        answer = await self.show(request, session, asked, typed) if asked else _to_page(back)
+        execution_id = typed.get("execution_id")
+        answer = await self.show(request, session, execution_id, typed) if execution_id else _to_page(back)
         self._keep(request, answer, session)
         return answer
 

@@ -39,8 +39,8 @@ HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "same-origin", "X-Con
 def _moment(seconds: float) -> Markup:
     """Return a time in UTC, which the page's script converts to the reader's time zone."""
     moment = datetime.fromtimestamp(seconds, timezone.utc)
-    shown = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(timespec="seconds"), shown)
+    text = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(timespec="seconds"), text)
 
 
 def _moment_of(text: str) -> Markup:
@@ -91,11 +91,11 @@ class Room:
         self._until = until
 
     def __call__(self, text: Any, most: int) -> Markup:
-        shown = escape(str(text)[:most])
-        if len(shown.encode("utf-8", "replace")) > self.left:
-            shown = escape(str(text)[: self.left // len("&#34;")])
-        self.left -= min(len(shown.encode("utf-8", "replace")), self.left)
-        return shown
+        html = escape(str(text)[:most])
+        if len(html.encode("utf-8", "replace")) > self.left:
+            html = escape(str(text)[: self.left // len("&#34;")])
+        self.left -= min(len(html.encode("utf-8", "replace")), self.left)
+        return html
 
     def markdown(self, text: Any) -> Markup:
         html = markdown.render(str(text), self._until)
@@ -147,7 +147,7 @@ def filled(page: bytes, code: int = 200, **own: str) -> Response:
     values = {name.encode(): str(escape(value)).encode() for name, value in {**own, "nonce": nonce}.items()}
     sources = f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'self'; connect-src 'self'"
     headers = {**HEADERS, "Content-Security-Policy": f"{sources}; {POLICY}"}
-    return HTMLResponse(FILLED.sub(lambda found: values[found[1]], page), code, headers)
+    return HTMLResponse(FILLED.sub(lambda match: values[match[1]], page), code, headers)
 
 
 def messages(notice: str | None, problem: str | None) -> Markup:

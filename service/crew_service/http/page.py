@@ -70,9 +70,9 @@ class Page(Forms):
         values = {"query": query, "states": [state.value for state in State], **self._common(request, session)}
 
         def page() -> Response:
-            shown = self._data.listed(which)
-            older = urlencode({**query, "before": cursor(shown.rows[-1])}) if shown.has_older else ""
-            return html_page("executions.html", shown=shown, older=older, **values)
+            listing = self._data.listed(which)
+            older = urlencode({**query, "before": cursor(listing.rows[-1])}) if listing.has_older else ""
+            return html_page("executions.html", shown=listing, older=older, **values)
 
         return await self._in_place(session, page)
 
@@ -105,8 +105,10 @@ class Page(Forms):
 
         def make() -> bytes | None:
             until = budget()
-            shown = self._details.shown(head.id, letters, with_printed=is_organization)
-            return render("execution.html", until, it=shown, typed=typed, **self._about, **BLANKS) if shown else None
+            details = self._details.shown(head.id, letters, with_printed=is_organization)
+            return (
+                render("execution.html", until, it=details, typed=typed, **self._about, **BLANKS) if details else None
+            )
 
         return make() if typed else self._slots.pages.get((version, is_organization), make)
 
@@ -117,16 +119,16 @@ class Page(Forms):
         session = await self.session(request)
         if session is None:
             return self.login_form(request)
-        report, given = self._service.usage, request.query_params
+        report, parameters = self._service.usage, request.query_params
         try:
-            first, last, by = report.period(given.get("from"), given.get("to"), given.get("by"))
+            first, last, by = report.period(parameters.get("from"), parameters.get("to"), parameters.get("by"))
         except BadPeriod:
             first, last, by = report.period()
         common = self._common(request, session)
 
         def page() -> Response:
-            found = report.read(session.caller, first, last, by, most=MOST_SHOWN)
-            most = max((row["total_tokens"] for row in found["rows"]), default=0)
+            figures = report.read(session.caller, first, last, by, most=MOST_SHOWN)
+            most = max((row["total_tokens"] for row in figures["rows"]), default=0)
             values: dict[str, Any] = {
                 "first": first,
                 "last": last,
@@ -134,7 +136,7 @@ class Page(Forms):
                 "choices": CHOICES,
                 "most": most,
             }
-            return html_page("usage.html", found=found, names=BUDGET_NAMES, **values, **common)
+            return html_page("usage.html", found=figures, names=BUDGET_NAMES, **values, **common)
 
         return await self._in_place(session, page)
 
@@ -143,20 +145,20 @@ class Page(Forms):
         if session is None:
             return self.login_form(request)
         part = request.query_params.get("part", "")
-        found = await self._in_place(session, self._whole_text, session.caller, _id(request), part)
-        if found is None:
+        content = await self._in_place(session, self._whole_text, session.caller, _id(request), part)
+        if content is None:
             raise HTTPException(404, "There is no such text.")
-        return plain_text(found)
+        return plain_text(content)
 
     async def file(self, request: Request) -> Response:
         session = await self.session(request)
         if session is None:
             return self.login_form(request)
-        given = request.query_params
-        version = given.get("version", "")
+        parameters = request.query_params
+        version = parameters.get("version", "")
         number = int(version) if version.isascii() and version.isdigit() and len(version) < 6 else None
-        found = await self._in_place(session, self._files, session.caller, _id(request))
-        file = chosen(found, given.get("name", ""), number, given.get("direction", OUT))
+        files = await self._in_place(session, self._files, session.caller, _id(request))
+        file = chosen(files, parameters.get("name", ""), number, parameters.get("direction", OUT))
         if file is None:
             raise HTTPException(404, "There is no such file.")
         return attachment(file, self._service.files, {"Cache-Control": "private, no-store"})
@@ -189,15 +191,15 @@ class Page(Forms):
 
 def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
     """Return the request's filter, ignoring values that cannot be parsed."""
-    given = request.query_params
-    states = frozenset(state for state in State if state.value == given.get("state"))
-    moment, _, last = without_zeros(given.get("before", "")).partition(",")
-    search = without_zeros(given.get("q", "")).strip()
+    parameters = request.query_params
+    states = frozenset(state for state in State if state.value == parameters.get("state"))
+    moment, _, last = without_zeros(parameters.get("before", "")).partition(",")
+    search = without_zeros(parameters.get("q", "")).strip()
     try:
         before = (float(moment), last) if moment else None
     except ValueError:
         before = None
-    dag_id = without_zeros(given.get("dag", "")).strip()[:LONGEST_ID] or None
+    dag_id = without_zeros(parameters.get("dag", "")).strip()[:LONGEST_ID] or None
     return Filter(crew, session.caller.user, states, search[:LONGEST_SEARCH], dag_id, before)
 
 

@@ -34,5 +34,5 @@ def sender_of(request: Request) -> str:
         named = ", ".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
         if named:
             return named
-    found = request.client if proxies else request.scope.get(PEER, request.client)
-    return found[0] if found else ""
+    peer = request.client if proxies else request.scope.get(PEER, request.client)
+    return peer[0] if peer else ""

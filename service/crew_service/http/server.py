@@ -59,12 +59,12 @@ class Server(uvicorn.Server):
 
 def unbounded() -> str | None:
     """Return why this uvicorn's connections cannot be limited, as a clause; None if they can."""
-    found = version("uvicorn")
+    release = version("uvicorn")
     wanted = next(each for each in requires("airflow-crew-service") or () if each.startswith("uvicorn"))
     ends = {operator: _numbers(end) for operator, end in re.findall(r"([<>]=?)\s*([\d.]+)", wanted)}
-    if ends.get(">=", ()) <= _numbers(found) < ends.get("<", (float("inf"),)):
+    if ends.get(">=", ()) <= _numbers(release) < ends.get("<", (float("inf"),)):
         return None
-    return f"uvicorn {found} is installed, but connections are limited only with {wanted}"
+    return f"uvicorn {release} is installed, but connections are limited only with {wanted}"
 
 
 def _numbers(text: str) -> tuple[float, ...]:

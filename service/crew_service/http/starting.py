@@ -66,8 +66,8 @@ def started(words: list[str]) -> Starting | None:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_to(parser)
     with suppress(argparse.ArgumentError, SystemExit, OSError):
-        given, _ = parser.parse_known_args(words[1:])
-        return Starting(bind(given.host, given.port))
+        options, _ = parser.parse_known_args(words[1:])
+        return Starting(bind(options.host, options.port))
     return None
 
 

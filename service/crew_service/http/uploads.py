@@ -274,8 +274,8 @@ class _Parser:
                 self._parser.write(chunk)
             except FormParserError:
                 raise BadForm("The body is not a valid form.") from None
-        found, self._events = self._events, []
-        return found
+        batch, self._events = self._events, []
+        return batch
 
     def _add(self, kind: Any, data: bytes = b"") -> None:
         self._events.append((kind, data))

@@ -86,7 +86,7 @@ def answers_of(file: Path | None) -> dict[str, Answer]:
     except (OSError, ValueError) as error:
         raise BadTarget(f"The answers in {str(file)!r} cannot be read: {error}.") from None
     try:
-        return {word: _answer(given) for word, given in answers.items()}
+        return {word: _answer(answer) for word, answer in answers.items()}
     except (AttributeError, KeyError, TypeError):
         raise BadTarget(
             f"The answers in {str(file)!r} must be one JSON object that maps words to strings, or to objects with "
@@ -94,11 +94,11 @@ def answers_of(file: Path | None) -> dict[str, Answer]:
         ) from None
 
 
-def _answer(given: Any) -> Answer:
-    if isinstance(given, str):
-        return Answer(given)
-    text, tools = given.get("text", ANSWER), given.get("tools", [])
-    if not isinstance(text, str) or set(given) - {"text", "tools"}:
+def _answer(value: Any) -> Answer:
+    if isinstance(value, str):
+        return Answer(value)
+    text, tools = value.get("text", ANSWER), value.get("tools", [])
+    if not isinstance(text, str) or set(value) - {"text", "tools"}:
         raise TypeError
     calls = []
     for tool in tools:
@@ -144,10 +144,10 @@ def _question(messages: list[Message]) -> tuple[str, int]:
 def _shaped(text: str, schema: Json) -> str:
     """Return the text as JSON: the object that it is, else an example with the text in it."""
     try:
-        given = json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        given = None
-    return json.dumps(given if isinstance(given, dict) else example_of(schema, text), allow_nan=False)
+        value = None
+    return json.dumps(value if isinstance(value, dict) else example_of(schema, text), allow_nan=False)
 
 
 def embedding(text: str, dimensions: int = DIMENSIONS) -> list[float]:

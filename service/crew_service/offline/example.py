@@ -42,9 +42,9 @@ class _Example:
         if not isinstance(schema, dict) or depth < -DEEPEST:
             return None
         schema = self._resolved(schema)
-        if given := [schema[name] for name in ("const", "default") if name in schema] or schema.get("enum"):
-            self._count(len(json.dumps(given[0])) // 100)
-            return given[0]
+        if values := [schema[name] for name in ("const", "default") if name in schema] or schema.get("enum"):
+            self._count(len(json.dumps(values[0])) // 100)
+            return values[0]
         if options := schema.get("anyOf") or schema.get("oneOf"):
             return self.value(_simplest(options), depth - 1)
         kind = schema.get("type", "object" if "properties" in schema else "string")
@@ -69,10 +69,10 @@ class _Example:
         """Return the schema with its reference and its ``allOf`` merged in."""
         while "$ref" in schema:
             self._count()
-            found: Any = self._root
+            node: Any = self._root
             for step in str(schema["$ref"]).removeprefix("#").strip("/").split("/"):
-                found = found.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
-            schema = {**found, **{name: value for name, value in schema.items() if name != "$ref"}}
+                node = node.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(node, dict) else {}
+            schema = {**node, **{name: value for name, value in schema.items() if name != "$ref"}}
         for part in schema.get("allOf", ()):
             self._count()
             merged = self._resolved(part)

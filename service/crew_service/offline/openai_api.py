@@ -43,18 +43,18 @@ def app(answers: dict[str, Answer]) -> Starlette:
     """Return the server's application."""
 
     def chat(body: Json) -> Response:
-        asked = _of_chat(body)
-        said = reply(asked, answers)
-        usage = _usage(asked, said, "prompt_tokens", "completion_tokens")
+        request = _of_chat(body)
+        answer = reply(request, answers)
+        usage = _usage(request, answer, "prompt_tokens", "completion_tokens")
         if not body.get("stream"):
-            return _json(_completion(body, said, usage))
+            return _json(_completion(body, answer, usage))
         with_usage = (body.get("stream_options") or {}).get("include_usage")
-        return _stream([*_chunks(body, said, usage if with_usage else None), "[DONE]"])
+        return _stream([*_chunks(body, answer, usage if with_usage else None), "[DONE]"])
 
     def responses(body: Json) -> Response:
-        asked = _of_responses(body)
-        said = reply(asked, answers)
-        whole = _response(body, said, _usage(asked, said, "input_tokens", "output_tokens"))
+        request = _of_responses(body)
+        answer = reply(request, answers)
+        whole = _response(body, answer, _usage(request, answer, "input_tokens", "output_tokens"))
         return _stream(_events(whole)) if body.get("stream") else _json(whole)
 
     def count(body: Json) -> Response:
@@ -121,12 +121,15 @@ def _stream(events: Iterable[Json | str]) -> Response:
     return StreamingResponse(iter([line(event) for event in events]), media_type="text/event-stream")
 
 
-def _words(asked: Request) -> int:
-    return sum(len(each.text.split()) for each in asked.messages)
+def _words(request: Request) -> int:
+    return sum(len(each.text.split()) for each in request.messages)
 
 
-def _usage(asked: Request, said: str | Call, given: str, made: str) -> Json:
-    usage = {given: _words(asked), made: len((said.arguments if isinstance(said, Call) else said).split())}
+def _usage(request: Request, answer: str | Call, input_key: str, output_key: str) -> Json:
+    usage = {
+        input_key: _words(request),
+        output_key: len((answer.arguments if isinstance(answer, Call) else answer).split()),
+    }
     return {**usage, "total_tokens": sum(usage.values())}
 
 
@@ -164,27 +167,27 @@ def _of_chat(body: Json) -> Request:
     return Request(messages, tools, _required(body, tools), _schema({**form, **(form.get("json_schema") or {})}))
 
 
-def _completion(body: Json, said: str | Call, usage: Json) -> Json:
-    message: Json = {"role": "assistant", "content": said if isinstance(said, str) else None, "refusal": None}
-    if isinstance(said, Call):
-        message["tool_calls"] = [_tool_call(said)]
-    choice = {"index": 0, "message": message, "finish_reason": _reason(said), "logprobs": None}
+def _completion(body: Json, answer: str | Call, usage: Json) -> Json:
+    message: Json = {"role": "assistant", "content": answer if isinstance(answer, str) else None, "refusal": None}
+    if isinstance(answer, Call):
+        message["tool_calls"] = [_tool_call(answer)]
+    choice = {"index": 0, "message": message, "finish_reason": _reason(answer), "logprobs": None}
     return {**_head(body, "chat.completion"), "choices": [choice], "usage": usage}
 
 
-def _chunks(body: Json, said: str | Call, usage: Json | None) -> Iterator[Json]:
+def _chunks(body: Json, answer: str | Call, usage: Json | None) -> Iterator[Json]:
     head = {**_head(body, "chat.completion.chunk"), "usage": None}
 
     def chunk(delta: Json, reason: str | None = None) -> Json:
         return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}]}
 
-    if isinstance(said, Call):
-        yield chunk({"role": "assistant", "content": None, "tool_calls": [{"index": 0, **_tool_call(said)}]})
+    if isinstance(answer, Call):
+        yield chunk({"role": "assistant", "content": None, "tool_calls": [{"index": 0, **_tool_call(answer)}]})
     else:
         yield chunk({"role": "assistant", "content": ""})
-        for piece in _pieces(said):
+        for piece in _pieces(answer):
             yield chunk({"content": piece})
-    yield chunk({}, _reason(said))
+    yield chunk({}, _reason(answer))
     if usage:
         yield {**head, "choices": [], "usage": usage}
 
@@ -201,8 +204,8 @@ def _call_id(call: Call) -> str:
     return f"call_{call.name}"
 
 
-def _reason(said: str | Call) -> str:
-    return "tool_calls" if isinstance(said, Call) else "stop"
+def _reason(answer: str | Call) -> str:
+    return "tool_calls" if isinstance(answer, Call) else "stop"
 
 
 def _pieces(text: str) -> list[str]:
@@ -214,8 +217,8 @@ def _pieces(text: str) -> list[str]:
 
 
 def _of_responses(body: Json) -> Request:
-    given = body.get("input") or []
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    content = body.get("input") or []
+    items = [{"role": "user", "content": content}] if isinstance(content, str) else content
     messages = [Message("system", _text(body["instructions"]))] if body.get("instructions") else []
     for item in items:
         kind = item.get("type", "message")
@@ -229,12 +232,12 @@ def _of_responses(body: Json) -> Request:
     return Request(messages, tools, _required(body, tools), _schema((body.get("text") or {}).get("format") or {}))
 
 
-def _response(body: Json, said: str | Call, usage: Json) -> Json:
-    if isinstance(said, Call):
-        item: Json = {"type": "function_call", "id": f"fc_{said.name}", "call_id": _call_id(said)}
-        item |= {"name": said.name, "arguments": said.arguments, "status": "completed"}
+def _response(body: Json, answer: str | Call, usage: Json) -> Json:
+    if isinstance(answer, Call):
+        item: Json = {"type": "function_call", "id": f"fc_{answer.name}", "call_id": _call_id(answer)}
+        item |= {"name": answer.name, "arguments": answer.arguments, "status": "completed"}
     else:
-        part = {"type": "output_text", "text": said, "annotations": [], "logprobs": []}
+        part = {"type": "output_text", "text": answer, "annotations": [], "logprobs": []}
         item = {"type": "message", "id": "msg_offline", "role": "assistant", "status": "completed", "content": [part]}
     details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     return {
@@ -283,11 +286,11 @@ def _events(whole: Json) -> Iterator[Json]:
 
 
 def _embeddings(body: Json) -> Json:
-    given, dimensions = body["input"], body.get("dimensions") or DIMENSIONS
+    inputs, dimensions = body["input"], body.get("dimensions") or DIMENSIONS
     if not 0 < dimensions <= MOST_DIMENSIONS:
         raise ValueError(f"dimensions must be between 1 and {MOST_DIMENSIONS:,}")
-    is_one = isinstance(given, str) or all(isinstance(each, int) for each in given)
-    texts = [_text(each) for each in ([given] if is_one else given)]
+    is_one = isinstance(inputs, str) or all(isinstance(each, int) for each in inputs)
+    texts = [_text(each) for each in ([inputs] if is_one else inputs)]
     if len(texts) * dimensions > MOST_NUMBERS:
         raise ValueError(f"the embeddings would have more than {MOST_NUMBERS:,} numbers; send fewer texts at once")
     vectors = [embedding(text, dimensions) for text in texts]

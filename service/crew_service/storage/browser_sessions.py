@@ -17,9 +17,9 @@ def add(connection: Connection, *, now: float, **values: Any) -> None:
     mine = and_(sessions.c.crew == values["crew"], sessions.c.owner.is_not_distinct_from(values["owner"]))
     connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
     newest = select(sessions.c.key_hash).where(mine).order_by(sessions.c.expires_at.desc())
-    kept = list(connection.execute(newest.limit(MOST - 1)).scalars())
-    if len(kept) == MOST - 1:
-        connection.execute(delete(sessions).where(mine, sessions.c.key_hash.not_in(kept)))
+    hashes = list(connection.execute(newest.limit(MOST - 1)).scalars())
+    if len(hashes) == MOST - 1:
+        connection.execute(delete(sessions).where(mine, sessions.c.key_hash.not_in(hashes)))
     connection.execute(insert(sessions).values(values))
 
 

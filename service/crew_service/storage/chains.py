@@ -51,8 +51,8 @@ def take_results(connection: Connection, execution_id: str, finished: Collection
     connection.execute(insert(results).from_select([results.c.execution_id, *TAKEN], copied))
     of_tasks = cast(steps.c.task_id, Text).in_([json.dumps(task) for task in finished])
     number = func.row_number().over(order_by=steps.c.number)
-    shown = select(literal(into), number, *SHOWN).where(steps.c.execution_id == execution_id, of_tasks)
-    return connection.execute(insert(steps).from_select(STEP, shown)).rowcount
+    query = select(literal(into), number, *SHOWN).where(steps.c.execution_id == execution_id, of_tasks)
+    return connection.execute(insert(steps).from_select(STEP, query)).rowcount
 
 
 def take_journal(
@@ -82,9 +82,9 @@ def take_journal(
     connection.execute(insert(journal).from_select([journal.c.execution_id, journal.c.number, *ENTRY], moved))
     numbered = select(journal.c.number, number, journal.c.answer).where(mine).subquery()
     answered = (steps.c.number == numbered.c.number) & numbered.c.answer.is_not(None)
-    shown = select(literal(into), numbered.c.place, *SHOWN)
-    shown = shown.join_from(steps, numbered, answered).where(steps.c.execution_id == execution_id)
-    connection.execute(insert(steps).from_select(STEP, shown))
+    query = select(literal(into), numbered.c.place, *SHOWN)
+    query = query.join_from(steps, numbered, answered).where(steps.c.execution_id == execution_id)
+    connection.execute(insert(steps).from_select(STEP, query))
     return connection.execute(delete(journal).where(mine)).rowcount
 
 

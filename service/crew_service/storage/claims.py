@@ -91,18 +91,18 @@ def _in_turn(connection: Connection, crew: str, now: float, limit: int, holds: H
     places = Counter(connection.execute(running.order_by(executions.c.due_at)).scalars())
     interrupted = connection.execute(_interrupted(crew).limit(limit).with_for_update(skip_locked=True)).all()
     places.update(row.owner for row in interrupted)
-    found = [row.id for row in interrupted]
+    ids = [row.id for row in interrupted]
     turns = [(places[name], due_at, name or "") for name, due_at in _heads(connection, crew, now, holds)]
     heapify(turns)
-    while turns and len(found) < limit:
+    while turns and len(ids) < limit:
         place, _, name = heappop(turns)
-        query = _queued(crew, now, holds).where(owner == (name or None), executions.c.id.not_in(found))
-        number = 1 if turns else limit - len(found)
+        query = _queued(crew, now, holds).where(owner == (name or None), executions.c.id.not_in(ids))
+        number = 1 if turns else limit - len(ids)
         rows = connection.execute(query.limit(number).with_for_update(skip_locked=True)).all()
-        found += [row.id for row in rows]
+        ids += [row.id for row in rows]
         if rows:
             heappush(turns, (place + len(rows), rows[-1].due_at, name))
-    return found
+    return ids
 
 
 def _heads(connection: Connection, crew: str, now: float, holds: Holds) -> list[tuple[str | None, float]]:

@@ -135,12 +135,12 @@ def _libpq_options(url: URL) -> dict[str, Any]:
 
 
 def _threshold(url: URL) -> int | None:
-    given = str(url.query.get(PREPARE, "none")).lower()
-    if given == "none":
+    value = str(url.query.get(PREPARE, "none")).lower()
+    if value == "none":
         return None
-    if not given.isdecimal():
+    if not value.isdecimal():
         raise location.NoLocation(f"{PREPARE} must be a number or none")
-    return int(given)
+    return int(value)
 
 
 def _server(url: URL, connections: int, **options: Any) -> Engine:

@@ -61,8 +61,8 @@ def take(connection: Connection, owner: str, ids: Collection[str], *, into: str)
 
 def piece(connection: Connection, file_id: str, number: int) -> bytes | None:
     query = select(file_pieces.c.data).where(file_pieces.c.file_id == file_id, file_pieces.c.number == number)
-    found = connection.execute(query).scalar()
-    return None if found is None else bytes(found)
+    content = connection.execute(query).scalar()
+    return None if content is None else bytes(content)
 
 
 def discard(connection: Connection, ids: Collection[str]) -> None:
@@ -91,10 +91,10 @@ def outputs(connection: Connection, execution_id: str, *, most: int | None = Non
 
 def given(connection: Connection, execution_id: str) -> tuple[list[dict[str, Any]], float] | None:
     """Return the files that an execution's caller gave, in their stored form, and when; None without an execution."""
-    found = connection.execute(
+    row = connection.execute(
         select(executions.c.files, executions.c.created_at).where(executions.c.id == execution_id)
     ).first()
-    return None if found is None else (found.files or [], found.created_at)
+    return None if row is None else (row.files or [], row.created_at)
 
 
 def versions(connection: Connection, execution_id: str, name: str) -> list[Row[Any]]:

@@ -56,8 +56,8 @@ def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], 
 
     :raises LookupError: if nobody has allowed it
     """
-    found = connection.execute(ONE, {"id": execution_id, "place": entry["number"]}).one_or_none()
-    if found is None or "outcome" not in (found.decision or {}):
+    row = connection.execute(ONE, {"id": execution_id, "place": entry["number"]}).one_or_none()
+    if row is None or "outcome" not in (row.decision or {}):
         raise LookupError("nobody has allowed this call")
     values = {"id": execution_id, "place": entry["number"], "began_at": now, "decision": entry["decision"]}
     connection.execute(BEGIN_ALLOWED, values)
@@ -65,10 +65,10 @@ def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], 
 
 def entries(connection: Connection, execution_id: str, *, only_once: bool = False) -> list[dict[str, Any]]:
     """List the entries in order; with `only_once`, those of tools that may run only once."""
-    found = connection.execute(ONCE_ENTRIES if only_once else ENTRIES, {"id": execution_id}).mappings()
+    rows = connection.execute(ONCE_ENTRIES if only_once else ENTRIES, {"id": execution_id}).mappings()
     return [
         {**row, "answer": None if row["answer"] is None else bytes(row["answer"]).decode(errors="replace")}
-        for row in found
+        for row in rows
     ]
 
 

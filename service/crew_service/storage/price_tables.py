@@ -16,8 +16,8 @@ def sources(connection: Connection) -> list[str]:
 
 
 def entries(connection: Connection, source: str) -> dict[str, Any]:
-    found = connection.execute(select(prices.c.entries).where(prices.c.source == source)).scalar_one_or_none()
-    return found if isinstance(found, dict) else {}
+    stored = connection.execute(select(prices.c.entries).where(prices.c.source == source)).scalar_one_or_none()
+    return stored if isinstance(stored, dict) else {}
 
 
 def put(connection: Connection, source: str, table: dict[str, Any]) -> None:

@@ -99,13 +99,13 @@ def small_statuses_query(names: tuple[str, ...]) -> Select[Any]:
     """Select the statuses of several ids from PostgreSQL, in any order, each only if it is small."""
     is_wanted = executions.c.kickoff_id.in_(bindparam("keys", expanding=True))
     # The offset keeps PostgreSQL from measuring all other executions first, which it otherwise does with a small table.
-    found = _statuses(names).where(is_wanted).offset(0).subquery()
+    candidates = _statuses(names).where(is_wanted).offset(0).subquery()
     # The stored size is known without reading the value; a value that is stored compressed may still be long.
     large = (
-        case((func.pg_column_size(found.c[name]) > SMALL, true()), else_=_length(found.c[name]) > SMALL)
+        case((func.pg_column_size(candidates.c[name]) > SMALL, true()), else_=_length(candidates.c[name]) > SMALL)
         for name in _json(names)
     )
-    return select(found).where(not_(or_(false(), *large)))
+    return select(candidates).where(not_(or_(false(), *large)))
 
 
 def _json(names: tuple[str, ...]) -> list[str]:
@@ -136,8 +136,8 @@ def locked(connection: Connection, some_id: str, names: tuple[str, ...] = HEAD) 
 
 
 def _first(connection: Connection, queries: Iterable[Select[Any]], some_id: str) -> Row[Any] | None:
-    found = (_by(connection, query, some_id) for query in queries)
-    return next((row for row in found if row is not None), None)
+    rows = (_by(connection, query, some_id) for query in queries)
+    return next((row for row in rows if row is not None), None)
 
 
 @lru_cache
@@ -226,9 +226,9 @@ def write_fenced(connection: Connection, fence: Fence, step: Move, *, now: float
     if step is not NOTE:
         values["claimed_by"] = None
     query = _fenced(step.sources, tuple(values))
-    given = {f"of_{name}": value for name, value in fence._asdict().items()}
-    given |= {f"new_{name}": value for name, value in values.items()}
-    return connection.execute(query, given).rowcount == 1
+    parameters = {f"of_{name}": value for name, value in fence._asdict().items()}
+    parameters |= {f"new_{name}": value for name, value in values.items()}
+    return connection.execute(query, parameters).rowcount == 1
 
 
 @lru_cache

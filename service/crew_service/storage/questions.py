@@ -35,8 +35,8 @@ def close_round(
     number = len(row.asked)
     mine = update(rounds).where(rounds.c.execution_id == row.id, rounds.c.number == number)
     if connection.execute(mine.values(**decision)).rowcount == 0:
-        asked = {**_asked(row.id, number, question), "asked_at": row.updated_at}
-        connection.execute(insert(rounds).values({**asked, **decision}))
+        question_fields = {**_asked(row.id, number, question), "asked_at": row.updated_at}
+        connection.execute(insert(rounds).values({**question_fields, **decision}))
 
 
 def _asked(execution_id: str, number: int, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def claim_unannounced(connection: Connection, *, now: float) -> list[tuple[str, 
     Return those still waiting, and those whose status is unknown because their execution cannot be read.
     """
     wanted = select(questions.c.id, questions.c.execution_id).where(questions.c.announced_at.is_(None)).limit(100)
-    found = []
+    waiting = []
     for question_id, execution_id in connection.execute(wanted).all():
         mine = update(questions).where(questions.c.id == question_id, questions.c.announced_at.is_(None))
         if connection.execute(mine.values(announced_at=now)).rowcount == 0:
@@ -104,5 +104,5 @@ def claim_unannounced(connection: Connection, *, now: float) -> list[tuple[str, 
         if row is None or row.state != State.WAITING:
             continue
         if not integrity.is_readable(row) or row.gate.get("question_id") == question_id:
-            found.append((question_id, row))
-    return found
+            waiting.append((question_id, row))
+    return waiting

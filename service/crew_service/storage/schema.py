@@ -43,16 +43,16 @@ def bring_up_to_date(connection: Connection, in_use: Callable[[], bool]) -> None
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-    found = _revision(connection)
-    if found == newest():
+    revision = _revision(connection)
+    if revision == newest():
         return
-    if found is not None and found > newest():
-        if not _may_work_beside(connection, found):
+    if revision is not None and revision > newest():
+        if not _may_work_beside(connection, revision):
             raise OtherVersion
         return
-    if found is not None and in_use():
+    if revision is not None and in_use():
         raise EarlierInUse
-    _upgrade(connection, carried_over=found == BEFORE_MIGRATIONS)
+    _upgrade(connection, carried_over=revision == BEFORE_MIGRATIONS)
     connection.execute(text("DELETE FROM releases"))
     row = {"newest": newest(), "oldest": OLDEST}
     connection.execute(text("INSERT INTO releases (newest, oldest) VALUES (:newest, :oldest)"), row)
@@ -74,12 +74,12 @@ def _revision(connection: Connection) -> str | None:
     return BEFORE_MIGRATIONS
 
 
-def _may_work_beside(connection: Connection, found: str) -> bool:
+def _may_work_beside(connection: Connection, revision: str) -> bool:
     """Return whether the newer release that upgraded the database allows this one to use it."""
     if connection.dialect.name == "sqlite" or not inspect(connection).has_table("releases"):
         return False
-    asked = text("SELECT oldest FROM releases WHERE newest = :found")
-    oldest: str | None = connection.execute(asked, {"found": found}).scalar()
+    query = text("SELECT oldest FROM releases WHERE newest = :found")
+    oldest: str | None = connection.execute(query, {"found": revision}).scalar()
     return oldest is not None and oldest <= newest()
 
 

@@ -42,8 +42,8 @@ def is_empty(connection: Connection) -> bool:
 
 
 def newest_hour(connection: Connection) -> int:
-    found: int | None = connection.execute(select(func.max(usage_sums.c.hour))).scalar()
-    return found or 0
+    hour: int | None = connection.execute(select(func.max(usage_sums.c.hour))).scalar()
+    return hour or 0
 
 
 def add_up(connection: Connection, *, since: int) -> bool:
@@ -51,14 +51,14 @@ def add_up(connection: Connection, *, since: int) -> bool:
     lock_name(connection, "usage_sums")
     key = [usage_sums.c[name] for name in KEY]
     several = select(*key).where(usage_sums.c.hour >= since).group_by(*key).having(func.count() > 1).limit(AT_ONCE)
-    found = connection.execute(several).all()
-    for each in found:
+    keys = connection.execute(several).all()
+    for each in keys:
         same = [column.is_not_distinct_from(value) for column, value in zip(key, each, strict=True)]
         rows = connection.execute(select(usage_sums).where(*same)).all()
         connection.execute(delete(usage_sums).where(usage_sums.c.id.in_([row.id for row in rows])))
         summed = {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
         connection.execute(insert(usage_sums), {**dict(zip(KEY, each, strict=True)), **summed})
-    return len(found) == AT_ONCE
+    return len(keys) == AT_ONCE
 
 
 def forget(connection: Connection, *, before: float) -> None:

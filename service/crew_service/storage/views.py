@@ -100,7 +100,7 @@ def _ids_from(connection: Connection, start: str) -> set[str]:
     """Return the ids of executions whose id or polled id begins with `start`; `g` sorts after every digit of an id."""
     columns = (executions.c.id, executions.c.kickoff_id)
     queries = (select(executions.c.id).where(column >= start, column < f"{start}g") for column in columns)
-    return {found for query in queries for found in connection.execute(query.limit(SAME_START)).scalars()}
+    return {some_id for query in queries for some_id in connection.execute(query.limit(SAME_START)).scalars()}
 
 
 def _fits(row: Row[Any], which: Filter) -> bool:
@@ -138,7 +138,7 @@ def beginning(stored: str) -> str:
 
 def fields(stored: str) -> tuple[dict[str, Any], str | None]:
     """Return the fields at the beginning of a JSON object, and the name of a truncated string field, if any."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     at = _past(stored, 0, "{")
     try:
         while at is not None:
@@ -147,16 +147,16 @@ def fields(stored: str) -> tuple[dict[str, Any], str | None]:
             if at is None:
                 break
             try:
-                found[name], at = DECODER.raw_decode(stored, at)
+                values[name], at = DECODER.raw_decode(stored, at)
             except ValueError:
                 if stored[at : at + 1] != '"':
                     break
-                found[name] = beginning(stored[at:])
-                return found, name
+                values[name] = beginning(stored[at:])
+                return values, name
             at = _past(stored, at, ",")
     except (ValueError, RecursionError):
         pass
-    return found, None
+    return values, None
 
 
 def _past(stored: str, at: int, mark: str) -> int | None:
@@ -207,8 +207,8 @@ MOST_IDS = 500
 
 def head(connection: Connection, some_id: str) -> Row[Any] | None:
     """Find an execution by its id, or by any id under which it is or was polled."""
-    found = (connection.execute(query, {"key": some_id}).one_or_none() for query in HEADS)
-    return next((row for row in found if row is not None), None)
+    rows = (connection.execute(query, {"key": some_id}).one_or_none() for query in HEADS)
+    return next((row for row in rows if row is not None), None)
 
 
 def small(connection: Connection, execution_id: str) -> Row[Any] | None:
@@ -302,8 +302,8 @@ ROUND_STARTS = _of_newest_rounds([*OTHER_COLUMNS, *_starts_of(rounds, ROUND_TEXT
 
 def round_sizes(connection: Connection, execution_id: str, newest: int) -> list[int]:
     """Return the lengths of the newest rounds' texts."""
-    found = connection.execute(ROUND_SIZES, {"key": execution_id, "newest": newest})
-    return [size or 0 for row in found for size in row]
+    rows = connection.execute(ROUND_SIZES, {"key": execution_id, "newest": newest})
+    return [size or 0 for row in rows for size in row]
 
 
 def round_starts(connection: Connection, execution_id: str, newest: int, *, most: int) -> list[Row[Any]]:

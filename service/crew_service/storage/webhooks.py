@@ -106,9 +106,15 @@ def due(
     :param full: owners without a free place
     :param full_of_slow: owners without a place for a slow receiver
     """
-    given = {"now": now, "process": process_id, "quick": list(quick), "full": list(full), "slow": list(full_of_slow)}
-    given |= {"at_work": list(at_work), "per_owner": per_owner}
-    return list(connection.execute(_due(with_flows), given))
+    parameters = {
+        "now": now,
+        "process": process_id,
+        "quick": list(quick),
+        "full": list(full),
+        "slow": list(full_of_slow),
+    }
+    parameters |= {"at_work": list(at_work), "per_owner": per_owner}
+    return list(connection.execute(_due(with_flows), parameters))
 
 
 @lru_cache
@@ -247,7 +253,7 @@ def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem:
     """
     if connection.execute(select(outbox.c.id).where(_is(webhook))).first() is None:
         return
-    kept = select(outbox.c.body).where(_is(webhook)).scalar_subquery()
+    body = select(outbox.c.body).where(_is(webhook)).scalar_subquery()
     try:
         url, authentication = address_of(connection, queue.id)
     except ValueError:
@@ -260,7 +266,7 @@ def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem:
             kind=webhook.kind,
             url=url,
             hook={"url": url, "authentication": authentication},
-            body=kept,
+            body=body,
             attempts=webhook.attempts + 1,
             problem=problem,
             created_at=webhook.created_at,
@@ -304,19 +310,19 @@ def letters(
 
     :param among: how many of the newest dead letters to search
     """
-    asked = {"key": key, "execution_id": execution_id, "owner": owner, "crew": crew, "among": among}
-    given = {name: value for name, value in asked.items() if value is not None}
-    return list(connection.execute(_letters(*given), {**given, "most": limit}))
+    filters = {"key": key, "execution_id": execution_id, "owner": owner, "crew": crew, "among": among}
+    parameters = {name: value for name, value in filters.items() if value is not None}
+    return list(connection.execute(_letters(*parameters), {**parameters, "most": limit}))
 
 
 @cache
-def _letters(*given: str) -> Select[Any]:
+def _letters(*names: str) -> Select[Any]:
     source: Any = dead_letters
-    if "among" in given:
+    if "among" in names:
         recent = select(dead_letters).order_by(dead_letters.c.given_up_at.desc(), dead_letters.c.id.desc())
         source = recent.limit(bindparam("among")).subquery()
     query = select(*(column for column in source.c if column.name not in ("body", "hook")))
-    for name in given:
+    for name in names:
         if name in ("key", "execution_id"):
             query = query.where(source.c[name] == bindparam(name))
         elif name in ("owner", "crew"):

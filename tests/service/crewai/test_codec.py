@@ -448,7 +448,7 @@ class Branch(BaseModel):
 
 
 @pytest.mark.row("S45")
-def test_s45_a_model_that_contains_itself_is_refused_and_ends_nothing() -> None:
+def test_a_model_that_contains_itself_is_refused_and_ends_nothing() -> None:
     tree = Branch(name="root")
     tree.children = [Branch(name="leaf", parent=tree)]
     with pytest.raises(codec.NotStorable, match="nested too deeply or contains itself"):
@@ -460,7 +460,7 @@ def test_s45_a_model_that_contains_itself_is_refused_and_ends_nothing() -> None:
 
 
 @pytest.mark.row("S45")
-def test_s45_what_a_model_has_beside_its_fields_is_kept_or_computed_again() -> None:
+def test_what_a_model_has_beside_its_fields_is_kept_or_computed_again() -> None:
     leaf = Branch(name="leaf")
     leaf.path.append("more")
     assert leaf.client

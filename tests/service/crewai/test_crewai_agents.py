@@ -92,7 +92,7 @@ def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.mark.parametrize(
     "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:-1]), KINDS[-1]]
 )
-def test_s1_an_agent_that_is_killed_between_two_calls_makes_each_once(
+def test_an_agent_that_is_killed_between_two_calls_makes_each_once(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     client = service.client(TOKEN, kind)
@@ -113,7 +113,7 @@ def test_s1_an_agent_that_is_killed_between_two_calls_makes_each_once(
 
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("kind", ["method", "awaited"])
-def test_s1_an_agent_in_a_flows_method_that_is_killed_between_two_calls_makes_each_once(
+def test_an_agent_in_a_flows_method_that_is_killed_between_two_calls_makes_each_once(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     for calls in (2, 5):

@@ -92,7 +92,7 @@ KILLED_OFTEN = {"beside": 3.5, "Async": 1}
 @pytest.mark.parametrize(
     "kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
 )
-def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
+def test_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     case = Case(service.client(TOKEN, kind.lower()), tmp_path, f"both-{kind}")
@@ -130,7 +130,7 @@ def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
         for case in itertools.product(KINDS, (1, 3.5))
     ],
 )
-def test_s1_a_process_that_is_killed_runs_no_call_without_an_approval_or_twice(
+def test_a_process_that_is_killed_runs_no_call_without_an_approval_or_twice(
     service: Command, server: OpenAI, tmp_path: Path, kind: str, point: float
 ) -> None:
     """Before the first question, or in the second call, which was approved."""
@@ -254,7 +254,7 @@ def test_changed_arguments_are_checked_while_the_question_is_open_and_then_used(
         'tools = {"Send parcel" = "approve"}\nflow_tools = ["Send Mail", "Send parcel"]',
     ],
 )
-def test_s56_a_flow_calls_no_tool_that_it_has_not_declared(
+def test_a_flow_calls_no_tool_that_it_has_not_declared(
     asking: Callable[..., tuple[Client, Client]], tmp_path: Path, settings: str
 ) -> None:
     flows = asking(lambda body: called(body, [("send_mail", {"to": "ann"})]), settings, ("Method", "Parcel"))
@@ -354,7 +354,7 @@ DECLARED = 'flow_tools = ["pay"]'
         (FLOW, '[tool.airflow_crew_service.tools]\npay = "approve"', "must be named [tool.airflow-crew-service]"),
     ],
 )
-def test_s56_a_rule_that_a_flow_cannot_keep_ends_the_start(
+def test_a_rule_that_a_flow_cannot_keep_ends_the_start(
     tmp_path: Path, server: OpenAI, served: list[str], settings: str, reason: str
 ) -> None:
     for name in ("asking.py", "scribe.py"):

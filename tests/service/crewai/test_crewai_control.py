@@ -31,7 +31,7 @@ OFTEN = ("catches", "in_a_thread", "beside", "in_a_tool")  # the others end in t
 
 
 @pytest.mark.parametrize("way", [way if way in OFTEN else pytest.param(way, marks=pytest.mark.long) for way in WAYS])
-def test_s33_a_flow_whose_method_catches_exceptions_waits_and_goes_on(play: Player, way: str) -> None:
+def test_a_flow_whose_method_catches_exceptions_waits_and_goes_on(play: Player, way: str) -> None:
     run = careful(play, "CarefulFlow", way)
     asked = run.segment()
     assert isinstance(asked, PendingReview), asked
@@ -49,13 +49,13 @@ def test_s33_a_flow_whose_method_catches_exceptions_waits_and_goes_on(play: Play
 
 
 @pytest.mark.parametrize("way", ["outside_of_the_method", "in_another_flow", "without_hooks"])
-def test_s33_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catches(play: Player, way: str) -> None:
+def test_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catches(play: Player, way: str) -> None:
     with pytest.raises(CrewFailed, match=r"asks a person|requests terminal input"):
         careful(play, "CarefulFlow", way).segment()
 
 
 @pytest.mark.parametrize("way", ["asks", "asks_with_a_timeout"])
-def test_s33_a_flow_that_asks_a_person_waits_whatever_it_catches(play: Player, way: str) -> None:
+def test_a_flow_that_asks_a_person_waits_whatever_it_catches(play: Player, way: str) -> None:
     run = careful(play, "CarefulFlow", way)
     asked: Any = run.segment()
     timeout = 60 if way == "asks_with_a_timeout" else None
@@ -63,7 +63,7 @@ def test_s33_a_flow_that_asks_a_person_waits_whatever_it_catches(play: Player, w
     assert "fallback" not in run.calls() or timeout  # the one with a timeout catches what stops it, too
 
 
-def test_s33_a_flow_that_chats_at_a_terminal_fails_whatever_it_catches(play: Player) -> None:
+def test_a_flow_that_chats_at_a_terminal_fails_whatever_it_catches(play: Player) -> None:
     run = careful(play, "CarefulFlow", "chats")
     with pytest.raises(CrewFailed, match=r"has no terminal; ask a person with self\.ask\(\) or @human_feedback"):
         run.segment()
@@ -71,19 +71,19 @@ def test_s33_a_flow_that_chats_at_a_terminal_fails_whatever_it_catches(play: Pla
 
 
 @pytest.mark.parametrize("name", ["careful_tool", "careful_tool_beside"])
-def test_s33_a_crew_in_a_tool_fails_the_execution_whatever_the_tool_catches(play: Player, name: str) -> None:
+def test_a_crew_in_a_tool_fails_the_execution_whatever_the_tool_catches(play: Player, name: str) -> None:
     with pytest.raises(CrewFailed, match="asks a person"):
         careful(play, name).segment()
 
 
-def test_s33_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_runs(play: Player) -> None:
+def test_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_runs(play: Player) -> None:
     run = careful(play, "asks_in_a_hook")
     with pytest.raises(CrewFailed, match="The crew requests terminal input"):
         run.segment()
     assert run.calls() == []
 
 
-def test_s33_a_crew_or_a_flow_with_a_kickoff_of_its_own_waits(play: Player) -> None:
+def test_a_crew_or_a_flow_with_a_kickoff_of_its_own_waits(play: Player) -> None:
     crew = careful(play, "careful_crew")
     assert isinstance(crew.segment(), PendingReview)
     assert crew.calls() == ["draft"]

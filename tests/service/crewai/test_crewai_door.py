@@ -28,9 +28,7 @@ SECONDS = 15.0 * FACTOR  # within which others are served, on a busy machine; a 
 
 
 @pytest.mark.row("S32")
-def test_s32_the_input_id_of_a_flow_reads_and_overwrites_nobodys_state(
-    serve: Serve, terminal: Callable[..., str]
-) -> None:
+def test_the_input_id_of_a_flow_reads_and_overwrites_nobodys_state(serve: Serve, terminal: Callable[..., str]) -> None:
     flow = load(f"{CREWS / 'flows.py'}:CountingFlow")
     client = serve(crew=flow, user_tokens=[("ann", ANN), ("bob", BOB)])
     ann, bob = client.holding(ANN), client.holding(BOB)
@@ -67,9 +65,7 @@ OF_THE_GUARDRAIL = {
 
 
 @pytest.mark.row("S42")
-def test_s42_an_edit_that_the_model_or_the_guardrail_refuses_leaves_the_question_open(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_an_edit_that_the_model_or_the_guardrail_refuses_leaves_the_question_open(serve: Serve, tmp_path: Path) -> None:
     client = serve(crew=load(f"{CREWS / 'samples.py'}:demanding"))
     execution = client.kickoff(inputs={"topic": "ducks", "log": str(tmp_path / "log")})
     for task, problems in (("place", {**REFUSED, **OF_THE_GUARDRAIL}), ("answer", REFUSED)):
@@ -113,7 +109,7 @@ def edited(client: Client, execution: str, task: str, draft: str, text: str) -> 
 
 
 @pytest.mark.row("S42")
-def test_s42_edits_that_wait_for_a_slow_guardrail_hold_up_nothing_else(
+def test_edits_that_wait_for_a_slow_guardrail_hold_up_nothing_else(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
     users = ("--user-token", f"ann={ANN}", "--user-token", f"bob={BOB}")

@@ -369,7 +369,7 @@ class RunsFirst(BaseLLM):
 @pytest.mark.row("S56")
 @pytest.mark.parametrize("name", ["pay", "wire", "stroll"])  # nobody has declared the last
 @pytest.mark.parametrize("is_structured", [False, True])
-def test_s56_a_model_runs_no_plain_function_past_a_rule(name: str, is_structured: bool) -> None:
+def test_a_model_runs_no_plain_function_past_a_rule(name: str, is_structured: bool) -> None:
     ran: list[str] = []
 
     def done(to: str) -> None:
@@ -386,7 +386,7 @@ def test_s56_a_model_runs_no_plain_function_past_a_rule(name: str, is_structured
 
 
 @pytest.mark.row("S56")
-def test_s56_a_model_runs_a_plain_function_without_a_rule() -> None:
+def test_a_model_runs_a_plain_function_without_a_rule() -> None:
     kept, _ = begun()
     TokenMeter(kept, lambda task_id: "")
     assert RunsFirst(model="m").call("home", available_functions={"walk": "walked {}".format}) == "walked home"

@@ -128,8 +128,9 @@ def killed_after(*some: int, each: range) -> pytest.MarkDecorator:
     )
 
 
+@pytest.mark.row("S1")
 @killed_after(2, 5, each=range(1, 7))
-def test_s1_a_task_whose_process_is_killed_after_any_of_six_calls_makes_each_once(
+def test_a_task_whose_process_is_killed_after_any_of_six_calls_makes_each_once(
     service: Command, server: OpenAI, tmp_path: Path, kind: str, kills: tuple[int, ...]
 ) -> None:
     client = service.client(TOKEN, kind.lower())
@@ -180,7 +181,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.row("S1", "S19")
-def test_s1_s19_a_killed_service_repeats_at_most_the_call_that_was_under_way(
+def test_a_killed_service_repeats_at_most_the_call_that_was_under_way(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path, database: str
 ) -> None:
     """On PostgreSQL another service goes on."""

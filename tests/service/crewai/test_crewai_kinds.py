@@ -73,7 +73,7 @@ def test_a_stored_object_that_cannot_be_validated_again_is_rebuilt_from_its_fiel
 @pytest.mark.parametrize(
     "given", [{"x": 1}, {"on": date(2026, 1, 1)}, {"pair": (1, 2)}, {"by": {3: 4}}, {"x": float("nan")}], ids=repr
 )
-def test_s45_the_dict_of_an_output_is_the_same_in_every_process(given: dict[str, Any], declares: bool) -> None:
+def test_the_dict_of_an_output_is_the_same_in_every_process(given: dict[str, Any], declares: bool) -> None:
     task = Task(description="d", expected_output="e", output_json=Always if declares else None)
     as_declared = OutputFormat.JSON if declares else OutputFormat.RAW
     output = CrewAIOutput(description="d", raw="r", agent="a", json_dict=given, output_format=as_declared)

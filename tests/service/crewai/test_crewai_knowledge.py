@@ -51,7 +51,7 @@ def embedded(server: OpenAI) -> list[str]:
     return sorted(text for text in texts if "Ducks" in text or "Geese" in text)
 
 
-def test_s58_executions_at_once_and_later_find_the_knowledge_that_one_of_them_embedded(
+def test_executions_at_once_and_later_find_the_knowledge_that_one_of_them_embedded(
     serve_crew: Callable[[str], Client], server: OpenAI
 ) -> None:
     client = serve_crew("crew")
@@ -65,7 +65,7 @@ def test_s58_executions_at_once_and_later_find_the_knowledge_that_one_of_them_em
     ("name", "reason"),
     [("crew", "Error code: 500 - {'error': {'message': 'overloaded'}}"), ("with_own_embedder", "out of order")],
 )
-def test_s58_executions_whose_knowledge_cannot_be_embedded_end_and_the_next_one_tries_again(
+def test_executions_whose_knowledge_cannot_be_embedded_end_and_the_next_one_tries_again(
     serve_crew: Callable[[str], Client], server: OpenAI, tmp_path: Path, name: str, reason: str
 ) -> None:
     server.refuses = lambda body: "input" in body
@@ -82,7 +82,7 @@ def test_s58_executions_whose_knowledge_cannot_be_embedded_end_and_the_next_one_
     assert embedded(server) == (known if name == "crew" else [])
 
 
-def test_s58_nobody_waits_for_a_process_that_an_embedder_leaves_behind(
+def test_nobody_waits_for_a_process_that_an_embedder_leaves_behind(
     serve_crew: Callable[[str], Client], server: OpenAI, tmp_path: Path
 ) -> None:
     """It inherits the lock file, and lives as long as the execution."""
@@ -107,7 +107,7 @@ def test_s58_nobody_waits_for_a_process_that_an_embedder_leaves_behind(
 
 
 @pytest.mark.row("S58", "S50")
-def test_s58_what_one_execution_locks_in_crewais_storage_is_locked_for_others(
+def test_what_one_execution_locks_in_crewais_storage_is_locked_for_others(
     serve_crew: Callable[[str], Client], tmp_path: Path
 ) -> None:
     """CrewAI keeps its locks with temporary files, for which each process has a folder of its own."""

@@ -58,7 +58,7 @@ def prompts(run: EngineStub) -> str:
     return str([each["turns"] for each in run.entries() if each["call"] == "final"])
 
 
-def test_s50_what_one_owner_remembers_is_not_in_anothers_prompts(tmp_path: Path) -> None:
+def test_what_one_owner_remembers_is_not_in_anothers_prompts(tmp_path: Path) -> None:
     crew = load(TARGET)
     assert not recalls(crew, tmp_path, "ann")
     assert not recalls(crew, tmp_path, "bob")
@@ -66,7 +66,7 @@ def test_s50_what_one_owner_remembers_is_not_in_anothers_prompts(tmp_path: Path)
     assert all(recalls(crew, tmp_path, owner) for owner in ("ann", "bob", None))
 
 
-def test_s50_users_of_the_service_have_a_memory_each(tmp_path: Path) -> None:
+def test_users_of_the_service_have_a_memory_each(tmp_path: Path) -> None:
     crew = load(TARGET)
     tokens = list(TOKENS.items())
     with running_service(crew=crew, db=new_sqlite(tmp_path / "service.db"), user_tokens=tokens) as service:
@@ -83,13 +83,13 @@ def test_s50_users_of_the_service_have_a_memory_each(tmp_path: Path) -> None:
         assert [recalled(user) for user in ("ann", "bob", "ann")] == [False, False, True]
 
 
-def test_s50_shared_memory_is_everybodys(tmp_path: Path) -> None:
+def test_shared_memory_is_everybodys(tmp_path: Path) -> None:
     crew = served("--user-token", f"ann={TOKENS['ann']}", "--shared-memory")
     assert not recalls(crew, tmp_path, "ann")
     assert recalls(crew, tmp_path, "bob")
 
 
-def test_s50_the_first_start_says_that_users_begin_with_an_empty_memory(
+def test_the_first_start_says_that_users_begin_with_an_empty_memory(
     tmp_path: Path, storage: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not recalls(served(), tmp_path, None)
@@ -104,7 +104,7 @@ def test_s50_the_first_start_says_that_users_begin_with_an_empty_memory(
     assert recalls(crew, tmp_path, None), "the organization keeps it"
 
 
-def test_s50_a_memory_copied_as_the_first_start_says_is_the_users(tmp_path: Path, storage: Path) -> None:
+def test_a_memory_copied_as_the_first_start_says_is_the_users(tmp_path: Path, storage: Path) -> None:
     crew = load(TARGET)
     assert not recalls(crew, tmp_path, None)
     own = storage / "owners" / hashlib.sha256(b"ann").hexdigest()
@@ -113,7 +113,7 @@ def test_s50_a_memory_copied_as_the_first_start_says_is_the_users(tmp_path: Path
     assert recalls(crew, tmp_path, "ann")
 
 
-def test_s50_a_user_of_a_work_process_shares_no_memory_where_folders_cannot_be_set(
+def test_a_user_of_a_work_process_shares_no_memory_where_folders_cannot_be_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stored_memory.FOLDERS, "missing", next(iter(stored_memory.FOLDERS.names)))
@@ -136,7 +136,7 @@ class Counts(Flow):
 """
 
 
-def test_s50_a_user_continues_a_state_that_was_stored_earlier(tmp_path: Path, storage: Path) -> None:
+def test_a_user_continues_a_state_that_was_stored_earlier(tmp_path: Path, storage: Path) -> None:
     (tmp_path / "counting.py").write_text(FLOW)
     crew = load(f"{tmp_path / 'counting.py'}:Counts")
     runs = [EngineStub(crew, tmp_path / "log") for _ in range(3)]
@@ -148,7 +148,7 @@ def test_s50_a_user_continues_a_state_that_was_stored_earlier(tmp_path: Path, st
     assert (storage / "flow_states.db").is_file()
 
 
-def test_s50_what_is_too_old_is_forgotten_for_each_owner(tmp_path: Path) -> None:
+def test_what_is_too_old_is_forgotten_for_each_owner(tmp_path: Path) -> None:
     crew = load(TARGET)
     run = EngineStub(crew, tmp_path / "log")
     owners = ("ann", None)
@@ -170,7 +170,7 @@ class Forgetful(ScriptedCrew):
             self.told.set()
 
 
-def test_s50_the_service_forgets_only_if_it_is_told_to(tmp_path: Path) -> None:
+def test_the_service_forgets_only_if_it_is_told_to(tmp_path: Path) -> None:
     keeps, forgets = Forgetful(), Forgetful()
     with running_service(crew=keeps, db=new_sqlite(tmp_path / "keeps.db")) as service:
         with running_service(crew=forgets, db=new_sqlite(tmp_path / "forgets.db"), keep_memory_days=2.0):
@@ -181,7 +181,7 @@ def test_s50_the_service_forgets_only_if_it_is_told_to(tmp_path: Path) -> None:
 
 @pytest.mark.row("S54")
 @pytest.mark.parametrize("fate", ["revised", "edited", "stopped", "approved"])
-def test_s54_only_an_approved_answer_is_remembered(tmp_path: Path, fate: str) -> None:
+def test_only_an_approved_answer_is_remembered(tmp_path: Path, fate: str) -> None:
     crew = load(DRAFTS)
     first = EngineStub(crew, tmp_path / "first")
     first.segment()
@@ -228,7 +228,7 @@ def crew():
 
 
 @pytest.mark.row("S54")
-def test_s54_what_a_coworker_wrote_for_a_draft_is_not_remembered(tmp_path: Path, storage: Path) -> None:
+def test_what_a_coworker_wrote_for_a_draft_is_not_remembered(tmp_path: Path, storage: Path) -> None:
     (tmp_path / "team.py").write_text(DELEGATES)
     run = EngineStub(load(f"{tmp_path / 'team.py'}:crew"), tmp_path / "log")
     waiting = run.segment()
@@ -260,7 +260,7 @@ def crew():
 
 
 @pytest.mark.row("S54")
-def test_s54_an_approved_answer_that_cannot_be_remembered_ends_no_execution(tmp_path: Path, storage: Path) -> None:
+def test_an_approved_answer_that_cannot_be_remembered_ends_no_execution(tmp_path: Path, storage: Path) -> None:
     (tmp_path / "forgets.py").write_text(FORGETS)
     run = EngineStub(load(f"{tmp_path / 'forgets.py'}:crew"), tmp_path / "log")
     run.segment()
@@ -299,7 +299,7 @@ def crew():
 
 @pytest.mark.row("S54")
 @pytest.mark.parametrize("call", [1, 2])
-def test_s54_a_kill_while_memory_asks_its_model_leaves_the_approved_text_remembered_once(
+def test_a_kill_while_memory_asks_its_model_leaves_the_approved_text_remembered_once(
     tmp_path: Path, storage: Path, call: int
 ) -> None:
     (tmp_path / "killed.py").write_text(f"DIES_AT = {call}\n{KILLED}")
@@ -346,7 +346,7 @@ def crew():
 """
 
 
-def test_s50_what_the_organization_answers_or_continues_is_remembered_by_the_user_who_started_it(
+def test_what_the_organization_answers_or_continues_is_remembered_by_the_user_who_started_it(
     tmp_path: Path, storage: Path
 ) -> None:
     (tmp_path / "reports.py").write_text(REPORTS)
@@ -390,7 +390,7 @@ def crew():
 """
 
 
-def test_s50_the_check_of_an_edited_answer_has_the_memory_of_its_execution(tmp_path: Path, storage: Path) -> None:
+def test_the_check_of_an_edited_answer_has_the_memory_of_its_execution(tmp_path: Path, storage: Path) -> None:
     (tmp_path / "checked.py").write_text(CHECKED)
     crew = load(f"{tmp_path / 'checked.py'}:crew")
     with running_service(crew=crew, db=new_sqlite(tmp_path / "service.db"), user_tokens=[*TOKENS.items()]) as service:

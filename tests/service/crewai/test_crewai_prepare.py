@@ -85,7 +85,7 @@ def by_another(body: dict[str, Any]) -> dict[str, Any]:
         ("Method", one_by_one),
     ],
 )
-def test_s57_an_approved_call_finds_what_prepared_for_it(
+def test_an_approved_call_finds_what_prepared_for_it(
     shop: Callable[[str], Client], server: OpenAI, tmp_path: Path, crew: str, script: Any
 ) -> None:
     server.script, server.asked = script, []
@@ -105,7 +105,7 @@ def test_s57_an_approved_call_finds_what_prepared_for_it(
     assert len(server.asked) == chats + 1, "no model is asked again"
 
 
-def test_s57_a_call_that_cannot_be_prepared_for_is_not_made(
+def test_a_call_that_cannot_be_prepared_for_is_not_made(
     shop: Callable[[str], Client], server: OpenAI, tmp_path: Path
 ) -> None:
     server.script = lambda body: called(body, [("add", {"item": "the last one"}), PAY])
@@ -140,7 +140,7 @@ def killed_later(body: dict[str, Any]) -> dict[str, Any]:
     ("crew", "script"),
     [("two", filled_first), ("two", killed_later), ("reviewed", filled_first), ("TwoTasks", filled_first)],
 )
-def test_s57_an_approved_call_finds_what_a_finished_task_prepared(
+def test_an_approved_call_finds_what_a_finished_task_prepared(
     shop: Callable[[str], Client], server: OpenAI, tmp_path: Path, crew: str, script: Any
 ) -> None:
     server.script = script
@@ -154,7 +154,7 @@ def test_s57_an_approved_call_finds_what_a_finished_task_prepared(
     assert found == (["tea"] if script is killed_later else list(ITEMS)), "once each, in order"
 
 
-def test_s57_a_finished_method_whose_calls_cannot_be_made_again_lets_nothing_be_paid(
+def test_a_finished_method_whose_calls_cannot_be_made_again_lets_nothing_be_paid(
     shop: Callable[[str], Client], tmp_path: Path
 ) -> None:
     case = Mails(shop("TwoMethods"), tmp_path, "methods")
@@ -164,7 +164,7 @@ def test_s57_a_finished_method_whose_calls_cannot_be_made_again_lets_nothing_be_
     assert "the call of add that prepared for it was made by 'fill', which has finished" in ended["error"]
 
 
-def test_s57_a_round_finds_what_the_earlier_one_prepared(
+def test_a_round_finds_what_the_earlier_one_prepared(
     shop: Callable[[str], Client], server: OpenAI, tmp_path: Path
 ) -> None:
     def by_round(body: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def test_s57_a_round_finds_what_the_earlier_one_prepared(
     assert eventually(lambda: case.logged("paid"), "the payment") == [["tea"]]
 
 
-def test_s57_a_call_that_prepares_and_raises_is_no_question_to_a_person(
+def test_a_call_that_prepares_and_raises_is_no_question_to_a_person(
     shop: Callable[[str], Client], server: OpenAI, tmp_path: Path
 ) -> None:
     server.script = lambda body: called(body, [("add", {"item": "nothing"}), ("add", {"item": "tea"}), PAY])
@@ -199,7 +199,7 @@ def test_s57_a_call_that_prepares_and_raises_is_no_question_to_a_person(
     ],
 )
 @pytest.mark.parametrize("crew", ["crew", "Method"])
-def test_s57_a_tool_that_prepares_may_not_be_one_that_runs_once(
+def test_a_tool_that_prepares_may_not_be_one_that_runs_once(
     tmp_path: Path, server: OpenAI, tools: str, reason: str, crew: str
 ) -> None:
     put_in(tmp_path, f'[tool.airflow-crew-service]\nflow_tools = ["add", "pay"]\ntools = {tools}\n')

@@ -84,7 +84,7 @@ def test_a_parent_process_that_is_killed_again_and_again_is_trouble_of_the_machi
 
 
 @pytest.mark.row("S16")
-def test_s16_the_threads_of_a_finished_crew_are_waited_for_and_its_processes_are_ended(play: Player) -> None:
+def test_the_threads_of_a_finished_crew_are_waited_for_and_its_processes_are_ended(play: Player) -> None:
     crew = unruly(play, "leave_all_behind")
     assert isinstance(crew.segment(), Completed)
     assert crew.calls(of="thread") == ["in time"]
@@ -93,7 +93,7 @@ def test_s16_the_threads_of_a_finished_crew_are_waited_for_and_its_processes_are
 
 
 @pytest.mark.row("S16")
-def test_s16_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Player) -> None:
+def test_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Player) -> None:
     crew = unruly(play, "hide_and_die")
     with pytest.raises(CrewFailed, match="killed by signal 9"):
         crew.segment()
@@ -106,7 +106,7 @@ def test_s16_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Playe
 
 
 @pytest.mark.row("S16")
-def test_s16_a_process_that_does_not_end_after_its_outcome_is_ended(play: Player) -> None:
+def test_a_process_that_does_not_end_after_its_outcome_is_ended(play: Player) -> None:
     crew = unruly(play, "stop_at_the_end")
     assert isinstance(crew.segment(), Completed)
     eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
@@ -114,7 +114,7 @@ def test_s16_a_process_that_does_not_end_after_its_outcome_is_ended(play: Player
 
 @pytest.mark.row("S38")
 @pytest.mark.parametrize("lacks", ["files", "threads"])
-def test_s38_what_the_service_lacks_for_a_crew_is_no_failure_of_the_crew(
+def test_what_the_service_lacks_for_a_crew_is_no_failure_of_the_crew(
     play: Player, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     crew = unruly(play, "well")
@@ -140,7 +140,7 @@ def test_s38_what_the_service_lacks_for_a_crew_is_no_failure_of_the_crew(
 
 
 @pytest.mark.row("S38")
-def test_s38_a_crews_own_limits_are_its_own(play: Player) -> None:
+def test_a_crews_own_limits_are_its_own(play: Player) -> None:
     with pytest.raises(CrewFailed, match="Errno 24"):
         unruly(play, "use_all_files").segment()
 
@@ -150,7 +150,7 @@ CLOSE = ["close_descriptors", "close_all_descriptors", "replace_descriptors", "c
 
 @pytest.mark.row("S28")
 @pytest.mark.parametrize("deed", CLOSE)
-def test_s28_a_crew_that_closes_its_descriptors_ends_as_an_error(play: Player, deed: str) -> None:
+def test_a_crew_that_closes_its_descriptors_ends_as_an_error(play: Player, deed: str) -> None:
     crew = unruly(play, deed)
     limit = threading.Timer(60 * FACTOR, crew.cancelled.set, ["it hangs"])
     limit.start()
@@ -166,7 +166,7 @@ ENDS = ["replace_streams", "drop_streams", "rude_streams", "fork_and_exit", "for
 
 @pytest.mark.row("S40")
 @pytest.mark.parametrize("deed", [*ENDS, "fork_at_exit"])
-def test_s40_what_a_crew_answers_counts_whatever_it_does_to_its_streams_and_in_copies(play: Player, deed: str) -> None:
+def test_what_a_crew_answers_counts_whatever_it_does_to_its_streams_and_in_copies(play: Player, deed: str) -> None:
     crew = unruly(play, deed)
     outcome = crew.segment()
     assert isinstance(outcome, Completed)
@@ -177,7 +177,7 @@ def test_s40_what_a_crew_answers_counts_whatever_it_does_to_its_streams_and_in_c
 
 @pytest.mark.row("S40")
 @pytest.mark.parametrize("deed", ["replace_streams", "fork_and_exit"])
-def test_s40_the_draft_of_such_a_crew_counts_too(play: Player, deed: str) -> None:
+def test_the_draft_of_such_a_crew_counts_too(play: Player, deed: str) -> None:
     crew = play("reviewed", "unruly.py")
     crew.inputs["topic"] = deed
     assert isinstance(crew.segment(), PendingReview)
@@ -185,7 +185,7 @@ def test_s40_the_draft_of_such_a_crew_counts_too(play: Player, deed: str) -> Non
 
 
 @pytest.mark.row("S40")
-def test_s40_why_a_crew_failed_is_told_without_its_streams(play: Player) -> None:
+def test_why_a_crew_failed_is_told_without_its_streams(play: Player) -> None:
     with pytest.raises(CrewFailed, match="ValueError: bad input"):
         unruly(play, "fail_without_streams").segment()
 

@@ -153,7 +153,7 @@ def serves(command: Start, environment: dict[str, str], crews: dict[str, str]) -
     # Sorted, because workers that collect the tests may have imported the modules with tables in another order.
     [path for path in sorted(NAMES) if last(path) not in WORDS],
 )
-def test_s81_crews_and_flows_that_do_not_need_a_name_run_without_it(command: Start, tmp_path: Path, path: str) -> None:
+def test_crews_and_flows_that_do_not_need_a_name_run_without_it(command: Start, tmp_path: Path, path: str) -> None:
     name = last(path)
     environment = renamed(name, tmp_path / "renamed")
     alone = NAMES[path] is FOLDERS
@@ -167,7 +167,7 @@ def test_s81_crews_and_flows_that_do_not_need_a_name_run_without_it(command: Sta
 
 
 @pytest.mark.row("S81")
-def test_s81_they_run_without_all_that_once_stopped_the_start(command: Start, tmp_path: Path) -> None:
+def test_they_run_without_all_that_once_stopped_the_start(command: Start, tmp_path: Path) -> None:
     names = (*STOPPED, *MORE)
     off, _ = serves(command, renamed(rf"(?:{'|'.join(names)})", tmp_path / "renamed"), TARGETS)
     assert [each for each in off if each.startswith("agents described in JSON are refused")]
@@ -190,7 +190,7 @@ with traces.below({"traceparent": f"00-{1:032x}-{1:016x}-01"}, "some id") as spa
 @pytest.mark.row("S81")
 @pytest.mark.long
 @OF_NEWEST
-def test_s81_a_crew_runs_although_its_spans_cannot_be_exported() -> None:
+def test_a_crew_runs_although_its_spans_cannot_be_exported() -> None:
     ran = subprocess.run([sys.executable, "-c", UNTRACED], capture_output=True, text=True)
     assert ran.stdout == "spans: None\n", ran.stderr
     assert "own spans are not exported" in ran.stderr
@@ -198,7 +198,7 @@ def test_s81_a_crew_runs_although_its_spans_cannot_be_exported() -> None:
 
 @pytest.mark.row("S81")
 @pytest.mark.long
-def test_s81_a_flow_that_cannot_pause_says_so_when_its_crew_asks(command: Start, tmp_path: Path) -> None:
+def test_a_flow_that_cannot_pause_says_so_when_its_crew_asks(command: Start, tmp_path: Path) -> None:
     environment = renamed("_execute_single_listener", tmp_path / "renamed")
     client = command("--crew", "flows:AwaitedFlow", environment=environment, fresh=True).client(TOKEN)
     kickoff_id = client.post("/kickoff", {"inputs": {"topic": "ducks"}}).json()["kickoff_id"]
@@ -208,8 +208,9 @@ def test_s81_a_flow_that_cannot_pause_says_so_when_its_crew_asks(command: Start,
     assert "use a task with human_input" not in told
 
 
+@pytest.mark.row("S81")
 @pytest.mark.long
-def test_s81_that_no_journal_is_kept_is_told_beside_other_features(command: Start, tmp_path: Path) -> None:
+def test_that_no_journal_is_kept_is_told_beside_other_features(command: Start, tmp_path: Path) -> None:
     environment = renamed("(?:flush|to_structured_tool)", tmp_path / "renamed")
     off, log = serves(command, environment, {"": TARGETS["crew"]})
     told = [each for each in off if each.startswith(NO_JOURNAL)]
@@ -308,7 +309,7 @@ def changed(environment: dict[str, str], changes: list[tuple[str, str, str]]) ->
 @pytest.mark.row("S100")
 @pytest.mark.long
 @OF_NEWEST
-def test_s100_a_release_may_require_more_of_tools_persistences_and_providers(command: Start, tmp_path: Path) -> None:
+def test_a_release_may_require_more_of_tools_persistences_and_providers(command: Start, tmp_path: Path) -> None:
     environment = renamed("a_name_that_nothing_has", tmp_path / "changed")
     places = [file for file in (tmp_path / "changed/crewai").rglob("*.py") if re.search(OWN, file.read_text())]
     changed(environment, [(str(file), OWN, rf"\1{LATER}") for file in places])
@@ -359,7 +360,7 @@ RETURNED = [
 
 @pytest.mark.row("S101")
 @pytest.mark.long
-def test_s101_a_function_that_returns_something_else_costs_a_feature(command: Start, tmp_path: Path) -> None:
+def test_a_function_that_returns_something_else_costs_a_feature(command: Start, tmp_path: Path) -> None:
     environment = renamed("a_name_that_nothing_has", tmp_path / "changed")
     changed(environment, RETURNED)
     off, log = serves(command, environment, TARGETS)
@@ -397,7 +398,7 @@ REFUSED = {
 @pytest.mark.row("S81", "S102")
 @pytest.mark.long
 @pytest.mark.parametrize("case", REFUSED)
-def test_s81_what_cannot_be_kept_is_refused_at_the_start(tmp_path: Path, case: str) -> None:
+def test_what_cannot_be_kept_is_refused_at_the_start(tmp_path: Path, case: str) -> None:
     name, target, sentence = REFUSED[case]
     environment = {**os.environ, **renamed(name, tmp_path / "renamed")}
     words = [sys.executable, "-m", "crew_service", "serve", "--port", "0", "--crew", *target]
@@ -431,7 +432,7 @@ def names_in(text: str) -> set[str]:
 @pytest.mark.row("S81")
 @pytest.mark.long
 @OF_NEWEST
-def test_s81_internal_functions_may_take_more_than_before(command: Start, tmp_path: Path) -> None:
+def test_internal_functions_may_take_more_than_before(command: Start, tmp_path: Path) -> None:
     environment = renamed("a_name_that_nothing_has", tmp_path / "changed")
     changed(environment, CHANGED)
     off, _ = serves(command, environment, TARGETS)

@@ -119,7 +119,7 @@ def test_an_edit_that_is_no_object_is_refused_while_a_task_with_a_model_still_wa
 
 
 @pytest.mark.row("S1", "S16")
-def test_s1_s16_crews_survive_kill_9_at_each_gate_and_at_work_and_nothing_of_them_outlives_the_service(
+def test_crews_survive_kill_9_at_each_gate_and_at_work_and_nothing_of_them_outlives_the_service(
     command: Start, tmp_path: Path
 ) -> None:
     service = Service(command, "gates=samples:two_gates", "unruly=unruly:unruly")
@@ -183,7 +183,7 @@ def hidden_processes(service: Served, log: Path) -> Iterator[None]:
 
 
 @pytest.mark.row("S7", "S39")
-def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(command: Start, tmp_path: Path) -> None:
+def test_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(command: Start, tmp_path: Path) -> None:
     service = Served(Service(command, "unruly:unruly", fresh=True))  # one of its crews looks into /proc
     topics = ["hang", "fail", "leave", "leave_politely", "die", "flood", "ask_the_terminal", "well", "spy"]
     running = {topic: service.kickoff(topic=topic, log=str(tmp_path / topic)) for topic in topics}
@@ -224,9 +224,7 @@ def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
 
 
 @pytest.mark.row("S41")
-def test_s41_the_keys_of_a_crew_are_masked_in_what_it_fails_with_and_in_the_logs(
-    command: Start, tmp_path: Path
-) -> None:
+def test_the_keys_of_a_crew_are_masked_in_what_it_fails_with_and_in_the_logs(command: Start, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text((CREWS / "unruly.py").read_text())
     service = Served(Service(command, "own.py:unruly"))
     execution = service.kickoff(topic="fail_with_the_key", log=str(tmp_path / "log"))

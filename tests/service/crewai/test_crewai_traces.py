@@ -108,7 +108,7 @@ def test_a_failure_is_told_by_its_kind_alone(
 
 
 @pytest.mark.row("S41")
-def test_s41_the_text_of_an_exception_is_sent_without_secrets_where_content_is_asked_for(
+def test_the_text_of_an_exception_is_sent_without_secrets_where_content_is_asked_for(
     begin: Callable[..., tuple[Command, Client]], collector: Collector
 ) -> None:
     content = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}

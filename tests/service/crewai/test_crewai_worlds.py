@@ -88,7 +88,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "share"
 
 
-def test_s51_each_crew_has_its_variables_folder_and_storage(tmp_path: Path, storage: Path) -> None:
+def test_each_crew_has_its_variables_folder_and_storage(tmp_path: Path, storage: Path) -> None:
     alpha = project(tmp_path / "alpha", OF_ALPHA="a", OF_BOTH="a")
     beta = project(tmp_path / "beta", OF_BETA="b", OF_BOTH="b")
     crews = served(alpha=alpha, beta=beta)
@@ -100,24 +100,24 @@ def test_s51_each_crew_has_its_variables_folder_and_storage(tmp_path: Path, stor
     assert kept_in(of_beta) == {str(storage / "beta")}
 
 
-def test_s51_a_crew_alone_keeps_its_folder(tmp_path: Path, storage: Path) -> None:
+def test_a_crew_alone_keeps_its_folder(tmp_path: Path, storage: Path) -> None:
     crews = served(alpha=project(tmp_path / "alpha"))
     assert kept_in(told(crews["alpha"], tmp_path)) == {str(storage)}
 
 
-def test_s51_without_a_common_folder_the_project_decides(tmp_path: Path, own_folders: Path) -> None:
+def test_without_a_common_folder_the_project_decides(tmp_path: Path, own_folders: Path) -> None:
     crews = served(one=project(tmp_path / "alpha"), two=project(tmp_path / "beta"))
     assert kept_in(told(crews["one"], tmp_path)) == {str(own_folders / "alpha")}
     assert kept_in(told(crews["two"], tmp_path)) == {str(own_folders / "beta")}
 
 
-def test_s51_projects_whose_folders_have_one_name_are_separate(tmp_path: Path, own_folders: Path) -> None:
+def test_projects_whose_folders_have_one_name_are_separate(tmp_path: Path, own_folders: Path) -> None:
     crews = served(one=project(tmp_path / "alpha/crew"), two=project(tmp_path / "beta/crew"))
     assert kept_in(told(crews["one"], tmp_path)) == {str(own_folders / "crew/one")}
     assert kept_in(told(crews["two"], tmp_path)) == {str(own_folders / "crew/two")}
 
 
-def test_s51_crews_of_one_project_are_separate_if_their_tokens_are(tmp_path: Path, own_folders: Path) -> None:
+def test_crews_of_one_project_are_separate_if_their_tokens_are(tmp_path: Path, own_folders: Path) -> None:
     alpha = project(tmp_path / "alpha")
     crews = served("--crew-token", "two=a-token-of-20-letters", one=alpha, two=alpha, three=alpha)
     one, two, three = (told(crews[name], tmp_path) for name in ("one", "two", "three"))
@@ -126,21 +126,21 @@ def test_s51_crews_of_one_project_are_separate_if_their_tokens_are(tmp_path: Pat
     assert kept_in(one).isdisjoint(kept_in(two) | kept_in(three))
 
 
-def test_s51_a_changed_variable_is_the_next_executions(tmp_path: Path) -> None:
+def test_a_changed_variable_is_the_next_executions(tmp_path: Path) -> None:
     alpha = project(tmp_path / "alpha", OF_ALPHA="old", OF_GONE="old")
     crew = served(alpha=alpha)["alpha"]
     (alpha / ".env").write_text("OF_ALPHA=new\n")
     assert told(crew, tmp_path)["variables"] == {"OF_ALPHA": "new"}
 
 
-def test_s51_the_environment_overrides_the_projects_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_projects_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "PROCESSES", process_pool.ProcessPools())
     monkeypatch.setenv("OF_BOTH", "service")
     crew = served(alpha=project(tmp_path / "alpha", OF_BOTH="project"))["alpha"]
     assert told(crew, tmp_path)["variables"] == {"OF_BOTH": "service"}
 
 
-def test_s51_variables_that_cannot_be_read_are_named_at_the_start(tmp_path: Path) -> None:
+def test_variables_that_cannot_be_read_are_named_at_the_start(tmp_path: Path) -> None:
     alpha = project(tmp_path / "alpha")
     (alpha / ".env").write_bytes(b"KEY=\xff\n")
     with pytest.raises(BadTarget, match="utf-8"):
@@ -159,7 +159,7 @@ def installed_in(folder: Path) -> Path:
     return libraries
 
 
-def test_s51_the_variables_above_the_libraries_are_not_another_projects(
+def test_the_variables_above_the_libraries_are_not_another_projects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process imports CrewAI itself, and the crew a library that searches for variables in the same way."""
@@ -175,7 +175,7 @@ def test_s51_the_variables_above_the_libraries_are_not_another_projects(
 @pytest.mark.parametrize(
     ("target", "is_own"), [("crew.py:crew", True), ("sub/crew.py:crew", True), ("../crew.py:crew", False)]
 )
-def test_s51_a_file_without_a_project_has_the_variables_above_the_libraries(
+def test_a_file_without_a_project_has_the_variables_above_the_libraries(
     tmp_path: Path, target: str, is_own: bool
 ) -> None:
     here = tmp_path / "alpha"
@@ -190,7 +190,7 @@ def test_s51_a_file_without_a_project_has_the_variables_above_the_libraries(
     assert found.stdout.strip() == (str(here / ".env") if is_own else "None")
 
 
-def test_s51_crews_of_one_project_share_a_process(tmp_path: Path, storage: Path) -> None:
+def test_crews_of_one_project_share_a_process(tmp_path: Path, storage: Path) -> None:
     alpha = project(tmp_path / "alpha")
     crews = served(one=alpha, two=f"{alpha}/src/alpha/main.py:Told", other=project(tmp_path / "beta"))
     one, two, other = (told(crews[name], tmp_path) for name in ("one", "two", "other"))
@@ -198,7 +198,7 @@ def test_s51_crews_of_one_project_share_a_process(tmp_path: Path, storage: Path)
     assert kept_in(two) == {str(storage / "two")}
 
 
-def test_s51_a_process_without_work_ends_beyond_the_limit(tmp_path: Path) -> None:
+def test_a_process_without_work_ends_beyond_the_limit(tmp_path: Path) -> None:
     before = process_pool.PROCESSES.most_idle
     try:
         crews = served("--idle-crews", "1", alpha=project(tmp_path / "alpha"), beta=project(tmp_path / "beta"))
@@ -213,7 +213,7 @@ def test_s51_a_process_without_work_ends_beyond_the_limit(tmp_path: Path) -> Non
 
 
 @pytest.mark.row("S16")
-def test_s51_a_process_ends_only_after_those_forked_from_it(tmp_path: Path) -> None:
+def test_a_process_ends_only_after_those_forked_from_it(tmp_path: Path) -> None:
     before = process_pool.PROCESSES.most_idle
     log = tmp_path / "log"
     try:
@@ -246,7 +246,7 @@ def states_in(folder: Path) -> list[str]:
     return found
 
 
-def test_s51_each_of_several_crews_goes_on_with_what_they_shared_once(
+def test_each_of_several_crews_goes_on_with_what_they_shared_once(
     tmp_path: Path, storage: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     remembers(storage, "one", "two")
@@ -263,7 +263,7 @@ def test_s51_each_of_several_crews_goes_on_with_what_they_shared_once(
     assert "storage folder" not in caplog.text
 
 
-def test_s51_a_crew_with_its_own_token_begins_without_others_memory(
+def test_a_crew_with_its_own_token_begins_without_others_memory(
     tmp_path: Path, storage: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     remembers(storage, "one")
@@ -275,20 +275,20 @@ def test_s51_a_crew_with_its_own_token_begins_without_others_memory(
     assert f"its memory is empty, because {storage / 'memory'} may hold what other crews remember" in caplog.text
 
 
-def test_s51_a_folder_that_is_not_empty_is_left_as_it_is(tmp_path: Path, storage: Path) -> None:
+def test_a_folder_that_is_not_empty_is_left_as_it_is(tmp_path: Path, storage: Path) -> None:
     remembers(storage, "shared")
     remembers(storage / "alpha", "own")
     served(alpha=project(tmp_path / "alpha"), beta=project(tmp_path / "beta"))
     assert states_in(storage / "alpha") == ["own"]
 
 
-def test_s51_a_crew_that_is_left_alone_keeps_its_own_folder(tmp_path: Path, storage: Path) -> None:
+def test_a_crew_that_is_left_alone_keeps_its_own_folder(tmp_path: Path, storage: Path) -> None:
     alpha = project(tmp_path / "alpha")
     served(alpha=alpha, beta=project(tmp_path / "beta"))
     assert kept_in(told(served(alpha=alpha)["alpha"], tmp_path)) == {str(storage / "alpha")}
 
 
-def test_s51_the_memory_of_one_crew_is_not_in_the_prompts_of_another(tmp_path: Path) -> None:
+def test_the_memory_of_one_crew_is_not_in_the_prompts_of_another(tmp_path: Path) -> None:
     target = f"{CREWS / 'samples.py'}:remembering"
     crews = served("--crew-token", "beta=a-token-of-20-letters", alpha=target, beta=target)
     prompts = {}

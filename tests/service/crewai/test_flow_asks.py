@@ -53,7 +53,7 @@ def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:])])
-def test_s1_each_of_three_questions_is_answered_once_and_each_call_made_once_whenever_it_is_killed(
+def test_each_of_three_questions_is_answered_once_and_each_call_made_once_whenever_it_is_killed(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     client = service.client(TOKEN, kind.lower())
@@ -89,7 +89,7 @@ def test_s1_each_of_three_questions_is_answered_once_and_each_call_made_once_whe
 
 
 @pytest.mark.row("S1")
-def test_s1_nobodys_answer_counts_at_the_deadline_even_if_the_service_was_away(
+def test_nobodys_answer_counts_at_the_deadline_even_if_the_service_was_away(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path, receiver: Receiver
 ) -> None:
     given = served("Interview")

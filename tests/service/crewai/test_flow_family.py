@@ -99,14 +99,14 @@ def ordered(name: str, calls: list[str]) -> list[str]:
 
 @pytest.mark.row("F7")
 @pytest.mark.parametrize("name", CHOSEN)
-def test_f7_a_flow_goes_round_as_by_crewai_itself_also_over_kills(name: str, chosen: dict[str, dict[str, Any]]) -> None:
+def test_a_flow_goes_round_as_by_crewai_itself_also_over_kills(name: str, chosen: dict[str, dict[str, Any]]) -> None:
     check(name, chosen[name])
 
 
 @pytest.mark.row("F7")
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
-def test_f7_the_whole_family_goes_round_as_by_crewai_itself_also_over_kills(family: str) -> None:
+def test_the_whole_family_goes_round_as_by_crewai_itself_also_over_kills(family: str) -> None:
     names = FAMILIES[family]
     played = dict(play("--apart", *names))
     assert sorted(played) == sorted(names)

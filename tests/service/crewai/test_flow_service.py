@@ -86,9 +86,7 @@ def code_and_reason(answer: requests.Response) -> tuple[int, str]:
 
 
 @pytest.mark.row("F3", "F6", "F7")
-def test_f6_f7_flows_wait_on_through_kill_9_at_each_gate_and_go_on_after_the_answer(
-    command: Start, tmp_path: Path
-) -> None:
+def test_flows_wait_on_through_kill_9_at_each_gate_and_go_on_after_the_answer(command: Start, tmp_path: Path) -> None:
     flows = {"briefing": "BriefingFlow", "rounds": "RoundsFlow", "asking": "CrewAsksFlow"}
     options = [part for name, flow in flows.items() for part in ("--crew", f"{name}={CREWS / 'flows.py'}:{flow}")]
     service = Service(command, *options)
@@ -166,7 +164,7 @@ def a_crew_inside(service: ServedFlow, log: Path) -> Iterator[None]:
 
 
 @pytest.mark.row("F3", "F4")
-def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
+def test_live_questions_come_by_signed_webhooks_and_are_answered_once(
     served: Callable[..., ServedFlow], receiver: Receiver
 ) -> None:
     service = served(
@@ -223,7 +221,7 @@ def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
 
 
 @pytest.mark.row("F4")
-def test_f4_a_question_that_is_not_taken_is_sent_again_also_after_kill_9(
+def test_a_question_that_is_not_taken_is_sent_again_also_after_kill_9(
     served: Callable[..., ServedFlow], receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.answers = [503, 503]
@@ -298,7 +296,7 @@ def test_a_kickoff_starts_from_the_state_of_an_earlier_execution(several: Servic
 
 
 @pytest.mark.row("F4")
-def test_f4_the_address_of_a_question_leads_to_its_crew_where_several_are_served(
+def test_the_address_of_a_question_leads_to_its_crew_where_several_are_served(
     several: Service, asked: Receiver
 ) -> None:
     client = ServedFlow(several, "brief").client
@@ -315,7 +313,7 @@ def test_f4_the_address_of_a_question_leads_to_its_crew_where_several_are_served
 
 @pytest.mark.slow
 @pytest.mark.row("S55")
-def test_s55_another_service_goes_on_with_the_newest_state_of_a_killed_one(
+def test_another_service_goes_on_with_the_newest_state_of_a_killed_one(
     command: Start, postgresql: str, tmp_path: Path
 ) -> None:
     log, killed = tmp_path / "rounds", (4, 8)

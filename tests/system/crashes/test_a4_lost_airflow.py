@@ -57,7 +57,7 @@ def _revive(airflow: AirflowStack) -> None:
 
 @pytest.mark.long
 @pytest.mark.row("A4")
-def test_a4_scheduler_and_api_server_are_killed_and_started_again_and_every_wait_goes_on(
+def test_scheduler_and_api_server_are_killed_and_started_again_and_every_wait_goes_on(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     with waiting(airflow, deployments, "servers lost") as [deferred, in_worker]:
@@ -72,7 +72,7 @@ def test_a4_scheduler_and_api_server_are_killed_and_started_again_and_every_wait
 
 
 @pytest.mark.row("A4")
-def test_a4_the_metadata_database_is_gone_for_half_a_minute_and_every_wait_goes_on(
+def test_the_metadata_database_is_gone_for_half_a_minute_and_every_wait_goes_on(
     postgres: str, airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     assert airflow.database

@@ -71,7 +71,7 @@ def waits(*waiting: Waiting) -> None:
 
 
 @pytest.mark.row("A5")
-def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configured_otherwise(
+def test_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configured_otherwise(
     begin: Begin, airflow: AirflowStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec, live = begin("deferred", "failed by hand"), begin("deferred", "failed by hand", "live")
@@ -95,7 +95,7 @@ def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configu
 @pytest.mark.row("A5")
 @pytest.mark.long
 @pytest.mark.since_airflow("3.3")
-def test_a5_the_fate_of_a_killed_wait_stands_in_its_log_when_the_triggerer_lags_and_others_log_a_lot(
+def test_the_fate_of_a_killed_wait_stands_in_its_log_when_the_triggerer_lags_and_others_log_a_lot(
     deployments: dict[str, Deployment], tmp_path: Path
 ) -> None:
     with ProcessGroup() as group:
@@ -116,7 +116,7 @@ def test_a5_the_fate_of_a_killed_wait_stands_in_its_log_when_the_triggerer_lags_
 
 
 @pytest.mark.row("A5")
-def test_a5_marking_the_run_as_failed_stops_the_execution_of_a_deferred_wait(begin: Begin) -> None:
+def test_marking_the_run_as_failed_stops_the_execution_of_a_deferred_wait(begin: Begin) -> None:
     each = begin("deferred", "run stopped")
     waits(each)
     each.run.mark("failed")
@@ -126,7 +126,7 @@ def test_a5_marking_the_run_as_failed_stops_the_execution_of_a_deferred_wait(beg
 
 
 @pytest.mark.row("A5")
-def test_a5_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_unnoticed(begin: Begin) -> None:
+def test_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_unnoticed(begin: Begin) -> None:
     stopped, kept = begin("deferred", "cleared"), begin("deferred_kept", "cleared, kept")
     waits(stopped, kept)
     for each in (stopped, kept):
@@ -147,7 +147,7 @@ def test_a5_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_
 
 
 @pytest.mark.row("A5")
-def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwise(begin: Begin) -> None:
+def test_ending_a_running_wait_stops_the_execution_unless_configured_otherwise(begin: Begin) -> None:
     failed, kept = begin("in_worker", "running, failed by hand"), begin("in_worker_kept", "running, kept")
     run_stopped, cleared = begin("in_worker", "running, run stopped", "live"), begin("in_worker", "running, cleared")
     waits(failed, kept, run_stopped, cleared)
@@ -168,7 +168,7 @@ def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwis
 
 @pytest.mark.long  # without processes: test_kills_of_tasks.py
 @pytest.mark.row("A5", "A38")
-def test_a5_a_task_that_is_killed_while_it_talks_to_its_supervisor_stops_its_execution(begin: Begin) -> None:
+def test_a_task_that_is_killed_while_it_talks_to_its_supervisor_stops_its_execution(begin: Begin) -> None:
     failed, cleared = begin("talking", "talking, failed by hand"), begin("talking", "talking, cleared")
     waits(failed, cleared)
     failed.run.mark_task("crew", "failed")
@@ -188,7 +188,7 @@ def test_a5_a_task_that_is_killed_while_it_talks_to_its_supervisor_stops_its_exe
 
 
 @pytest.mark.row("A5")
-def test_a5_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
+def test_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
     each = begin("in_worker", "worker terminated")
     waits(each)
     _, supervisor = worker(airflow, each.run.task("crew"))
@@ -202,7 +202,7 @@ def test_a5_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begi
 
 @pytest.mark.long
 @pytest.mark.row("A5")
-def test_a5_a_triggerer_that_is_restarted_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
+def test_a_triggerer_that_is_restarted_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
     each = begin("deferred", "triggerer restarted")
     waits(each)
     triggerer = airflow.group.components["triggerer"]

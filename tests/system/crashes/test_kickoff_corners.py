@@ -19,7 +19,7 @@ BUDGET_BEGINS = 8  # seconds after the refusal
 
 @pytest.mark.long  # without processes: test_kickoff_retries.py
 @pytest.mark.row("A15")
-def test_a15_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
+def test_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, deployment, held = "killed during the post", deployments["spec"], HeldAnswer()
@@ -40,7 +40,7 @@ def test_a15_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
 
 @pytest.mark.long
 @pytest.mark.row("A16")
-def test_a16_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_execution_runs(
+def test_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_execution_runs(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, deployment = "other inputs", deployments["spec"]
@@ -60,7 +60,7 @@ def test_a16_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_ex
 @pytest.mark.long  # without processes: test_kickoff_record.py
 @pytest.mark.row("A34")
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the task's success
-def test_a34_a_clear_after_retries_were_edited_down_counts_as_a_retry_and_a_further_one_starts_anew(
+def test_a_clear_after_retries_were_edited_down_counts_as_a_retry_and_a_further_one_starts_anew(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, deployment = "edited retries", deployments["spec"]
@@ -92,7 +92,7 @@ def _retries(airflow: AirflowStack) -> int:
 
 @pytest.mark.long
 @pytest.mark.row("N18")
-def test_n18_a_wait_and_a_kickoff_survive_a_connection_that_is_not_found_for_a_while(
+def test_a_wait_and_a_kickoff_survive_a_connection_that_is_not_found_for_a_while(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, other, deployment = "gone for a while", "gone at first", deployments["spec"]

@@ -37,7 +37,7 @@ def lost(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[
 @pytest.mark.long  # without processes: test_over_budget.py
 @pytest.mark.row("N33")
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
-def test_n33_a_worker_lost_after_the_stop_starts_no_second_execution(lost: Lost, case: tuple[str, str]) -> None:
+def test_a_worker_lost_after_the_stop_starts_no_second_execution(lost: Lost, case: tuple[str, str]) -> None:
     run, deployment, topic = lost[case]
     run.wait_for("failed")
     [execution] = deployment.executions(topic)

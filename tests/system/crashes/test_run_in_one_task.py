@@ -159,7 +159,7 @@ class _Kickoff:
 
 
 @pytest.mark.row("A1", "A28")
-def test_a1_lost_workers_lose_no_answer_send_none_twice_and_start_no_second_execution(
+def test_lost_workers_lose_no_answer_send_none_twice_and_start_no_second_execution(
     airflow: AirflowStack, crew: PausedCrew, service: LocalService, proxy: FaultProxy
 ) -> None:
     before = Counter(proxy.forwarded)
@@ -183,7 +183,7 @@ def test_a1_lost_workers_lose_no_answer_send_none_twice_and_start_no_second_exec
 
 
 @pytest.mark.row("A7")
-def test_a7_a_clear_stops_the_execution_and_starts_another_and_failing_by_hand_leaves_it_paused(
+def test_a_clear_stops_the_execution_and_starts_another_and_failing_by_hand_leaves_it_paused(
     airflow: AirflowStack, service: LocalService, proxy: FaultProxy
 ) -> None:
     task = OneTask(airflow, proxy)

@@ -48,7 +48,7 @@ def runs(stack: AirflowStack) -> dict[str, DagRun]:
 
 @pytest.mark.long
 @pytest.mark.row("A13")
-def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(stack: AirflowStack) -> None:
+def test_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(stack: AirflowStack) -> None:
     runs = {name: stack.api.trigger(name) for name in LOST}
     given = {}
     for name in LOST:
@@ -71,7 +71,7 @@ def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(
 
 
 @pytest.mark.row("A13", "A26")
-def test_a13_a26_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nobody_is_asked_again(
+def test_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nobody_is_asked_again(
     stack: AirflowStack, runs: dict[str, DagRun]
 ) -> None:
     run = runs[WITH_ANSWER]
@@ -90,7 +90,7 @@ def test_a13_a26_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nob
 
 @pytest.mark.long  # without processes: test_kept_answers.py
 @pytest.mark.row("A26")
-def test_a26_a_review_that_is_cleared_after_its_answer_asks_anew_and_ends_by_the_new_one(
+def test_a_review_that_is_cleared_after_its_answer_asks_anew_and_ends_by_the_new_one(
     stack: AirflowStack, runs: dict[str, DagRun]
 ) -> None:
     run = runs[WITH_ANSWER]
@@ -104,7 +104,7 @@ def test_a26_a_review_that_is_cleared_after_its_answer_asks_anew_and_ends_by_the
 
 
 @pytest.mark.row("A13")
-def test_a13_a_question_that_may_not_stand_is_asked_when_nobody_has_answered(runs: dict[str, DagRun]) -> None:
+def test_a_question_that_may_not_stand_is_asked_when_nobody_has_answered(runs: dict[str, DagRun]) -> None:
     run = runs["never_asked"]
     run.wait_for_task("review", {PARKED})  # the first try dies, and the second parks when it has looked
     decide(run, review_in(run, "review"), "approve")
@@ -113,7 +113,7 @@ def test_a13_a_question_that_may_not_stand_is_asked_when_nobody_has_answered(run
 
 
 @pytest.mark.row("A13")
-def test_a13_a_notifier_that_raises_fails_nothing(runs: dict[str, DagRun]) -> None:
+def test_a_notifier_that_raises_fails_nothing(runs: dict[str, DagRun]) -> None:
     run = runs["review_notifier"]
     decide(run, review_in(run, "review"), "approve")
     run.wait_for("success")
@@ -124,7 +124,7 @@ def test_a13_a_notifier_that_raises_fails_nothing(runs: dict[str, DagRun]) -> No
 @pytest.mark.long
 @pytest.mark.row("A20")
 @pytest.mark.since_airflow("3.3")
-def test_a20_an_answer_that_no_task_can_read_ruins_no_review(stack: AirflowStack) -> None:
+def test_an_answer_that_no_task_can_read_ruins_no_review(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_notifier")
     asked = review_in(run, "review")
     stack.wait_until_put_away(run, "review")
@@ -146,7 +146,7 @@ def test_a20_an_answer_that_no_task_can_read_ruins_no_review(stack: AirflowStack
 
 @pytest.mark.long
 @pytest.mark.row("A13")
-def test_a13_the_next_form_says_whose_answer_was_not_taken_and_why(stack: AirflowStack) -> None:
+def test_the_next_form_says_whose_answer_was_not_taken_and_why(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_one")
     asked = run.wait_for_review()
     path = run.answer_path(asked)
@@ -167,7 +167,7 @@ def test_a13_the_next_form_says_whose_answer_was_not_taken_and_why(stack: Airflo
 
 
 @pytest.mark.row("A11")
-def test_a11_an_answer_is_for_the_draft_of_the_form_although_the_record_was_edited_meanwhile(
+def test_an_answer_is_for_the_draft_of_the_form_although_the_record_was_edited_meanwhile(
     stack: AirflowStack, runs: dict[str, DagRun]
 ) -> None:
     run = runs["review_edited"]
@@ -182,7 +182,7 @@ def test_a11_an_answer_is_for_the_draft_of_the_form_although_the_record_was_edit
 
 
 @pytest.mark.row("A12", "A18")
-def test_a12_after_a_clear_the_result_is_of_the_new_execution_which_needs_no_review(runs: dict[str, DagRun]) -> None:
+def test_after_a_clear_the_result_is_of_the_new_execution_which_needs_no_review(runs: dict[str, DagRun]) -> None:
     run = runs["review_cleared"]
     decide(run, review_in(run, "crew.round_1.review"), "approve")
     run.wait_for("success")
@@ -198,7 +198,7 @@ def test_a12_after_a_clear_the_result_is_of_the_new_execution_which_needs_no_rev
 
 
 @pytest.mark.row("A18")
-def test_a18_with_a_crew_that_does_not_ask_the_data_task_gets_its_output(runs: dict[str, DagRun]) -> None:
+def test_with_a_crew_that_does_not_ask_the_data_task_gets_its_output(runs: dict[str, DagRun]) -> None:
     run = runs["review_not_needed"]
     run.wait_for("success")
     assert set(run.states().values()) == {"success"}

@@ -129,7 +129,7 @@ def test_an_answer_of_the_first_person_in_the_second_of_the_escalation_is_kept(
 
 @pytest.mark.row("A23")
 @pytest.mark.long  # without processes: test_escalation.py
-def test_a23_two_steps_at_one_time_are_both_told_once_and_the_answer_counts(stack: AirflowStack) -> None:
+def test_two_steps_at_one_time_are_both_told_once_and_the_answer_counts(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_two_steps")
     question_in(run, "review")
     wait_until(lambda: "step 2 of the escalation" in run.log("review"), "the second step")

@@ -168,7 +168,7 @@ def test_a_group_that_is_skipped_has_no_result(runs: dict[str, DagRun]) -> None:
 
 
 @pytest.mark.row("A9")
-def test_a9_after_the_deadline_its_policy_holds_and_an_answer_changes_nothing(
+def test_after_the_deadline_its_policy_holds_and_an_answer_changes_nothing(
     stack: AirflowStack, runs: dict[str, DagRun]
 ) -> None:
     run = runs["review_deadline"]
@@ -187,7 +187,7 @@ def test_a9_after_the_deadline_its_policy_holds_and_an_answer_changes_nothing(
 
 
 @pytest.mark.row("A9")
-def test_a9_of_two_people_the_first_who_may_answer_counts(
+def test_of_two_people_the_first_who_may_answer_counts(
     stack: AirflowStack, rita: AirflowApi, runs: dict[str, DagRun]
 ) -> None:
     run = runs["review_assigned"]
@@ -201,7 +201,7 @@ def test_a9_of_two_people_the_first_who_may_answer_counts(
 
 
 @pytest.mark.row("A9", "A47")
-def test_a9_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_whole(stack: AirflowStack) -> None:
+def test_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_whole(stack: AirflowStack) -> None:
     draft = "# {{ 7*7 }}\n\n<script>alert(1)</script> {% raw %}"
     run = stack.api.trigger("review_one", {"draft": draft})
     asked = run.wait_for_review()

@@ -272,7 +272,7 @@ def address(run: DagRun) -> str:
 @pytest.mark.row("A29")
 # Without processes, test_view_access.py proves both.
 @pytest.mark.parametrize("user", ["no-xcoms", "no-dag"])
-def test_a29_who_may_not_see_the_xcoms_or_the_dag_is_refused_at_every_address(
+def test_who_may_not_see_the_xcoms_or_the_dag_is_refused_at_every_address(
     airflow: AirflowStack, failed: DagRun, user: str
 ) -> None:
     known = failed.xcom("kickoff", "crew_execution")["execution_id"]

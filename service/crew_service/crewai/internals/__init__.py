@@ -55,8 +55,8 @@ class Seam:
         lost = next((path for path in self.names if not _exists(path)), None)
         if lost:
             return lost
-        found = {name: _returned(_found(self._path(name))) for name in self.returns}
-        changed = (name for name, kind in self.returns.items() if found[name] not in (None, kind))
+        returned = {name: _returned(_found(self._path(name))) for name in self.returns}
+        changed = (name for name, kind in self.returns.items() if returned[name] not in (None, kind))
         return next((f"{self._path(name)} that returns {self.returns[name]}" for name in changed), None)
 
     @classmethod
@@ -79,10 +79,10 @@ def first_missing(*seams: Seam) -> Seam | None:
 
 def _found(path: str) -> Any:
     place, _, name = path.partition(":")
-    found: Any = import_module(place)
+    value: Any = import_module(place)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _exists(path: str) -> bool:
@@ -101,5 +101,5 @@ def _returned(function: Any) -> str | None:
     """Return the type that a function declares to return, without its parameters; None if it declares none."""
     declared = getattr(function, "__annotations__", {}).get("return")
     named = declared if isinstance(declared, str | None) else getattr(declared, "__name__", str(declared))
-    found = re.match(r"[\w.]+", named or "")
-    return found[0].rpartition(".")[2] if found else None
+    match = re.match(r"[\w.]+", named or "")
+    return match[0].rpartition(".")[2] if match else None

@@ -249,13 +249,13 @@ def watch_files(check: Callable[[str, str], None]) -> None:
     FILES.wrap("Task.interpolate_inputs_and_add_conversation_history", wrapped)
 
 
-def watch_roles(told: Callable[[str, str], None]) -> None:
+def watch_roles(report: Callable[[str, str], None]) -> None:
     """Report each role with its inputs filled in, together with the declared role."""
 
     def wrapped(interpolate: Callable[..., None]) -> Callable[..., None]:
         def interpolated(agent: Any, *args: Any, **kwargs: Any) -> None:
             interpolate(agent, *args, **kwargs)
-            told(agent.role, agent._original_role or agent.role)
+            report(agent.role, agent._original_role or agent.role)
 
         return interpolated
 

@@ -178,9 +178,11 @@ def add_inputs_by_name(flow: Flow[Any]) -> None:
             add(inputs, *args, **kwargs)
             return
         dumped, known = state.model_dump(), type(state).model_fields
-        kept = {name: value for name, value in dumped.items() if name not in known or value is not known[name].default}
+        changed = {
+            name: value for name, value in dumped.items() if name not in known or value is not known[name].default
+        }
         try:
-            flow._state = type(state).model_validate({**kept, **inputs}, by_alias=True, by_name=True)
+            flow._state = type(state).model_validate({**changed, **inputs}, by_alias=True, by_name=True)
         except ValidationError as error:
             raise ValueError(f"Invalid inputs for structured state: {error}") from error
 
@@ -258,13 +260,13 @@ async def start_again(flow: Any, outcome: str) -> None:
 
 def _before(methods: dict[str, Any], method: str) -> set[str]:
     """Return the method and all methods that can lead to it."""
-    found: set[str] = set()
+    names: set[str] = set()
     new = {method}
     while new:
-        found |= new
+        names |= new
         awaited = _of(methods, new)
-        new = {name for name, each in methods.items() if _emits(name, each, awaited, methods)} - found
-    return found
+        new = {name for name, each in methods.items() if _emits(name, each, awaited, methods)} - names
+    return names
 
 
 def _awaited(methods: dict[str, Any], method: str) -> set[str]:
@@ -321,18 +323,18 @@ def remember(flow: Flow[Any], known: Memory, decoded: Callable[[str], Any]) -> N
     ]
     flow.human_feedback_history.extend(answers)
     flow.last_human_feedback = answers[-1] if answers else None
-    for kept in known[OUTPUTS]:
-        answer = kept["answer"]
-        output = decoded(kept["kept"]) if "kept" in kept else kept["output"]
-        if kept.get("is_answer"):
+    for stored in known[OUTPUTS]:
+        answer = stored["answer"]
+        output = decoded(stored["kept"]) if "kept" in stored else stored["output"]
+        if stored.get("is_answer"):
             output = answers[answer]
-        entry = {"method": kept["method"], "output": output}
+        entry = {"method": stored["method"], "output": output}
         getattr(flow, OUTPUTS).append(entry if answer is None else {**entry, "human_feedback": answers[answer]})
 
 
 def _entry(entry: Any, answers: list[HumanFeedbackResult], keep: Callable[[Any, str], str]) -> Memory:
-    output, given = entry["output"], entry.get("human_feedback")
-    place = next((place for place, answer in enumerate(answers) if answer is given), None)
-    if place is not None and output is given:
+    output, feedback = entry["output"], entry.get("human_feedback")
+    place = next((place for place, answer in enumerate(answers) if answer is feedback), None)
+    if place is not None and output is feedback:
         return {"method": entry["method"], "output": None, "answer": place, "is_answer": True}
     return {"method": entry["method"], "kept": keep(output, entry["method"]), "answer": place}

@@ -93,8 +93,8 @@ def _converted(convert: Callable[..., Any]) -> Callable[..., Any]:
     """Record conversions that CrewAI leaves to the provider's own client, bypassing the model's methods and counts."""
 
     def converted(instructor: Any, *args: Any, **kwargs: Any) -> Any:
-        asked = instructor.llm, instructor.content, instructor.model
-        recorded = recorders[0].of_conversion(*asked) if recorders else None
+        request = instructor.llm, instructor.content, instructor.model
+        recorded = recorders[0].of_conversion(*request) if recorders else None
         if recorded and recorded.is_answered:
             return recorded.answer()
         with inside(recorded), _watchers[0].calling(instructor.llm, None) as call:
@@ -113,10 +113,10 @@ def reported(usage: dict[str, Any]) -> Any:
 
 def used_nothing(error: BaseException) -> bool:
     """Whether a failed call was rejected before a model answered."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
         status = getattr(cause, "status_code", None) or getattr(getattr(cause, "response", None), "status_code", None)
         if isinstance(status, int) and status >= ERROR:
             return True

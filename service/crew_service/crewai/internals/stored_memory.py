@@ -79,13 +79,13 @@ def _saved_once(save: Callable[..., None], folder: Path) -> Callable[..., None]:
             ids = {_digest(document) for document in documents}  # as CrewAI names them
             embedder = _identity(client := storage._get_client())
             known = _read(file)
-            told: set[str] = set(known["ids"]) if embedder and known["embedder"] == embedder else set()
-            if ids and ids <= told and _has(client, storage.collection_name, ids):
+            embedded: set[str] = set(known["ids"]) if embedder and known["embedder"] == embedder else set()
+            if ids and ids <= embedded and _has(client, storage.collection_name, ids):
                 return
             save(storage, documents, *args, **kwargs)
             file.seek(0)
             file.truncate()
-            json.dump({"embedder": embedder, "ids": sorted(told | ids)}, file)
+            json.dump({"embedder": embedder, "ids": sorted(embedded | ids)}, file)
 
     return saved
 
@@ -121,8 +121,8 @@ def _has(client: Any, collection: str | None, ids: set[str]) -> bool:
     """Return whether the vector store still has all of these documents."""
     with suppress(Exception):  # there is no such collection
         name = f"knowledge_{collection}" if collection else "knowledge"
-        stored, asked = client.get_or_create_collection(collection_name=name), list(ids)
-        batches = (asked[begin : begin + BATCH] for begin in range(0, len(asked), BATCH))
+        stored, wanted = client.get_or_create_collection(collection_name=name), list(ids)
+        batches = (wanted[begin : begin + BATCH] for begin in range(0, len(wanted), BATCH))
         return all(len(set(stored.get(ids=batch, include=[])["ids"])) == len(batch) for batch in batches)
     return False
 

@@ -188,8 +188,8 @@ def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
             return recorded.answer()
         recorded.begin()
         with recorded.inside():
-            found = recall(memory, *args, **kwargs)
-        return recorded.end(found)
+            memories = recall(memory, *args, **kwargs)
+        return recorded.end(memories)
 
     return recalled
 

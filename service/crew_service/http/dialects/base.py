@@ -55,32 +55,32 @@ class Dialect(ABC):
         """
         if body.get(INPUT_FILES) and body.get(TWIN) and body[INPUT_FILES] != body[TWIN]:
             raise HTTPException(self.bad_request, f"{INPUT_FILES} and {TWIN} differ.")
-        asked = self.read(KickoffBody, body, asdict(limits))
+        kickoff = self.read(KickoffBody, body, asdict(limits))
         takes = crew.file_inputs.names
         missing = sorted(
-            name for name in crew.required if name not in asked.inputs and not (name in given.named and name in takes)
+            name for name in crew.required if name not in kickoff.inputs and not (name in given.named and name in takes)
         )
         if as_file := next((name for name in missing if name in given.named), None):
             raise HTTPException(self.bad_request, f"The input {as_file!r} takes no file; give its value in inputs.")
         if missing:
             raise HTTPException(422, f"Missing inputs: {', '.join(missing)}")
-        if crew.kind == "flow" and STATE_ID in asked.inputs:
+        if crew.kind == "flow" and STATE_ID in kickoff.inputs:
             raise HTTPException(self.bad_request, STATE_ID_REFUSED)
-        if crew.kind == "agent" and (problem := agent_messages.problem(asked.inputs)):
+        if crew.kind == "agent" and (problem := agent_messages.problem(kickoff.inputs)):
             raise HTTPException(self.bad_request, problem)
-        if asked.continueFrom and asked.restoreFromStateId:
+        if kickoff.continueFrom and kickoff.restoreFromStateId:
             raise HTTPException(400, "continueFrom and restoreFromStateId cannot be combined.")
-        if asked.restoreFromStateId and crew.kind != "flow":
+        if kickoff.restoreFromStateId and crew.kind != "flow":
             raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, but this is a crew.")
-        inputs, files = given.checked(asked.inputs, crew, file_limits, self.bad_request)
-        own = asked.limits.model_dump(exclude_none=True) if asked.limits else {}
+        inputs, files = given.checked(kickoff.inputs, crew, file_limits, self.bad_request)
+        own = kickoff.limits.model_dump(exclude_none=True) if kickoff.limits else {}
         return Start(
             inputs,
-            asked.meta,
-            asked.addresses(),
+            kickoff.meta,
+            kickoff.addresses(),
             limits=own,
-            restore_from=asked.restoreFromStateId,
-            continue_from=asked.continueFrom,
+            restore_from=kickoff.restoreFromStateId,
+            continue_from=kickoff.continueFrom,
             files=files,
         )
 
@@ -118,11 +118,11 @@ class Dialect(ABC):
 
 def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
     """Fold both spellings of each field into the model's own, which takes precedence; null counts as absent."""
-    given = {name: value for name, value in body.items() if value is not None}
+    fields = {name: value for name, value in body.items() if value is not None}
     known = set(model.model_fields)
-    folded = {name: value for name, value in given.items() if name in known}
+    folded = {name: value for name, value in fields.items() if name in known}
     known -= model.one_spelling
-    for name, value in given.items():
+    for name, value in fields.items():
         twin = next((other for other in (camel(name), snake(name)) if other in known), None)
         if twin:
             folded.setdefault(twin, value)
@@ -138,8 +138,8 @@ def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
 
 def problems(error: ValidationError) -> list[dict[str, Any]]:
     """Return the position and problem of each invalid field."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [{"loc": list(e["loc"]), "msg": e["msg"][:LONGEST_REASON], "type": e["type"]} for e in found]
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return [{"loc": list(e["loc"]), "msg": e["msg"][:LONGEST_REASON], "type": e["type"]} for e in errors]
 
 
 def task_now(row: Row[Any], crew: Crew) -> str:

@@ -62,7 +62,7 @@ class KickoffFiles:
         inputs = body.get("inputs")
         inside = crew.file_inputs.given(inputs) if isinstance(inputs, dict) else []
         addresses = [*named.values(), *(each.address for each in inside)]
-        ids = {found for each in addresses if isinstance(each, str) and (found := id_in(each))}
+        ids = {file_id for each in addresses if isinstance(each, str) and (file_id := id_in(each))}
         return cls(named, inside, find(ids))
 
     def canonical(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -76,8 +76,10 @@ class KickoffFiles:
 
     def fetched(self, fetch: Callable[[str, str], StoredFile]) -> KickoffFiles:
         """Return it with the files at other web addresses, which `fetch` gets for the input that it names."""
-        given = [*self.named.items(), *((each.name, each.address) for each in self.inside)]
-        web = {each: name for name, each in given if isinstance(each, str) and each.startswith(WEB) and not id_in(each)}
+        addresses = [*self.named.items(), *((each.name, each.address) for each in self.inside)]
+        web = {
+            each: name for name, each in addresses if isinstance(each, str) and each.startswith(WEB) and not id_in(each)
+        }
         return replace(self, found={**self.found, **{each: fetch(name, each) for each, name in web.items()}})
 
     def checked(
@@ -88,11 +90,11 @@ class KickoffFiles:
             self._check_names(inputs, crew, bad_request)
         files: list[InputFile] = []
         values: dict[Path, Any] = {}
-        for given in self.inside:
-            if (file := self._file(given.address)) is None:
-                raise HTTPException(bad_request, REFUSED.format(name=given.name))
-            files.append(file.of_input(given.name, in_inputs=True))
-            values[given.path] = source_of(file.sha256)
+        for place in self.inside:
+            if (file := self._file(place.address)) is None:
+                raise HTTPException(bad_request, REFUSED.format(name=place.name))
+            files.append(file.of_input(place.name, in_inputs=True))
+            values[place.path] = source_of(file.sha256)
         inputs = replaced(inputs, values)
         for name, address in self.named.items():
             if (file := self._file(address)) is None:

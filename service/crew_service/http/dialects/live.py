@@ -75,10 +75,10 @@ class LiveDialect(Dialect):
 
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision:
         """Decide by the text alone, like live deployments; a Flow interprets its text itself."""
-        said = self.read(LiveResumeBody, body)
-        feedback = said.humanFeedback or ""
+        reply = self.read(LiveResumeBody, body)
+        feedback = reply.humanFeedback or ""
         approves = None if crew.kind == "flow" else reads_like_approval(feedback)
-        return Decision(said.executionId, said.taskId, approves, feedback, said.addresses(), outcome=said.outcome)
+        return Decision(reply.executionId, reply.taskId, approves, feedback, reply.addresses(), outcome=reply.outcome)
 
     def resumed(self, decision: Decision, kickoff_id: str) -> dict[str, Any]:
         return {"kickoff_id": kickoff_id}

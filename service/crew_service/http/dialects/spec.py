@@ -78,14 +78,14 @@ class SpecDialect(Dialect):
 
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision:
         model = FlowResumeBody if crew.kind == "flow" else ResumeBody
-        said: Any = self.read(model, body)
-        if model is ResumeBody and said.outcome is None:
-            for name in WITHOUT_OUTCOME - said.model_fields_set:
+        reply: Any = self.read(model, body)
+        if model is ResumeBody and reply.outcome is None:
+            for name in WITHOUT_OUTCOME - reply.model_fields_set:
                 raise HTTPException(self.bad_request, f"{name}: Field required")
-        webhooks, outcome, edited = said.addresses(), said.outcome, said.edited_output
+        webhooks, outcome, edited = reply.addresses(), reply.outcome, reply.edited_output
         edit = EditedOutput(edited.text, edited.output_sha256) if edited else None
-        ids, answer = (said.execution_id, said.task_id), (said.is_approve, said.human_feedback)
-        return Decision(*ids, *answer, webhooks, outcome=outcome, edit=edit, draft_sha256=said.output_sha256)
+        ids, answer = (reply.execution_id, reply.task_id), (reply.is_approve, reply.human_feedback)
+        return Decision(*ids, *answer, webhooks, outcome=outcome, edit=edit, draft_sha256=reply.output_sha256)
 
     def resumed(self, decision: Decision, kickoff_id: str) -> dict[str, Any]:
         if decision.is_approve is not False or decision.outcome is not None:
