@@ -193,8 +193,8 @@ class DraftCheck:
 
     def is_still_open(self, error: CrewError) -> Steps[bool]:
         """Return whether a tool's changed arguments were refused, in which case its question is still open."""
-        is_final = self._answer.in_the_middle and self._answer.edit and not self.sent_before
-        if not is_final or not isinstance(error, CrewBadRequest):
+        sends_arguments = self._answer.in_the_middle and self._answer.edit and not self.sent_before
+        if not sends_arguments or not isinstance(error, CrewBadRequest):
             return False
         reply = yield Poll(self.draft.execution_id)
         return isinstance(reply, Execution) and self.draft.waits_in(reply)

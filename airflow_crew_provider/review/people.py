@@ -157,9 +157,9 @@ class Escalation:
     assigned: list[Json] | None
 
     @classmethod
-    def of(cls, steps_given: Any, assigned: list[Json] | None, response_timeout: timedelta | None) -> Escalation:
+    def of(cls, value: Any, assigned: list[Json] | None, response_timeout: timedelta | None) -> Escalation:
         """Read pairs of a time and users or notifiers; refuse impossible steps."""
-        steps = sorted((_step(each) for each in steps_given or ()), key=lambda step: step.after)
+        steps = sorted((_step(each) for each in value or ()), key=lambda step: step.after)
         if assigned is None and any(step.users for step in steps):
             raise ValueError("escalate names users, but everybody may answer: set assigned_users too")
         if response_timeout and any(step.after >= response_timeout for step in steps):

@@ -207,8 +207,8 @@ class Asking(Generic[AnyRules]):
 
     def refuse(self, content: Json, until: str | None, event: Json, problem: str) -> Steps[NoReturn]:
         """Ask again, which removes the answer."""
-        who, refusal = airflow_form.name_of(event), self._keep_refused(content, event)
-        self.task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, refusal)
+        who, where = airflow_form.name_of(event), self._keep_refused(content, event)
+        self.task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, where)
         yield from self.ask(content, until, notice(who, problem))
         raise AssertionError(NOTHING_FOLLOWS)
 

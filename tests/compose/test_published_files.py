@@ -120,6 +120,7 @@ def test_a_container_of_the_compose_file_runs_a_crew(project: Path, tmp_path: Pa
         subprocess.run([sys.executable, "-c", healthy], check=True, timeout=30)
 
 
+@pytest.mark.long
 def test_a_pod_of_the_manifest_runs_a_crew(project: Path, tmp_path: Path) -> None:
     deployment = next(yaml.safe_load_all((ROOT / "deploy" / "crew-service.yaml").read_text()))
     pod = deployment["spec"]["template"]["spec"]
@@ -139,6 +140,7 @@ def test_a_pod_of_the_manifest_runs_a_crew(project: Path, tmp_path: Path) -> Non
             assert requests.get(url + one[probe]["httpGet"]["path"], timeout=one[probe]["timeoutSeconds"]).ok
 
 
+@pytest.mark.long
 def test_a_home_that_cannot_be_written_is_named(project: Path, tmp_path: Path) -> None:
     box = Sandbox(project, "/var/lib/crew", "/var/lib/crew", is_read_only=True)
     process = box.start(
@@ -171,6 +173,7 @@ def test_a_crew_that_uses_up_the_memory_does_not_end_the_unit() -> None:
     assert unit()["OOMPolicy"] == "continue"
 
 
+@pytest.mark.long
 def test_the_unit_runs_a_crew(project: Path, tmp_path: Path) -> None:
     service = unit()
     assert (service["ProtectSystem"], service["ProtectHome"], service["DynamicUser"]) == ("strict", "yes", "yes")

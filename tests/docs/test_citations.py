@@ -1,7 +1,11 @@
-"""What code and pages cite of the specification and of the observed dialects can be looked up in `docs/`."""
+"""What code and pages cite of the specification and of the observed dialects can be looked up in `docs/`.
+
+And the parameters that a docstring describes are there.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -79,3 +83,36 @@ def test_the_files_and_names_in_the_architecture_exist() -> None:
     assert len(names) > 30
     assert [each for each in files if not any(str(path).endswith(f"/{each}") for path in SOURCES)] == []
     assert [each for each in names if not re.search(rf"\b{each}\b", code)] == []
+
+
+def described(code: str) -> list[tuple[str, str]]:
+    """Return each parameter in the docstring of a function or class that has none of this name, nor any others."""
+    wrong = []
+    for each in ast.walk(ast.parse(code)):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names, is_open = parameters(each)
+            missing = set(re.findall(r":param (\w+):", ast.get_docstring(each) or "")) - names
+            wrong += [] if is_open else [(each.name, name) for name in sorted(missing)]
+    return wrong
+
+
+def parameters(of: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> tuple[set[str], bool]:
+    """Return the names of the parameters, or of the fields of a class, and whether it may take others."""
+    if isinstance(of, ast.ClassDef):
+        fields = {
+            each.target.id for each in of.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        }
+        own = [parameters(each) for each in of.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        inherits = bool(of.bases) and not own
+        return fields.union(*(names for names, _ in own)), inherits or any(is_open for _, is_open in own)
+    taken = of.args
+    single = [each for each in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs, taken.vararg) if each]
+    return {each.arg for each in single}, taken.kwarg is not None
+
+
+def test_every_parameter_that_a_docstring_describes_is_one() -> None:
+    wrong = {path.relative_to(ROOT).as_posix(): described(path.read_text("utf-8")) for path in SOURCES}
+    assert {path: names for path, names in wrong.items() if names} == {}
+    assert described('def f(a): """Do.\n\n:param b: it"""\nclass C:\n """A.\n\n:param x: it"""\n x: int') == [
+        ("f", "b")
+    ]

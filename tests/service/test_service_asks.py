@@ -370,6 +370,7 @@ def served(tmp_path: Path, *steps: dict[str, Any], **more: Any) -> list[str]:
     return ["--crew", "crew.json", "--token", TOKEN]
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 def test_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
     command: Callable[..., Command], tmp_path: Path
@@ -416,6 +417,7 @@ def test_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
     assert kinds == ["tool", "unknown_outcome", "unknown_outcome"]
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 def test_a_call_with_changed_arguments_is_asked_about_and_run_again_with_these(
     command: Callable[..., Command], tmp_path: Path
@@ -434,6 +436,7 @@ def test_a_call_with_changed_arguments_is_asked_about_and_run_again_with_these(
     assert tool_steps(client, kickoff_id) == [("send_mail", "done", {"to": "bob"}, '"sent"')]
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("body", [{"outcome": "fail"}, {"is_approve": False, "human_feedback": ""}])
 def test_an_unknown_outcome_that_is_given_up_fails_and_whoever_continues_is_asked_again(
@@ -529,6 +532,7 @@ class Asking(ScriptedCrew):
         return PendingQuestion(self._kind, entry, "Secretary", {}, "it had begun", self._shown)
 
 
+@pytest.mark.long
 @pytest.mark.row("S31")
 def test_beside_an_earlier_release_an_unknown_outcome_fails(serve: Serve, postgresql: str) -> None:
     """It would take the question for a draft, and its text for the output of the task."""

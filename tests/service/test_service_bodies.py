@@ -103,6 +103,7 @@ def stored(client: Client) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("crew_service_executions{"))
 
 
+@pytest.mark.long
 @pytest.mark.row("S3")
 @pytest.mark.parametrize("path", ["/kickoff", "/resume"])
 @pytest.mark.parametrize("name", BAD_BODIES)
@@ -192,6 +193,7 @@ def test_a_slow_client_gets_a_408_and_others_go_on(client: Client) -> None:
     assert b'"detail"' in body
 
 
+@pytest.mark.long
 @pytest.mark.row("S3")
 def test_a_zero_character_and_every_other_text_survives(client: Client) -> None:
     topic = "a\x00b \U0001f600 \u202e \\ud800 </script> {x} %s \x7f"

@@ -180,6 +180,7 @@ def test_nothing_in_a_draft_loads_or_runs(serve: Serve, page: Page) -> None:
     assert all(url.startswith(client.url) for url in asked)
 
 
+@pytest.mark.long
 @pytest.mark.row("S17")
 def test_the_page_stays_small_whatever_the_outputs_are(serve: Serve) -> None:
     large = {"tasks": [{"id": f"t{n}", "output": "x" * 10_000_000} for n in range(3)]}

@@ -719,6 +719,7 @@ def test_three_services_spend_a_budget_in_usd_and_one_execution_a_place_at_most(
     assert all("this service is used up until" in body["detail"] for body in refusals)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S90")
 def test_a_restart_lets_no_other_execution_begin_beyond_a_budget(

@@ -27,6 +27,7 @@ SCENARIO = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.row("S18")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 @pytest.mark.parametrize("step", [-TEN_MINUTES, TEN_MINUTES])
@@ -75,6 +76,7 @@ def machine_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return lambda ahead: monkeypatch.setattr(time, "time", lambda: real() + ahead)
 
 
+@pytest.mark.long
 @pytest.mark.row("S23")
 @pytest.mark.parametrize("days", [DAYS, -DAYS])
 def test_a_machine_whose_clock_is_40_days_off_deletes_nothing_and_repeats_no_kickoff(

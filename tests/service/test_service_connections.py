@@ -148,6 +148,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.long
 @pytest.mark.row("S14")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize(
@@ -228,6 +229,7 @@ def resident(process_id: int) -> int:
     return pages * resource.getpagesize()
 
 
+@pytest.mark.long
 @pytest.mark.row("S17")
 def test_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get_theirs(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
@@ -258,6 +260,7 @@ def test_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get_the
         assert tracemalloc.get_traced_memory()[1] < 30 * MIB
 
 
+@pytest.mark.long
 @pytest.mark.row("S36")
 def test_a_user_who_reads_large_answers_slowly_holds_up_no_other(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crew_service.http.unsent.UNSENT_BYTES", 8 * MIB)
@@ -300,6 +303,7 @@ def test_others_are_served_and_memory_is_bounded_while_640_connections_read_no_a
     assert grown < 200 * MIB, f"{grown // MIB} MiB"
 
 
+@pytest.mark.long
 @pytest.mark.row("S20")
 @pytest.mark.parametrize("text", UNREAD.values(), ids=UNREAD)
 def test_a_connection_whose_answer_nobody_reads_is_ended(serve: Serve, text: bytes) -> None:
@@ -315,6 +319,7 @@ def _ended(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
+@pytest.mark.long
 @pytest.mark.row("S20")
 def test_a_slow_reader_gets_the_whole_answer(serve: Serve) -> None:
     client = serve(PLAIN, header_seconds=1.5)
@@ -369,6 +374,7 @@ def test_what_is_no_request_is_answered_as_json(serve: Serve, text: bytes, code:
 BAD_CHUNKS = [b"xyz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}garbage\r\n0\r\n\r\n", b"-2\r\n{}\r\n0\r\n\r\n"]
 
 
+@pytest.mark.long
 @pytest.mark.row("S29")
 @pytest.mark.parametrize("before", [b"", b'9\r\n{"inputs"\r\n'], ids=["at first", "after a good one"])
 @pytest.mark.parametrize("chunk", BAD_CHUNKS)
@@ -515,6 +521,7 @@ def test_four_hundred_unfinished_bodies_are_held_within_bounds_and_others_are_se
     assert b"retry-after: " in refused
 
 
+@pytest.mark.long
 @pytest.mark.row("S35")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("headers", [b"X: " + b"y" * 65_000, b"ab:c\r\n" * 10_000], ids=["one", "many"])
@@ -546,6 +553,7 @@ SCRIPT = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n"  # its answer
 WITH_BODY = b"Content-Length: 62000\r\n\r\n" + b"x" * 62_000
 
 
+@pytest.mark.long
 @pytest.mark.row("S35")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize(

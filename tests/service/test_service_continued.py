@@ -169,6 +169,7 @@ def test_one_that_is_continued_already_is_named(repaired: Callable[..., Any]) ->
         assert go_on(client, second).json()["detail"].endswith("it has completed.")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_of_many_that_continue_one_at_once_one_does(serve: Serve, database: str) -> None:
     count = 1 if database.startswith("sqlite") else 2
@@ -410,6 +411,7 @@ def test_an_earlier_execution_of_a_chain_may_be_deleted_by_its_age(serve: Serve,
     assert told["chain_usage"]["total_tokens"] == 110
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("deleted", "left"), [([1], [0, 2, 3]), ([1, 2], [0, 3]), ([0, 2], [1, 3])])
 def test_an_id_leads_to_the_last_execution_also_past_deleted_ones(

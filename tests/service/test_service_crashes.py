@@ -77,6 +77,7 @@ def test_queued_running_waiting_and_completed_survive_a_kill(start: Callable[...
     eventually(lambda: client.status(waiting).get("task_output") == "Draft 2, after: shorter", "the revision")
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 def test_a_running_execution_goes_on_from_its_last_finished_task(
     start: Callable[..., Command], receiver: Receiver
@@ -115,6 +116,7 @@ def test_every_kickoff_that_was_answered_is_there_after_a_kill_in_mid_burst(star
     assert {client.get(f"/status/{kickoff_id}").status_code for kickoff_id in acknowledged} == {200}
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 def test_a_decision_that_was_answered_survives_and_is_applied_once(start: Callable[..., Command]) -> None:
     service = start()

@@ -96,6 +96,7 @@ def full(folder: Path) -> Callable[[], None]:
     return filler.unlink
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 def test_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
     start: Callable[..., Command], small_disk: Path, receiver: Receiver
@@ -139,6 +140,7 @@ def test_an_upload_to_a_full_disk_is_no_file_and_may_be_repeated(
     assert eventually(lambda: upload(1_000_000).status_code == 200, "room for a file")
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 @pytest.mark.parametrize("come_back", ["moved", "copied"])
 def test_a_moved_database_file_is_reported(start: Callable[..., Command], tmp_path: Path, come_back: str) -> None:
@@ -156,6 +158,7 @@ def test_a_moved_database_file_is_reported(start: Callable[..., Command], tmp_pa
     the_service_mends(client, kickoffs)
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 def test_a_copy_is_not_opened_before_it_is_complete(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
@@ -187,6 +190,7 @@ def test_a_copy_without_its_write_ahead_log_loses_nothing(
     assert {client.get(f"/status/{kickoff_id}").status_code for kickoff_id in kickoffs} == {200}
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 def test_a_file_that_cannot_be_opened_gives_a_503(start: Callable[..., Command], tmp_path: Path) -> None:
     client = start("x.db").client(TOKEN)
@@ -202,6 +206,7 @@ def test_a_file_that_cannot_be_opened_gives_a_503(start: Callable[..., Command],
     the_service_mends(client, [kickoff_id])
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 def test_the_process_lives_while_another_one_locks_the_new_file(start: Callable[..., Command], tmp_path: Path) -> None:
     client = start("x.db").client(TOKEN)
@@ -219,6 +224,7 @@ def test_the_process_lives_while_another_one_locks_the_new_file(start: Callable[
     the_service_mends(client, [kickoff_id])
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 @pytest.mark.parametrize("words", [["list"], ["kickoff", "topic=AI"]])
 def test_no_command_makes_a_database_of_a_copy_that_has_only_begun(
@@ -234,6 +240,7 @@ def test_no_command_makes_a_database_of_a_copy_that_has_only_begun(
     the_service_mends(client, [kickoff_id])
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 def test_executions_of_a_restored_database_go_on_by_themselves(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
@@ -253,6 +260,7 @@ def test_executions_of_a_restored_database_go_on_by_themselves(start: Callable[.
         client.until(kickoff_id, "completed")
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 def test_a_backup_put_in_place_is_not_mixed_with_later_changes(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
@@ -292,6 +300,7 @@ def test_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_sentence(
         subprocess.run(["umount", "--lazy", str(small_disk)], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 def test_a_read_only_postgresql_is_reported(start: Callable[..., Command], throw_away: ThrowAwayDatabase) -> None:
     service = start(throw_away.url)
@@ -304,6 +313,7 @@ def test_a_read_only_postgresql_is_reported(start: Callable[..., Command], throw
     the_service_mends(client, kickoffs)
 
 
+@pytest.mark.long
 @pytest.mark.row("S12")
 def test_executions_wait_while_another_process_locks_sqlite(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
@@ -321,6 +331,7 @@ def test_executions_wait_while_another_process_locks_sqlite(start: Callable[...,
     the_service_mends(client, kickoffs)
 
 
+@pytest.mark.long
 @pytest.mark.row("S29")
 def test_each_of_many_kickoffs_is_refused_within_ten_seconds_while_sqlite_is_locked(
     start: Callable[..., Command], tmp_path: Path
@@ -359,6 +370,7 @@ def test_a_connection_that_is_cut_during_its_ping_is_replaced(postgresql: str) -
     database.close()
 
 
+@pytest.mark.long
 @pytest.mark.row("S12")
 def test_executions_go_on_while_postgresql_drops_their_connections(
     start: Callable[..., Command], throw_away: ThrowAwayDatabase

@@ -76,6 +76,7 @@ def test_a_file_is_fetched_and_redirects_are_followed(web: Any, path: str) -> No
     assert fetched(f"{web.url.replace('127.0.0.1', 'localhost')}{path}") == CONTENT
 
 
+@pytest.mark.long
 @pytest.mark.row("S78")
 @pytest.mark.parametrize(
     ("address", "reason"),

@@ -117,6 +117,7 @@ def test_the_service_offers_it_in_a_header_where_it_takes_it(serve: Serve, diale
 # --- any answer, to the draft that it was given for ----------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.row("N20", "A11")
 @pytest.mark.parametrize("approve", [True, False])
 def test_a_late_answer_with_the_hash_of_its_draft_never_reaches_another_one(client: Client, approve: bool) -> None:

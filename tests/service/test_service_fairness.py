@@ -58,6 +58,7 @@ def store_webhooks(url: str, owner: str, addresses: list[str]) -> None:
     database.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["sqlite", "postgresql"])
 def test_1500_silent_addresses_of_one_owner_hold_up_no_other(
     command: Callable[..., Command], receiver: Receiver, request: pytest.FixtureRequest, tmp_path: Path, server: str
@@ -74,6 +75,7 @@ def test_1500_silent_addresses_of_one_owner_hold_up_no_other(
 LARGE = "x" * (outbox.LARGE + 1)  # for every webhook that quotes it
 
 
+@pytest.mark.long
 def test_large_webhooks_to_silent_receivers_hold_up_those_of_no_other(
     command: Callable[..., Command], receiver: Receiver, silent: list[Receiver], tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowNames]:
 USERS = [(name, f"{name}-token-0123456789") for name in ("ann", "mallory")]
 
 
+@pytest.mark.long
 def test_names_that_resolve_slowly_hold_up_no_other_owner_and_outlive_few_threads(
     serve: Serve, receiver: Receiver, slow_names: SlowNames
 ) -> None:
@@ -146,6 +149,7 @@ def test_names_that_resolve_slowly_hold_up_no_other_owner_and_outlive_few_thread
     assert len(slow_names.looked_up) == names.THREADS_OF_ONE
 
 
+@pytest.mark.long
 def test_one_slow_name_takes_one_thread_of_its_owner_and_its_late_failure_is_no_error(
     serve: Serve, receiver: Receiver, slow_names: SlowNames, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,6 +174,7 @@ def given_up(client: Client) -> int:
     return sum(map(int, failed))
 
 
+@pytest.mark.long
 def test_receivers_that_answer_never_wait_for_an_owners_own_that_do_not(serve: Serve, receiver: Receiver) -> None:
     """One that has answered has places that the silent ones cannot take."""
     client = serve(PLAIN, webhook_timeout=10 * PATIENCE)

@@ -217,6 +217,7 @@ def test_limits_are_kept(serve: Serve, database: str) -> None:
     assert kickoff(client, many).status_code in (404, 413)
 
 
+@pytest.mark.long
 @pytest.mark.row("S73")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 def test_neither_names_nor_boundaries_count_as_fields_or_files(serve: Serve, dialect: str) -> None:

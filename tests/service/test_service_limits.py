@@ -88,6 +88,7 @@ def test_a_crew_that_raises_or_exits_ends_as_an_error_with_the_reason(
     assert the_service_goes_on(client)
 
 
+@pytest.mark.long
 @pytest.mark.row("S7")
 def test_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
     serve: Serve, monkeypatch: pytest.MonkeyPatch

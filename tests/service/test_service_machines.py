@@ -179,6 +179,7 @@ def test_services_on_one_postgresql_share_the_work_and_each_execution_is_run_by_
     assert all(log.count('"running"') >= 3 for log in logs)
 
 
+@pytest.mark.long
 @pytest.mark.row("S13")
 def test_what_one_machine_takes_another_knows(machines: Machines) -> None:
     first, second, third = (one.url for one in machines.machines)

@@ -89,6 +89,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.row("S15")
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_database_of_release_0_1_with_a_row_that_cannot_be_read_heals(
@@ -166,6 +167,7 @@ def test_release_0_1_does_not_open_what_was_carried_over(tmp_path: Path) -> None
         assert connection.execute("PRAGMA user_version").fetchone() != (1,)
 
 
+@pytest.mark.long
 @pytest.mark.row("S13")
 @pytest.mark.parametrize(
     "name", ["{}/x.db", "sqlite:///{}/x.db", "sqlite+pysqlite:///{}/x.db", "sqlite:///x.db", "link"]

@@ -91,6 +91,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
 def test_whatever_cannot_be_answered_is_a_refusal_on_a_connection_that_stays(model: str, name: str) -> None:
     path, body = REFUSED[name]

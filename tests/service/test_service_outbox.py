@@ -63,6 +63,7 @@ def silent() -> Iterator[Receiver]:
     receiver.close()
 
 
+@pytest.mark.long
 @pytest.mark.row("S9")
 def test_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_order_of_their_execution(
     serve: Serve, receiver: Receiver
@@ -75,6 +76,7 @@ def test_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_order_o
         assert thoughts(receiver, f"/{number}") == list(range(50))
 
 
+@pytest.mark.long
 @pytest.mark.row("S9")
 def test_later_webhooks_of_an_execution_wait_for_the_one_that_is_tried_again(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +89,7 @@ def test_later_webhooks_of_an_execution_wait_for_the_one_that_is_tried_again(
     assert thoughts(receiver, "/step") == [0, 1, 1, 1, 2, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.long
 @pytest.mark.row("S9")
 def test_a_graceful_stop_in_mid_delivery_sends_nothing_twice(receiver: Receiver, tmp_path: Path) -> None:
     options: dict[str, Any] = {"crew": Talkative(), "token": TOKEN, "db": tmp_path / "kept.db"}
@@ -98,6 +101,7 @@ def test_a_graceful_stop_in_mid_delivery_sends_nothing_twice(receiver: Receiver,
     assert len(receiver.taken) == 300
 
 
+@pytest.mark.long
 @pytest.mark.row("S59")
 def test_a_graceful_stop_waits_for_a_receiver_that_answers_slowly(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,6 +166,7 @@ def test_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Comma
     assert [body["result"][:5] for body in receiver.bodies("/s")] == ["Notes", "Notes", "Outli", "Draft"]
 
 
+@pytest.mark.long
 @pytest.mark.row("S10")
 def test_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
     serve: Serve, receiver: Receiver, silent: Receiver
@@ -287,6 +292,7 @@ def test_a_password_in_an_address_is_erased_with_its_last_delivery(
     eventually(lambda: b"hook-password" not in stored(tmp_path), "the erasure")
 
 
+@pytest.mark.long
 @pytest.mark.row("S8")
 def test_a_delivery_that_cannot_be_stored_is_not_sent_again_and_again(
     serve: Serve, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -333,6 +339,7 @@ def deaf() -> Iterator[tuple[str, list[socket.socket]]]:
         connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.row("S17")
 def test_large_outputs_for_a_silent_receiver_stay_in_the_database(
     command: Callable[..., Command], silent: Receiver, tmp_path: Path

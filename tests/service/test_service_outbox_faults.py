@@ -31,6 +31,7 @@ def test_an_option_with_such_an_address_ends_the_start(tmp_path: Path) -> None:
     assert "must begin with http:// or https://" in refused.stderr
 
 
+@pytest.mark.long
 @pytest.mark.row("S34")
 @pytest.mark.parametrize(
     "broken", ["url = '\"http://[::::]/\"'", "url = '{broken'", "url = '5'", "authentication = '[1]'"]
@@ -54,6 +55,7 @@ def test_a_stored_address_that_cannot_be_read_is_given_up_after_its_tries_and_th
     assert len(receiver.bodies("/bad")) == 1
 
 
+@pytest.mark.long
 @pytest.mark.row("S34")
 def test_a_queue_that_fails_unforeseen_is_put_off_and_the_others_leave(
     serve: Serve, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture

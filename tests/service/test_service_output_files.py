@@ -122,6 +122,7 @@ def test_a_file_is_only_ever_downloaded(serve: Serve, name: str) -> None:
     assert (found.text, found.headers["content-disposition"][:10]) == (HTML, "attachment")
 
 
+@pytest.mark.long
 @pytest.mark.row("S83")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_name_that_is_no_relative_path_is_not_stored(serve: Serve, name: str) -> None:

@@ -111,6 +111,7 @@ def test_a_large_status_is_equal_to_what_the_crew_returned(serve: Serve, dialect
         assert said["result_json"] == json.loads(text)
 
 
+@pytest.mark.long
 @pytest.mark.row("S22")
 @pytest.mark.parametrize("stored", ['"x', '["x"]', '"\\x' + "x" * LARGE + '"'])
 def test_a_large_output_that_cannot_be_read_ends_the_execution(serve: Serve, tmp_path: Path, stored: str) -> None:

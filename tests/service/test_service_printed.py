@@ -342,6 +342,7 @@ def test_nothing_is_left_of_secrets_that_overlap_or_go_on(size: int) -> None:
     assert shown + one.take(is_end=True) == f"1 {HIDDEN} 2 {HIDDEN} 3 {HIDDEN} 4 {HIDDEN} 5"
 
 
+@pytest.mark.long
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("secret", ["sk-a-key-of-a-model", r"\u0073k-a-key-of-a-\u006dodel", "sk-a-key\0-of-a-model"])
 def test_nothing_is_left_of_a_secret_that_a_cut_goes_through(secret: str) -> None:
@@ -405,6 +406,7 @@ def cpu_of_words() -> float:
     return cpu_of(lambda: mask_a_lot_of("a line of words\n"))
 
 
+@pytest.mark.long
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("part", ENDLESS)
 def test_a_lot_of_anything_costs_at_most_a_few_times_what_words_cost(part: str) -> None:
@@ -426,6 +428,7 @@ class Failing(Printing):
         raise RuntimeError(job.inputs["topic"])
 
 
+@pytest.mark.long
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("disguise", ["as it is", "zeros", "JSON with colours", "a query"])
 @DIALECTS

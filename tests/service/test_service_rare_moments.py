@@ -314,6 +314,7 @@ def test_an_answer_and_the_end_of_its_webhooks_delivery_do_not_wait_for_each_oth
     database.close()
 
 
+@pytest.mark.long
 @pytest.mark.row("S31")
 def test_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting(
     postgresql: str, monkeypatch: pytest.MonkeyPatch

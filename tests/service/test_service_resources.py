@@ -91,6 +91,7 @@ def open_files(service: Command) -> int:
     return len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
 
 
+@pytest.mark.long
 def test_connections_out_are_closed_when_nothing_more_is_sent(
     command: Callable[..., Command], keepers: int, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def client_connections(service: Command, port: int) -> list[str]:
     return [line[1] for line in lines if line[2].endswith(f":{port:04X}") and line[3] == "01"]
 
 
+@pytest.mark.long
 def test_a_receiver_that_reads_nothing_keeps_no_file_after_its_send(serve: Serve) -> None:
     """What was to be sent would wait in the connection for as long as the receiver is there."""
     client = serve({"tasks": [{"id": "t", "output": "x" * 8_000_000}]}, webhook_attempts=1, webhook_timeout=0.5)
@@ -158,6 +160,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     names.clear()
 
 
+@pytest.mark.long
 def test_an_execution_whose_thread_cannot_start_waits_in_the_queue(
     serve: Serve, no_threads: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,6 +174,7 @@ def test_an_execution_whose_thread_cannot_start_waits_in_the_queue(
         client.until(kickoff_id, "completed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["outbox", "dispatcher", "printed"])
 def test_a_thread_that_cannot_start_is_shown_and_starts_later(
     serve: Serve, receiver: Receiver, no_threads: set[str], name: str
@@ -203,6 +207,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 def test_a_machine_that_only_works_starts_its_thread_later(
     tmp_path: Path, postgresql: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +250,7 @@ def test_a_thread_that_has_ended_starts_again() -> None:
     assert loop.problem is None
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 def test_an_outbox_that_fails_unforeseen_goes_on(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -351,6 +357,7 @@ def space(service: Command) -> int:
     return int(used[1]) * 1024 + 2 * 1024 * 1024
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "left"), [(resource.RLIMIT_AS, space), (resource.RLIMIT_NOFILE, open_files)], ids=["memory", "files"]
 )

@@ -64,6 +64,7 @@ def test_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(monkeyp
     assert [(each.status_code, "Retry-After" in each.headers) for each in refused] == [(429, True)] * 4
 
 
+@pytest.mark.long
 def test_sixty_polls_of_many_executions_are_all_answered_and_hold_up_no_other(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_forty_five_looks_at_one_costly_draft_hold_up_nobody(command: Callable[.
     assert resident(service.process.pid) - before < 250 * MIB
 
 
+@pytest.mark.long
 def test_a_page_of_many_large_texts_is_at_most_a_mebibyte(serve: Serve) -> None:
     large = "&'" * 40_000
     tasks = [{"id": f"task_{number}", "output": large} for number in range(30)]

@@ -331,6 +331,7 @@ def test_a_memory_lookup_is_in_the_journal_of_the_next_attempt(serve: Serve) -> 
     assert client.until(client.kickoff(), "completed")["result"]["output"] == '"facts"'
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("after", [["--tool", "send_*=once"], []], ids=["", "rule-taken-away"])
 def test_a_scripted_tool_that_may_run_once_is_not_run_again(

@@ -33,6 +33,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.row("S6")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 @pytest.mark.parametrize("shown", [None, "", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer ü"])

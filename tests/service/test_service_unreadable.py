@@ -43,6 +43,7 @@ def others_go_on(client: Client, waiting: str) -> None:
     client.until(fresh, "pending")
 
 
+@pytest.mark.long
 @pytest.mark.row("S15")
 @pytest.mark.parametrize(("column", "value"), BAD_VALUES)
 def test_a_waiting_execution_that_cannot_be_read_ends_as_an_error(
@@ -64,6 +65,7 @@ def test_a_waiting_execution_that_cannot_be_read_ends_as_an_error(
     others_go_on(client, good)
 
 
+@pytest.mark.long
 @pytest.mark.row("S15")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 @pytest.mark.parametrize(("column", "value"), [("inputs", "{broken"), ("gate", "{broken"), ("webhooks", "[1]")])
@@ -79,6 +81,7 @@ def test_a_queued_execution_that_cannot_be_read_holds_nobody_up(
     client.until(bad, {"spec": "error", "live": "FAILED"}[dialect])
 
 
+@pytest.mark.long
 @pytest.mark.row("S15")
 @pytest.mark.parametrize(("column", "value"), [("open_tasks", '{"t": 5}'), ("limits", '{"max_tokens": "many"}')])
 def test_a_value_of_an_unforeseen_form_delays_none_of_those_claimed_with_it(

@@ -152,6 +152,7 @@ def test_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_rece
         slow.close()
 
 
+@pytest.mark.long
 @pytest.mark.row("S5")
 def test_a_receiver_that_does_not_answer_is_left_after_the_timeout(serve: Serve, receiver: Receiver) -> None:
     receiver.hold.clear()
@@ -176,6 +177,7 @@ def test_a_redirect_is_not_followed_so_that_the_credential_stays_with_its_addres
         other.close()
 
 
+@pytest.mark.long
 @pytest.mark.row("S5")
 def test_news_that_was_not_delivered_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
     receiver.answers = [500]

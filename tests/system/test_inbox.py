@@ -86,6 +86,7 @@ def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(
     assert (record["state"], record["output"]) == ("completed", "A text on tea.")
 
 
+@pytest.mark.long
 @pytest.mark.since_airflow("3.3")  # which takes the wake for a kill
 def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: AirflowStack, late_crew: CrewService) -> None:
     def is_taken_for_a_kill() -> bool:

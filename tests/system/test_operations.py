@@ -133,6 +133,7 @@ def test_tokens_and_their_cost_are_in_the_metrics_the_lineage_and_the_event_of_t
     assert metered.xcom("crew")["usage"] == used
 
 
+@pytest.mark.long
 def test_the_record_of_a_costly_execution_goes_on_once_a_person_has_approved(metered: DagRun) -> None:
     assert metered.xcom("allowed") == metered.xcom("crew")
 

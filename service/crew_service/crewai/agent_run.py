@@ -50,8 +50,8 @@ class AgentSource:
     @property
     def texts(self) -> list[str]:
         """Return the texts that inputs are filled into."""
-        goal = self.messages if isinstance(self.messages, str) else ""
-        return [self.agent.role, self.agent.goal, self.agent.backstory, goal]
+        text = self.messages if isinstance(self.messages, str) else ""
+        return [self.agent.role, self.agent.goal, self.agent.backstory, text]
 
     def begin(self, inputs: dict[str, Any]) -> str | list[dict[str, Any]]:
         """Fill in the agent's texts; return what it is told."""

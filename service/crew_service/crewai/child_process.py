@@ -98,8 +98,8 @@ class ServiceConnection:
         if job := request.get("job"):
             job["done"] = [self._received()["task"] for _ in range(job["done"])]
             job["flow_state"] = self._received()["state"] if job.get("flow_state") else None
-        if entries := request.get("journal"):
-            entries["entries"] = [self._received() for _ in range(entries["entries"])]
+        if recorded := request.get("journal"):
+            recorded["entries"] = [self._received() for _ in range(recorded["entries"])]
         try:
             threading.Thread(target=self._listen, name="crew-service", daemon=True).start()
             threading.Thread(target=self._watch, name="crew-service-link", daemon=True).start()
@@ -218,8 +218,8 @@ def _answer(service: ServiceConnection, request: Message, dotenv: Path | None) -
 
 def _continues(request: Message) -> bool:
     """Return whether an earlier process has already run a part of the execution."""
-    job, entries = request.get("job", {}), request.get("journal", {})
-    return bool(job.get("done") or job.get("decision") or entries.get("entries"))
+    job, recorded = request.get("job", {}), request.get("journal", {})
+    return bool(job.get("done") or job.get("decision") or recorded.get("entries"))
 
 
 def _failed(error: BaseException, *, continues: bool = False) -> Message:

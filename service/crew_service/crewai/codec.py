@@ -343,11 +343,8 @@ def _is_of_builtin(kind: type, name: str) -> bool:
 
 
 def _attributes(value: Any, among: Among) -> dict[str, Any]:
-    attributes = {
-        **getattr(value, "__dict__", {}),
-        **{name: getattr(value, name) for name in _slots(type(value), value)},
-    }
-    return {name: _part(each, f".{name}", among) for name, each in attributes.items()}
+    parts = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in _slots(type(value), value)}}
+    return {name: _part(each, f".{name}", among) for name, each in parts.items()}
 
 
 def _slots(kind: type, value: Any) -> list[str]:

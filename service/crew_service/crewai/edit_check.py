@@ -38,8 +38,8 @@ class EditCheck(tool_calls.NoRecorder):
     def problem(self, served: loading.Served, task_id: str, state: dict[str, Any], text: str) -> str | None:
         """Return why `text` cannot replace the waiting answer, worded as the end of a sentence; None if it can."""
         with suppress(NotRun):
-            problem = _problem(served, task_id, state, text)
-        return self._refusal or problem
+            reason = _problem(served, task_id, state, text)
+        return self._refusal or reason
 
 
 def _problem(served: loading.Served, task_id: str, state: dict[str, Any], text: str) -> str | None:

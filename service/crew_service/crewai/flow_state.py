@@ -30,7 +30,7 @@ LONGEST_KEPT = 20 * 1024 * 1024  # characters of its stored form; a message has 
 class FlowState:
     """The state of one Flow.
 
-    :param kept: what an earlier process of the execution stored last
+    :param stored: what an earlier process of the execution stored last
     :param packages: the top-level modules that a later process will have loaded
     """
 

@@ -281,6 +281,7 @@ def test_a_value_comes_back_the_same(kind: str) -> None:
     assert same(codec.decoded(text), EQUAL[kind])
 
 
+@pytest.mark.long
 def test_values_come_back_in_another_process() -> None:
     kinds = [kind for kind in EQUAL if not isinstance(EQUAL[kind], Handle)]
     program = (

@@ -111,6 +111,7 @@ def test_an_agent_that_is_killed_between_two_calls_makes_each_once(
             check_steps(found["tasks"][0], case, 0 if calls == 99 else calls)
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("kind", ["method", "awaited"])
 def test_an_agent_in_a_flows_method_that_is_killed_between_two_calls_makes_each_once(

@@ -196,6 +196,7 @@ class Mails(Case):
 APPROVE = 'tools = {"Send mail" = "approve"}\nflow_tools = ["send_mail", "Send mail"]'
 
 
+@pytest.mark.long
 def test_identical_calls_and_calls_side_by_side_are_asked_one_after_the_other(
     asking: Callable[..., tuple[Client, Client]], server: OpenAI, tmp_path: Path
 ) -> None:
@@ -217,6 +218,7 @@ def test_identical_calls_and_calls_side_by_side_are_asked_one_after_the_other(
             assert sorted(case.logged("tool")) == mails
 
 
+@pytest.mark.long
 def test_changed_arguments_are_checked_while_the_question_is_open_and_then_used(
     asking: Callable[..., tuple[Client, Client]], tmp_path: Path
 ) -> None:
@@ -245,6 +247,7 @@ def test_changed_arguments_are_checked_while_the_question_is_open_and_then_used(
     assert nested.logged("tool") == ["bob 2"]
 
 
+@pytest.mark.long
 @pytest.mark.row("S56")
 @pytest.mark.parametrize(
     "settings",
@@ -334,6 +337,7 @@ BOTH = ["--crew", "shop=asking.py:crew", "--crew", "flow=asking.py:Method"]
 DECLARED = 'flow_tools = ["pay"]'
 
 
+@pytest.mark.long
 @pytest.mark.row("S56")
 @pytest.mark.parametrize(
     ("served", "settings", "reason"),

@@ -83,6 +83,7 @@ FROM_OUTSIDE = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("fails", "error", "third", "tools"), FROM_OUTSIDE, ids=lambda value: str(value)[:4])
 def test_a_task_that_something_outside_has_ended_goes_on_with_its_journal(
     service: Command, server: OpenAI, tmp_path: Path, fails: str, error: str, third: int, tools: list[str]

@@ -48,12 +48,14 @@ def test_a_flow_whose_method_catches_exceptions_waits_and_goes_on(play: Player, 
     assert "fallback" not in run.calls()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["outside_of_the_method", "in_another_flow", "without_hooks"])
 def test_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catches(play: Player, way: str) -> None:
     with pytest.raises(CrewFailed, match=r"asks a person|requests terminal input"):
         careful(play, "CarefulFlow", way).segment()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["asks", "asks_with_a_timeout"])
 def test_a_flow_that_asks_a_person_waits_whatever_it_catches(play: Player, way: str) -> None:
     run = careful(play, "CarefulFlow", way)
@@ -70,12 +72,14 @@ def test_a_flow_that_chats_at_a_terminal_fails_whatever_it_catches(play: Player)
     assert "fallback" not in run.calls()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["careful_tool", "careful_tool_beside"])
 def test_a_crew_in_a_tool_fails_the_execution_whatever_the_tool_catches(play: Player, name: str) -> None:
     with pytest.raises(CrewFailed, match="asks a person"):
         careful(play, name).segment()
 
 
+@pytest.mark.long
 def test_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_runs(play: Player) -> None:
     run = careful(play, "asks_in_a_hook")
     with pytest.raises(CrewFailed, match="The crew requests terminal input"):
@@ -83,6 +87,7 @@ def test_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_ru
     assert run.calls() == []
 
 
+@pytest.mark.long
 def test_a_crew_or_a_flow_with_a_kickoff_of_its_own_waits(play: Player) -> None:
     crew = careful(play, "careful_crew")
     assert isinstance(crew.segment(), PendingReview)

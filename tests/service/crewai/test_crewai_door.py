@@ -108,6 +108,7 @@ def edited(client: Client, execution: str, task: str, draft: str, text: str) -> 
     return client.resume(execution, task_id=task, edited_output=edit)
 
 
+@pytest.mark.long
 @pytest.mark.row("S42")
 def test_edits_that_wait_for_a_slow_guardrail_hold_up_nothing_else(
     command: Callable[..., Command], tmp_path: Path

@@ -61,6 +61,7 @@ def address(client: Client, content: bytes) -> str:
     return str(answer.json()["url"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S76")
 def test_a_crew_has_its_files_after_a_review_and_a_kill(restarting: Any) -> None:
@@ -77,6 +78,7 @@ def test_a_crew_has_its_files_after_a_review_and_a_kill(restarting: Any) -> None
     assert client.until(started, "completed")["result"]["output"] == read
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S76")
 def test_a_flow_has_its_files_in_its_state(restarting: Any) -> None:
@@ -99,6 +101,7 @@ def test_a_flow_has_its_files_in_its_state(restarting: Any) -> None:
     assert client.until(started, "completed")["result"]["output"] == read
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_the_extra_a_kickoff_with_files_is_refused_by_its_name(command: Start, tmp_path: Path) -> None:
     hidden = "import importlib.abc, sys\n\n\nclass Hidden(importlib.abc.MetaPathFinder):\n"

@@ -128,6 +128,7 @@ def killed_after(*some: int, each: range) -> pytest.MarkDecorator:
     )
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 @killed_after(2, 5, each=range(1, 7))
 def test_a_task_whose_process_is_killed_after_any_of_six_calls_makes_each_once(
@@ -180,6 +181,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("postgresql")
 
 
+@pytest.mark.long
 @pytest.mark.row("S1", "S19")
 def test_a_killed_service_repeats_at_most_the_call_that_was_under_way(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path, database: str

@@ -173,6 +173,7 @@ def test_an_output_that_a_callback_replaced_by_an_object_is_its_json(play: Playe
     assert (done.output, done.output_json) == ('{"total": 3}', {"total": 3})
 
 
+@pytest.mark.long
 @pytest.mark.row("S48")
 @pytest.mark.parametrize(
     ("name", "output", "output_json"),

@@ -51,6 +51,7 @@ def embedded(server: OpenAI) -> list[str]:
     return sorted(text for text in texts if "Ducks" in text or "Geese" in text)
 
 
+@pytest.mark.long
 def test_executions_at_once_and_later_find_the_knowledge_that_one_of_them_embedded(
     serve_crew: Callable[[str], Client], server: OpenAI
 ) -> None:
@@ -61,6 +62,7 @@ def test_executions_at_once_and_later_find_the_knowledge_that_one_of_them_embedd
     assert embedded(server) == ["Ducks do not echo in November.", "Geese do."]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("crew", "Error code: 500 - {'error': {'message': 'overloaded'}}"), ("with_own_embedder", "out of order")],
@@ -82,6 +84,7 @@ def test_executions_whose_knowledge_cannot_be_embedded_end_and_the_next_one_trie
     assert embedded(server) == (known if name == "crew" else [])
 
 
+@pytest.mark.long
 def test_nobody_waits_for_a_process_that_an_embedder_leaves_behind(
     serve_crew: Callable[[str], Client], server: OpenAI, tmp_path: Path
 ) -> None:

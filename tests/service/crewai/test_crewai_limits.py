@@ -63,6 +63,7 @@ OVER = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S96")
 @pytest.mark.parametrize(("deed", "error"), OVER)
@@ -99,6 +100,7 @@ def left_of(folder: Path) -> list[int]:
     return [pid for pid in process_tree.processes() if is_left(pid)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S96")
 def test_a_crew_just_below_its_limits_completes(start: Start) -> None:
@@ -125,6 +127,7 @@ ENDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S97")
 @pytest.mark.parametrize("deed", ENDS)
@@ -146,6 +149,7 @@ def test_temporary_files_are_the_processes_own_and_gone_at_its_end(start: Start,
     eventually(lambda: not Path(of_peer["folder"]).exists(), "the end of the stopped execution's folder")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S97")
 def test_a_thread_that_goes_on_after_the_answer_has_its_temporary_files(start: Start, tmp_path: Path) -> None:
@@ -157,6 +161,7 @@ def test_a_thread_that_goes_on_after_the_answer_has_its_temporary_files(start: S
     eventually(lambda: not used.parent.exists(), "the end of the folder")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S97")
 def test_a_service_that_ends_or_is_killed_leaves_no_temporary_files(

@@ -70,6 +70,7 @@ def written(folder: Path, more: str, *, name: str = "crew") -> str:
     return f"{folder / 'tea.py'}:{name}"
 
 
+@pytest.mark.long
 @pytest.mark.row("S46")
 @pytest.mark.parametrize("case", KICKOFFS)
 def test_a_kickoff_while_a_crew_is_loaded_ends_the_start(tmp_path: Path, case: str) -> None:
@@ -91,6 +92,7 @@ def test_a_kickoff_in_the_function_that_makes_the_crew_ends_the_start(tmp_path: 
     assert not (tmp_path / "paid").exists()
 
 
+@pytest.mark.long
 @pytest.mark.row("S46")
 @pytest.mark.parametrize(
     "more",
@@ -128,6 +130,7 @@ threading.Thread(target=later, daemon=True).start()
 """
 
 
+@pytest.mark.long
 @pytest.mark.row("S46")
 @pytest.mark.parametrize("case", LATER)
 def test_a_thread_of_the_loaded_crew_cannot_run_another_during_the_execution(tmp_path: Path, case: str) -> None:

@@ -58,6 +58,7 @@ def prompts(run: EngineStub) -> str:
     return str([each["turns"] for each in run.entries() if each["call"] == "final"])
 
 
+@pytest.mark.long
 def test_what_one_owner_remembers_is_not_in_anothers_prompts(tmp_path: Path) -> None:
     crew = load(TARGET)
     assert not recalls(crew, tmp_path, "ann")
@@ -66,6 +67,7 @@ def test_what_one_owner_remembers_is_not_in_anothers_prompts(tmp_path: Path) -> 
     assert all(recalls(crew, tmp_path, owner) for owner in ("ann", "bob", None))
 
 
+@pytest.mark.long
 def test_users_of_the_service_have_a_memory_each(tmp_path: Path) -> None:
     crew = load(TARGET)
     tokens = list(TOKENS.items())
@@ -83,12 +85,14 @@ def test_users_of_the_service_have_a_memory_each(tmp_path: Path) -> None:
         assert [recalled(user) for user in ("ann", "bob", "ann")] == [False, False, True]
 
 
+@pytest.mark.long
 def test_shared_memory_is_everybodys(tmp_path: Path) -> None:
     crew = served("--user-token", f"ann={TOKENS['ann']}", "--shared-memory")
     assert not recalls(crew, tmp_path, "ann")
     assert recalls(crew, tmp_path, "bob")
 
 
+@pytest.mark.long
 def test_the_first_start_says_that_users_begin_with_an_empty_memory(
     tmp_path: Path, storage: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,6 +108,7 @@ def test_the_first_start_says_that_users_begin_with_an_empty_memory(
     assert recalls(crew, tmp_path, None), "the organization keeps it"
 
 
+@pytest.mark.long
 def test_a_memory_copied_as_the_first_start_says_is_the_users(tmp_path: Path, storage: Path) -> None:
     crew = load(TARGET)
     assert not recalls(crew, tmp_path, None)
@@ -148,6 +153,7 @@ def test_a_user_continues_a_state_that_was_stored_earlier(tmp_path: Path, storag
     assert (storage / "flow_states.db").is_file()
 
 
+@pytest.mark.long
 def test_what_is_too_old_is_forgotten_for_each_owner(tmp_path: Path) -> None:
     crew = load(TARGET)
     run = EngineStub(crew, tmp_path / "log")
@@ -179,6 +185,7 @@ def test_the_service_forgets_only_if_it_is_told_to(tmp_path: Path) -> None:
     assert not keeps.told.is_set()
 
 
+@pytest.mark.long
 @pytest.mark.row("S54")
 @pytest.mark.parametrize("fate", ["revised", "edited", "stopped", "approved"])
 def test_only_an_approved_answer_is_remembered(tmp_path: Path, fate: str) -> None:
@@ -297,6 +304,7 @@ def crew():
 """
 
 
+@pytest.mark.long
 @pytest.mark.row("S54")
 @pytest.mark.parametrize("call", [1, 2])
 def test_a_kill_while_memory_asks_its_model_leaves_the_approved_text_remembered_once(
@@ -346,6 +354,7 @@ def crew():
 """
 
 
+@pytest.mark.long
 def test_what_the_organization_answers_or_continues_is_remembered_by_the_user_who_started_it(
     tmp_path: Path, storage: Path
 ) -> None:
@@ -390,6 +399,7 @@ def crew():
 """
 
 
+@pytest.mark.long
 def test_the_check_of_an_edited_answer_has_the_memory_of_its_execution(tmp_path: Path, storage: Path) -> None:
     (tmp_path / "checked.py").write_text(CHECKED)
     crew = load(f"{tmp_path / 'checked.py'}:crew")

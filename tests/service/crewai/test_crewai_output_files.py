@@ -64,6 +64,7 @@ def answer(client: Client, started: str, *, approve: bool, feedback: str = "", *
 CHART, LONG = "charts/chart.png", "a" * 255
 
 
+@pytest.mark.long
 @pytest.mark.row("S82", "S83")
 @pytest.mark.parametrize("place", ["after the tool", "while a person decides"])
 def test_a_chart_is_there_after_a_kill_and_a_review(
@@ -98,6 +99,7 @@ def test_a_chart_is_there_after_a_kill_and_a_review(
     assert "MARKERS" not in log  # the environment, to which a link leads
 
 
+@pytest.mark.long
 @pytest.mark.row("S82")
 def test_a_flow_finds_its_files_after_a_kill_and_an_answer(serve: Callable[..., Client], tmp_path: Path) -> None:
     (tmp_path / "in the method").touch()
@@ -114,6 +116,7 @@ def test_a_flow_finds_its_files_after_a_kill_and_an_answer(serve: Callable[..., 
     assert content(client, started, "large") == bytes(range(256)) * 10_001
 
 
+@pytest.mark.long
 @pytest.mark.row("S82")
 def test_a_crew_that_deletes_its_folder_completes(serve: Callable[..., Client]) -> None:
     client = serve("TidyFlow")

@@ -74,6 +74,7 @@ def by_another(body: dict[str, Any]) -> dict[str, Any]:
     return called(body, [("delegate_work_to_coworker", work), PAY])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("crew", "script"),
     [
@@ -105,6 +106,7 @@ def test_an_approved_call_finds_what_prepared_for_it(
     assert len(server.asked) == chats + 1, "no model is asked again"
 
 
+@pytest.mark.long
 def test_a_call_that_cannot_be_prepared_for_is_not_made(
     shop: Callable[[str], Client], server: OpenAI, tmp_path: Path
 ) -> None:
@@ -136,6 +138,7 @@ def killed_later(body: dict[str, Any]) -> dict[str, Any]:
     return called(body, [("add", {"item": "tea"})] if is_first else [("fail", {}), PAY])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("crew", "script"),
     [("two", filled_first), ("two", killed_later), ("reviewed", filled_first), ("TwoTasks", filled_first)],
@@ -191,6 +194,7 @@ def test_a_call_that_prepares_and_raises_is_no_question_to_a_person(
     assert case.logged("paid") == [["tea"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tools", "reason"),
     [

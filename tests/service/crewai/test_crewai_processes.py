@@ -105,6 +105,7 @@ def test_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Player) -
     eventually(lambda: not any(map(alive, pids(crew))), "the end of what the stopped crew hid")
 
 
+@pytest.mark.long
 @pytest.mark.row("S16")
 def test_a_process_that_does_not_end_after_its_outcome_is_ended(play: Player) -> None:
     crew = unruly(play, "stop_at_the_end")
@@ -164,6 +165,7 @@ def test_a_crew_that_closes_its_descriptors_ends_as_an_error(play: Player, deed:
 ENDS = ["replace_streams", "drop_streams", "rude_streams", "fork_and_exit", "fork_and_fail", "fork_and_go_on"]
 
 
+@pytest.mark.long
 @pytest.mark.row("S40")
 @pytest.mark.parametrize("deed", [*ENDS, "fork_at_exit"])
 def test_what_a_crew_answers_counts_whatever_it_does_to_its_streams_and_in_copies(play: Player, deed: str) -> None:
@@ -175,6 +177,7 @@ def test_what_a_crew_answers_counts_whatever_it_does_to_its_streams_and_in_copie
     eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
 
 
+@pytest.mark.long
 @pytest.mark.row("S40")
 @pytest.mark.parametrize("deed", ["replace_streams", "fork_and_exit"])
 def test_the_draft_of_such_a_crew_counts_too(play: Player, deed: str) -> None:

@@ -91,6 +91,7 @@ def test_each_call_is_made_once_after_every_kill(play: Player, kind: str) -> Non
         assert killed(play, kind, before) == whole, before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SIDE_BY_SIDE)
 def test_of_calls_side_by_side_only_one_that_was_under_way_is_made_again(play: Player, kind: str) -> None:
     output, whole = killed(play, kind, 0)
@@ -183,6 +184,7 @@ def test_an_error_of_a_model_is_not_repeated_and_what_came_before_it_is_kept(pla
         assert calls <= whole
 
 
+@pytest.mark.long
 def test_a_tool_that_may_run_once_is_not_run_with_other_arguments_in_the_place_of_a_recorded_call(
     tmp_path: Path,
 ) -> None:
@@ -205,6 +207,7 @@ def test_tasks_side_by_side_with_the_same_texts_do_not_take_each_others_calls(tm
     assert sorted(taken(crew)) == ["apples", "bananas"]
 
 
+@pytest.mark.long
 def test_after_an_upgrade_during_a_review_no_tool_that_may_run_once_is_run_again_unasked(tmp_path: Path) -> None:
     """Earlier releases told tasks apart by their own texts alone, which swapped those of crews side by side."""
     crew = once("ReviewedPosts", tmp_path, dies_before=99)

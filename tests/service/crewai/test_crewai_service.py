@@ -182,6 +182,7 @@ def hidden_processes(service: Served, log: Path) -> Iterator[None]:
     service.cancel(execution)
 
 
+@pytest.mark.long
 @pytest.mark.row("S7", "S39")
 def test_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(command: Start, tmp_path: Path) -> None:
     service = Served(Service(command, "unruly:unruly", fresh=True))  # one of its crews looks into /proc
@@ -223,6 +224,7 @@ def test_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(com
     assert service.status(running["hang"])["status"] == "error"
 
 
+@pytest.mark.long
 @pytest.mark.row("S41")
 def test_the_keys_of_a_crew_are_masked_in_what_it_fails_with_and_in_the_logs(command: Start, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text((CREWS / "unruly.py").read_text())

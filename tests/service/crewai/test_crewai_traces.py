@@ -107,6 +107,7 @@ def test_a_failure_is_told_by_its_kind_alone(
     assert not any(SECRET.encode() in body for body in collector.raw)
 
 
+@pytest.mark.long
 @pytest.mark.row("S41")
 def test_the_text_of_an_exception_is_sent_without_secrets_where_content_is_asked_for(
     begin: Callable[..., tuple[Command, Client]], collector: Collector
@@ -120,6 +121,7 @@ def test_the_text_of_an_exception_is_sent_without_secrets_where_content_is_asked
     assert not any(b"not this" in body for body in collector.raw)
 
 
+@pytest.mark.long
 def test_a_tool_that_is_not_run_again_has_no_second_span(
     begin: Callable[..., tuple[Command, Client]], model: OpenAI, collector: Collector, tmp_path: Path
 ) -> None:

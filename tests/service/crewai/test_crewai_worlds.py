@@ -117,6 +117,7 @@ def test_projects_whose_folders_have_one_name_are_separate(tmp_path: Path, own_f
     assert kept_in(told(crews["two"], tmp_path)) == {str(own_folders / "crew/two")}
 
 
+@pytest.mark.long
 def test_crews_of_one_project_are_separate_if_their_tokens_are(tmp_path: Path, own_folders: Path) -> None:
     alpha = project(tmp_path / "alpha")
     crews = served("--crew-token", "two=a-token-of-20-letters", one=alpha, two=alpha, three=alpha)
@@ -159,6 +160,7 @@ def installed_in(folder: Path) -> Path:
     return libraries
 
 
+@pytest.mark.long
 def test_the_variables_above_the_libraries_are_not_another_projects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +192,7 @@ def test_a_file_without_a_project_has_the_variables_above_the_libraries(
     assert found.stdout.strip() == (str(here / ".env") if is_own else "None")
 
 
+@pytest.mark.long
 def test_crews_of_one_project_share_a_process(tmp_path: Path, storage: Path) -> None:
     alpha = project(tmp_path / "alpha")
     crews = served(one=alpha, two=f"{alpha}/src/alpha/main.py:Told", other=project(tmp_path / "beta"))
@@ -198,6 +201,7 @@ def test_crews_of_one_project_share_a_process(tmp_path: Path, storage: Path) -> 
     assert kept_in(two) == {str(storage / "two")}
 
 
+@pytest.mark.long
 def test_a_process_without_work_ends_beyond_the_limit(tmp_path: Path) -> None:
     before = process_pool.PROCESSES.most_idle
     try:

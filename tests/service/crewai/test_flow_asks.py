@@ -88,6 +88,7 @@ def test_each_of_three_questions_is_answered_once_and_each_call_made_once_whenev
         ]
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 def test_nobodys_answer_counts_at_the_deadline_even_if_the_service_was_away(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path, receiver: Receiver

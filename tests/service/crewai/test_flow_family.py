@@ -97,6 +97,7 @@ def ordered(name: str, calls: list[str]) -> list[str]:
     return sorted(calls) if SHAPES[name].parallel else calls
 
 
+@pytest.mark.long
 @pytest.mark.row("F7")
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_flow_goes_round_as_by_crewai_itself_also_over_kills(name: str, chosen: dict[str, dict[str, Any]]) -> None:

@@ -163,6 +163,7 @@ def a_crew_inside(service: ServedFlow, log: Path) -> Iterator[None]:
     assert calls == ["begin", "research", "writing", "writing"]
 
 
+@pytest.mark.long
 @pytest.mark.row("F3", "F4")
 def test_live_questions_come_by_signed_webhooks_and_are_answered_once(
     served: Callable[..., ServedFlow], receiver: Receiver
@@ -220,6 +221,7 @@ def test_live_questions_come_by_signed_webhooks_and_are_answered_once(
     assert SECRET not in log
 
 
+@pytest.mark.long
 @pytest.mark.row("F4")
 def test_a_question_that_is_not_taken_is_sent_again_also_after_kill_9(
     served: Callable[..., ServedFlow], receiver: Receiver, tmp_path: Path
@@ -311,6 +313,7 @@ def test_the_address_of_a_question_leads_to_its_crew_where_several_are_served(
     assert (answer.status_code, answer.json()["status"]) == (200, "accepted")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S55")
 def test_another_service_goes_on_with_the_newest_state_of_a_killed_one(

@@ -30,12 +30,14 @@ def output(outcome: Any) -> str:
     return outcome.output
 
 
+@pytest.mark.long
 def test_a_state_with_aliases_is_the_same_after_a_question(play: Player) -> None:
     run = flow(play, "CamelFlow")
     run.segment()
     assert output(run.answer("yes")) == "coffee 1"
 
 
+@pytest.mark.long
 def test_a_persisted_state_with_aliases_is_restored(play: Player) -> None:
     first = flow(play, "CamelFlow")
     first.segment()
@@ -54,6 +56,7 @@ def test_the_inputs_are_the_names_that_a_kickoff_can_use(play: Player) -> None:
     assert output(run.answer("yes")) == "tea and coffee 5"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inputs", [{}, {"topic": "tea"}])
 def test_a_default_that_its_own_type_would_refuse_is_kept(play: Player, inputs: Any) -> None:
     run = play("OutlineFlow", "kept.py")
@@ -72,6 +75,7 @@ def over_a_kill(run: EngineStub) -> Any:
     return run.segment()
 
 
+@pytest.mark.long
 def test_a_state_is_the_same_after_a_kill_and_a_question(play: Player) -> None:
     run = flow(play, "AskingStateFlow")
     run.inputs["kind"] = "everything"
@@ -81,6 +85,7 @@ def test_a_state_is_the_same_after_a_kill_and_a_question(play: Player) -> None:
     assert run.calls() == ["fill"]
 
 
+@pytest.mark.long
 def test_a_result_is_the_same_after_a_kill(play: Player) -> None:
     run = flow(play, "ResultFlow")
     run.inputs["kind"] = "everything"
@@ -88,6 +93,7 @@ def test_a_result_is_the_same_after_a_kill(play: Player) -> None:
     assert run.calls() == ["make"]
 
 
+@pytest.mark.long
 def test_a_result_is_the_same_after_two_questions(play: Player) -> None:
     run = flow(play, "AskingResultFlow")
     run.inputs["kind"] = "everything"
@@ -96,6 +102,7 @@ def test_a_result_is_the_same_after_two_questions(play: Player) -> None:
     assert output(run.answer("yes")) == "same same"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["StateFlow", "ResultFlow"])
 def test_what_cannot_be_kept_harms_no_flow_that_needs_no_second_process(play: Player, name: str) -> None:
     run = flow(play, name)
@@ -106,6 +113,7 @@ def test_what_cannot_be_kept_harms_no_flow_that_needs_no_second_process(play: Pl
 WHERE = {"AskingStateFlow": "'thing", "AskingResultFlow": "of its method 'make'", "CrewInMethodFlow": "'make'"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"), [*((name, "a client") for name in WHERE), *(("AskingStateFlow", kind) for kind in NOT_KEPT[1:])]
 )
@@ -116,6 +124,7 @@ def test_nobody_is_asked_if_the_answer_could_not_be_used(play: Player, name: str
         run.segment()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "where"), [("StateFlow", "'thing"), ("ResultFlow", "'make'")])
 def test_after_a_kill_the_error_names_what_was_not_kept(play: Player, name: str, where: str) -> None:
     run = flow(play, name)
@@ -125,6 +134,7 @@ def test_after_a_kill_the_error_names_what_was_not_kept(play: Player, name: str,
     assert run.calls() in (["fill"], ["make"])
 
 
+@pytest.mark.long
 def test_the_error_says_what_would_be_kept(play: Player) -> None:
     run = flow(play, "AskingResultFlow")
     run.inputs["kind"] = "a client"
@@ -139,6 +149,7 @@ def test_a_state_that_has_not_changed_is_not_sent_again(play: Player) -> None:
     assert [bool(each.flow_state) for each in run.seen if isinstance(each, TaskDone)] == [True, False]
 
 
+@pytest.mark.long
 def test_fields_that_a_changed_project_adds_get_their_defaults(play: Player) -> None:
     run = flow(play, "CamelFlow")
     run.segment()
@@ -146,6 +157,7 @@ def test_fields_that_a_changed_project_adds_get_their_defaults(play: Player) -> 
     assert output(run.answer("yes")) == "coffee 1 by nobody"
 
 
+@pytest.mark.long
 def test_a_state_that_a_changed_project_cannot_have_ends_in_words(play: Player) -> None:
     run = flow(play, "CamelFlow")
     run.segment()
@@ -154,6 +166,7 @@ def test_a_state_that_a_changed_project_cannot_have_ends_in_words(play: Player) 
         run.answer("yes")
 
 
+@pytest.mark.long
 @pytest.mark.row("S55")
 def test_a_large_state_is_stored_once(play: Player) -> None:
     run = flow(play, "LargeFlow")
@@ -163,6 +176,7 @@ def test_a_large_state_is_stored_once(play: Player) -> None:
     assert run.calls() == ["fill"]
 
 
+@pytest.mark.long
 @pytest.mark.row("S55")
 def test_a_state_that_is_too_large_is_not_kept(play: Player) -> None:
     run = flow(play, "LargeFlow")
@@ -189,12 +203,14 @@ def test_a_state_that_is_too_large_when_compressed_stays_a_problem(monkeypatch: 
     assert state.problem is None
 
 
+@pytest.mark.long
 @pytest.mark.row("S55")
 def test_results_that_are_too_large_together_are_found_before_anybody_is_asked(play: Player) -> None:
     with pytest.raises(CrewFailed, match=r"nobody was asked: .* takes 70 MiB, and at most 48 MiB are kept"):
         flow(play, "ManyLargeResults").segment()
 
 
+@pytest.mark.long
 def test_a_crew_asks_nobody_if_an_output_cannot_be_kept(play: Player) -> None:
     quiet = play("quiet_crew", "kept.py")
     assert output(quiet.segment()) == "second v1"
@@ -205,6 +221,7 @@ def test_a_crew_asks_nobody_if_an_output_cannot_be_kept(play: Player) -> None:
         asking.segment()
 
 
+@pytest.mark.long
 def test_a_crew_whose_output_could_not_be_kept_says_so_in_a_new_process(play: Player) -> None:
     run = play("quiet_crew", "kept.py")
     run.segment()
@@ -213,6 +230,7 @@ def test_a_crew_whose_output_could_not_be_kept_says_so_in_a_new_process(play: Pl
         run.segment()
 
 
+@pytest.mark.long
 def test_a_question_that_0_2_0_stored_is_answered_with_this_release(play: Player) -> None:
     run = flow(play, "CamelFlow")
     run.segment()
@@ -226,6 +244,7 @@ def test_a_question_that_0_2_0_stored_is_answered_with_this_release(play: Player
     assert output(run.answer("yes")) == "tea 7"
 
 
+@pytest.mark.long
 def test_results_that_0_2_0_stored_are_replayed_by_this_release(play: Player) -> None:
     run = flow(play, "ResultFlow")
     run.inputs["kind"] = "a model"

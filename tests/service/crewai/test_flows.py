@@ -167,6 +167,7 @@ def test_a_review_in_a_method_that_begins_with_0_2_0_ends_with_this_release_and_
     assert run.calls() == ["begin", "research", "writing"]
 
 
+@pytest.mark.long
 @pytest.mark.row("S54")
 def test_the_asynchronous_callback_of_an_awaited_crew_gets_the_approved_answer_that_is_remembered(play: Player) -> None:
     run = play("AwaitedFlow", "flows.py")

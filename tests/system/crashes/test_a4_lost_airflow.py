@@ -71,6 +71,7 @@ def test_scheduler_and_api_server_are_killed_and_started_again_and_every_wait_go
         wait_for_looks(in_worker)
 
 
+@pytest.mark.long
 @pytest.mark.row("A4")
 def test_the_metadata_database_is_gone_for_half_a_minute_and_every_wait_goes_on(
     postgres: str, airflow: AirflowStack, deployments: dict[str, Deployment]

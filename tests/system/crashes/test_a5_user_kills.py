@@ -70,6 +70,7 @@ def waits(*waiting: Waiting) -> None:
             wait_for_looks(each.proxy)
 
 
+@pytest.mark.long
 @pytest.mark.row("A5")
 def test_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configured_otherwise(
     begin: Begin, airflow: AirflowStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -115,6 +116,7 @@ def test_the_fate_of_a_killed_wait_stands_in_its_log_when_the_triggerer_lags_and
     assert list(tmp_path.iterdir()), "the triggerer did not lag"
 
 
+@pytest.mark.long
 @pytest.mark.row("A5")
 def test_marking_the_run_as_failed_stops_the_execution_of_a_deferred_wait(begin: Begin) -> None:
     each = begin("deferred", "run stopped")
@@ -146,6 +148,7 @@ def test_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_unn
         assert each.run.xcom("crew")["execution_id"] == each.executions()[1]
 
 
+@pytest.mark.long
 @pytest.mark.row("A5")
 def test_ending_a_running_wait_stops_the_execution_unless_configured_otherwise(begin: Begin) -> None:
     failed, kept = begin("in_worker", "running, failed by hand"), begin("in_worker_kept", "running, kept")
@@ -187,6 +190,7 @@ def test_a_task_that_is_killed_while_it_talks_to_its_supervisor_stops_its_execut
     assert len(failed.executions()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.row("A5")
 def test_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
     each = begin("in_worker", "worker terminated")

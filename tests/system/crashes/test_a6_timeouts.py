@@ -57,6 +57,7 @@ def late(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[
         yield late
 
 
+@pytest.mark.long
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("dag_id", SENSORS)
 def test_a_sensor_that_times_out_reports_the_fate_of_the_execution(late: dict[str, Late], dag_id: str) -> None:

@@ -127,6 +127,7 @@ def test_a_try_that_is_rescheduled_waits_for_its_first_execution(
     assert len(deployment.executions(topic)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.row("A51")
 @pytest.mark.since_airflow("3.3")
 def test_a_rule_that_names_our_error_decides_about_the_retry(
@@ -144,6 +145,7 @@ def test_a_rule_that_names_our_error_decides_about_the_retry(
     assert not deployment.executions(topic)
 
 
+@pytest.mark.long
 @pytest.mark.row("A51")
 @pytest.mark.since_airflow("3.3")
 def test_a_kickoff_that_a_budget_refuses_is_sent_again_when_it_begins_anew(

@@ -14,6 +14,7 @@ if find_spec("crewai") is None:  # only its service imports it: that takes six s
     pytest.skip("a Flow needs CrewAI", allow_module_level=True)
 
 
+@pytest.mark.long
 @pytest.mark.row("S1")
 def test_a_method_asks_three_times_and_goes_on_after_a_deadline(airflow: AirflowStack, group: ProcessGroup) -> None:
     flow = Path(__file__).with_name("interview_flow.py")

@@ -112,6 +112,7 @@ def test_a_question_that_may_not_stand_is_asked_when_nobody_has_answered(runs: d
     assert run.xcom("review")["is_approve"] is True
 
 
+@pytest.mark.long
 @pytest.mark.row("A13")
 def test_a_notifier_that_raises_fails_nothing(runs: dict[str, DagRun]) -> None:
     run = runs["review_notifier"]
@@ -166,6 +167,7 @@ def test_the_next_form_says_whose_answer_was_not_taken_and_why(stack: AirflowSta
     assert run.xcom("review")["human_feedback"] == "Shorter."
 
 
+@pytest.mark.long
 @pytest.mark.row("A11")
 def test_an_answer_is_for_the_draft_of_the_form_although_the_record_was_edited_meanwhile(
     stack: AirflowStack, runs: dict[str, DagRun]

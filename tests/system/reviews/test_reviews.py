@@ -167,6 +167,7 @@ def test_a_group_that_is_skipped_has_no_result(runs: dict[str, DagRun]) -> None:
     assert run.states()["crew.result"] == "skipped"
 
 
+@pytest.mark.long
 @pytest.mark.row("A9")
 def test_after_the_deadline_its_policy_holds_and_an_answer_changes_nothing(
     stack: AirflowStack, runs: dict[str, DagRun]
@@ -186,6 +187,7 @@ def test_after_the_deadline_its_policy_holds_and_an_answer_changes_nothing(
     assert [(each["task_id"], each["task_state"]) for each in late] == [("fail", "failed")]
 
 
+@pytest.mark.long
 @pytest.mark.row("A9")
 def test_of_two_people_the_first_who_may_answer_counts(
     stack: AirflowStack, rita: AirflowApi, runs: dict[str, DagRun]
@@ -227,6 +229,7 @@ def test_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_whol
     assert review["decided_at"] > asked["created_at"].replace("Z", "+00:00")
 
 
+@pytest.mark.long
 def test_a_cleared_review_never_takes_an_answer_to_a_draft_that_airflow_does_not_show(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_one", {"by_try": True})
     assert "Try 1." in run.wait_for_review()["body"]

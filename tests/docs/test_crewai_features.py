@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "service" / "crewai"
 TABLE = (HERE / "features.md").read_text()
 TEST = re.compile(r"`(test_\w+)::(\w+)`")
 
