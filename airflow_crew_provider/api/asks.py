@@ -141,10 +141,8 @@ def _misplaced(original: Any, changed: Any, place: str) -> str | None:
         parts = [(before.get(name), each, f"{place}.{name}") for name, each in changed.items()]
         problems = [f"a name in {place}"] if hidden else []
     elif isinstance(changed, list):
-        before_ = original if isinstance(original, list) else []
-        parts = [
-            (before_[at] if at < len(before_) else None, each, f"{place}[{at}]") for at, each in enumerate(changed)
-        ]
+        items = original if isinstance(original, list) else []
+        parts = [(items[at] if at < len(items) else None, each, f"{place}[{at}]") for at, each in enumerate(changed)]
         problems = []
     else:
         return None

@@ -63,12 +63,12 @@ class Budget:
 
     def _passed_by(self, usage: Json | None) -> str:
         tokens, cost = total_tokens(usage), known_cost(usage)
-        limits = []
+        reasons = []
         if self.max_total_tokens is not None and tokens is not None and tokens > self.max_total_tokens:
-            limits.append(f"used {tokens} tokens, more than max_total_tokens of {self.max_total_tokens}")
+            reasons.append(f"used {tokens} tokens, more than max_total_tokens of {self.max_total_tokens}")
         if self.max_cost is not None and cost is not None and cost > self.max_cost:
-            limits.append(f"cost {at_least(usage)}{cost} USD, more than max_cost of {self.max_cost}")
-        return " and ".join(limits)
+            reasons.append(f"cost {at_least(usage)}{cost} USD, more than max_cost of {self.max_cost}")
+        return " and ".join(reasons)
 
     def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
         """Describe the missing usage that is needed to check the limits; empty if none is missing.

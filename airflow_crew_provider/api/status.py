@@ -210,8 +210,8 @@ def _tell_once(word: str, body: Json, mask: Mask) -> None:
 
 
 def _progress(body: Json, mask: Mask) -> Json:
-    fields = body.get("progress")
-    progress: Json = fields if isinstance(fields, dict) else {}
+    value = body.get("progress")
+    progress: Json = value if isinstance(value, dict) else {}
     return {
         "current_task": short_name(body.get("current_task"), mask) or short_name(progress.get("current"), mask) or None,
         "completed_tasks": _count(progress, "completed_tasks", "completed"),

@@ -352,7 +352,7 @@ class Journal:
         self.stop_if_asked()
         name, about = tool_calls.called_as(tool)
         arguments = tool_arguments.arguments_by_name(tool, method, args, kwargs)
-        key = answers.as_text((name, args, kwargs, *([about] if about else ())))
+        request = answers.as_text((name, args, kwargs, *([about] if about else ())))
         names = (tool.name, tool_calls.tool_name(tool), name)
         if place.again:
             if rule_of(self._rules, names) in tool_rules.RUN_ONCE:
@@ -361,7 +361,7 @@ class Journal:
         if problem := tool_rules.conflict(self._rules, names):
             raise NotRun(name, answers.as_text(arguments), problem.rstrip("."))
         delegates = tool_calls.delegates(tool)
-        call = self._call("tool", name, key, mark=OF_NAMESAKE if about else "", names=names, delegates=delegates)
+        call = self._call("tool", name, request, mark=OF_NAMESAKE if about else "", names=names, delegates=delegates)
         if not (call and call.is_answered) and self._is_undeclared(tool, names):
             raise NotDeclared(tool_rules.not_declared(name))
         was_once = call is not None and call.entry.once  # by a rule that may have been removed since
@@ -415,7 +415,7 @@ class Journal:
     def await_prepared(self, entry: JournalEntry, text: str) -> None:
         """Wait until the effects of all earlier calls in the task are there: parallel calls may come a moment later.
 
-        :raises NotRun: if one of them is not made again
+        :raises NotPrepared: if one of them is not made again
         """
         around = set(self._around(entry))
 

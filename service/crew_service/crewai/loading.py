@@ -182,11 +182,11 @@ def _of_path(path: Path) -> Served:
     return _declared(path)
 
 
-def _of_project(folder: project.Project) -> Served:
-    folder.enter()
-    if declaration := folder.declaration():
-        return _declared(declaration, folder.kind)
-    kind, place = folder.module()
+def _of_project(crew_project: project.Project) -> Served:
+    crew_project.enter()
+    if declaration := crew_project.declaration():
+        return _declared(declaration, crew_project.kind)
+    kind, place = crew_project.module()
     return _made(_only(importlib.import_module(place), kind))
 
 
@@ -237,8 +237,8 @@ def _named(target: str) -> Served:
     if is_file and not Path(place).is_file():
         raise UnsupportedCrew(f"there is no file {place}.")
     path = Path(place).resolve()
-    if around := project.around(path if is_file else Path()):
-        around.enter()
+    if crew_project := project.around(path if is_file else Path()):
+        crew_project.enter()
     module = _file(path) if is_file else _module(place)
     try:
         return _made(getattr(module, name))

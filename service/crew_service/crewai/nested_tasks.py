@@ -90,8 +90,8 @@ class NestedTasks:
             for name in ("finished", "drafts", "approved")
         )
         self._decision = gate if known else None
-        waiting: str | None = known.get("asked")
-        self._decided = new.get(waiting, waiting) if waiting else None
+        task_place: str | None = known.get("asked")
+        self._decided = new.get(task_place, task_place) if task_place else None
         self._unused = self._decided  # until its task runs
         if self._decided and self._is_approval():
             self._approved[self._decided] = self._drafts.pop(self._decided)

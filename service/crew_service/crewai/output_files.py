@@ -75,12 +75,12 @@ class OutputFolder:
             log.warning("the files in %s are not stored: %s", VARIABLE, error)
 
     def _walk(self) -> Iterator[tuple[str, os.stat_result, int]]:
-        number = 0
+        count = 0
         for folder, folders, names, descriptor in os.fwalk(self._path):
             folders.sort()
             for name in sorted(names):
-                number += 1
-                if number > MOST_ENTRIES:
+                count += 1
+                if count > MOST_ENTRIES:
                     self._tell_full()
                     return
                 try:

@@ -97,11 +97,11 @@ def world_of(target: str, owner: str = "") -> World:
         path = Path(target.rpartition(":")[0])
     own = path.resolve() if path.is_dir() else path.resolve().parent if is_path or path.suffix == ".py" else here
     try:
-        folder = project.of_folder(path) if is_path and path.is_dir() else project.around(own)
+        crew_project = project.of_folder(path) if is_path and path.is_dir() else project.around(own)
     except UnsupportedCrew:  # loading it says why
-        folder = None
-    if folder or is_path:
-        root = folder.root if folder else own
+        crew_project = None
+    if crew_project or is_path:
+        root = crew_project.root if crew_project else own
         return World(root, root, root / NAME, owner)
     above = _above_libraries()
     return World(own, here, above if above and above.parent in (own, here) else None, owner)
