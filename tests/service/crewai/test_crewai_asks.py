@@ -167,7 +167,9 @@ def test_a_call_that_raises_has_an_unknown_outcome(service: Command, server: Ope
 
 
 @pytest.fixture
-def asking(command: Callable[..., Command], server: OpenAI, tmp_path: Path) -> Callable[..., tuple[Client, Client]]:
+def asking(
+    command: Callable[..., Command], server: OpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Client, Client]]:
     """Serve a crew and a Flow of a project that may let its agents ask; the model follows a script."""
 
     def start(
@@ -178,7 +180,7 @@ def asking(command: Callable[..., Command], server: OpenAI, tmp_path: Path) -> C
         for name in ("asking.py", "scribe.py"):
             (tmp_path / name).write_text((CREWS / name).read_text())
         (tmp_path / "pyproject.toml").write_text(f"[tool.airflow-crew-service]\n{settings}\n")
-        server.script = script
+        monkeypatch.setattr(server, "script", script)  # other tests share the server, in any order
         names = [name.lower() for name in served]
         crews = [part for name in served for part in ("--crew", f"{name.lower()}=asking.py:{name}")]
         running = command("--token", TOKEN, *crews, environment=environment(server))
