@@ -29,6 +29,8 @@ from crew_service.storage.location import url_of
 from crew_service.storage.tables import executions
 from scripts.stack.waiting import FACTOR, PATIENCE, wait_until
 
+# One worker, like the other tests that start many processes at once: PostgreSQL has a hundred connections for all.
+pytestmark = pytest.mark.xdist_group("many processes")
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-for-tests-only"
 GATED = {

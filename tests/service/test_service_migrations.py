@@ -54,6 +54,7 @@ def test_what_the_migrations_make_is_what_the_code_reads(empty_database: str) ->
     assert made["executions"] >= {index.name for index in metadata.tables["executions"].indexes}
 
 
+@pytest.mark.xdist_group("many processes")
 def test_processes_that_start_at_once_make_the_schema_once(empty_database: str) -> None:
     with ThreadPoolExecutor(6) as pool:
         for opened in pool.map(Database, [empty_database] * 6):
