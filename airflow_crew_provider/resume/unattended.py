@@ -18,24 +18,24 @@ from airflow_crew_provider.wait.watch import OLD_PAUSE_SHOWS, AnsweredDraft
 
 def answer_unattended(task: object, worker: Worker, execution: Execution) -> Steps[AnsweredDraft]:
     """Send the answer of the question's kind; repeating it is safe, because the service accepts only one."""
-    kickoff_id, question, question_kind = execution.kickoff_id, execution.crew_task_id, question_of(execution)
-    assert question
-    assert question_kind.unattended
+    kickoff_id, task_id, question = execution.kickoff_id, execution.crew_task_id, question_of(execution)
+    assert task_id
+    assert question.unattended
     worker.log.warning(
         "Execution %s asks about a call whose outcome is unknown: %s. This task asks nobody, so it answers %r",
         kickoff_id,
-        worker.hook.mask_for_log(question_kind.summary),
-        question_kind.unattended,
+        worker.hook.mask_for_log(question.summary),
+        question.unattended,
     )
-    draft = DraftId(kickoff_id, question, hash_of(execution))
+    draft = DraftId(kickoff_id, task_id, hash_of(execution))
     answer = Resume(
         execution_id=kickoff_id,
-        crew_task_id=question,
+        crew_task_id=task_id,
         human_feedback="",
         output_sha256=draft.output_sha256 if execution.checks_draft else None,
-        **question_kind.meaning(question_kind.unattended, Terms()),
+        **question.meaning(question.unattended, Terms()),
     )
-    name = fingerprint({"answer": question_kind.unattended, "to": [kickoff_id, question]})
+    name = fingerprint({"answer": question.unattended, "to": [kickoff_id, task_id]})
     error: CrewError | None = None
     try:
         posts, attempt = worker.record.part(RESUME_STATE, None), Attempt.of(worker.context, task)
