@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple, TypeGuard
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
@@ -20,6 +21,7 @@ Written by `python -m scripts.reliability` from `@pytest.mark.row`. The faults t
 [docs/reliability.md](../docs/reliability.md).
 """
 BEGIN, END = "<!-- rows: written by scripts/reliability.py -->", "<!-- end of rows -->"
+ROW, LONG = "pytest.mark.row", "pytest.mark.long"
 TITLES = {"N": "The network and the service", "A": "Airflow", "S": "The crew service", "F": "Flows"}
 
 # Rows covered by benchmarks, because tests with a time limit would fail on a busy machine.
@@ -315,24 +317,32 @@ def _faults(letter: str) -> str:
     return "\n".join(["| fault | outcome |", "|---|---|", *lines])
 
 
-def tables(proven: dict[str, list[tuple[str, str]]]) -> str:
+def tables(proven: dict[str, list[Proof]]) -> str:
     """Return a table of rows and their tests for each part of the matrix."""
     return "\n\n".join(f"## {title}\n\n{_table(letter, proven)}" for letter, title in TITLES.items())
 
 
+class Proof(NamedTuple):
+    """A test that covers a row: its file, its function, and whether only `make long` runs it."""
+
+    file: str
+    function: str
+    is_long: bool
+
+
 @functools.cache
-def proofs(root: Path = ROOT) -> dict[str, list[tuple[str, str]]]:
-    """Return the tests that cover each row, as file and name; raise `KeyError` for a row that is not in the matrix."""
-    found: dict[str, list[tuple[str, str]]] = {row: [] for row in ROWS}
+def proofs(root: Path = ROOT) -> dict[str, list[Proof]]:
+    """Return the tests that cover each row; raise `KeyError` for a row that is not in the matrix."""
+    found: dict[str, list[Proof]] = {row: [] for row in ROWS}
     for path in sorted((root / "tests").rglob("test_*.py")):
-        tree = ast.parse(path.read_text())
-        for function, rows in _marked(tree):
-            for row in rows:
-                found[row].append((path.relative_to(root).as_posix(), function))
+        file = path.relative_to(root).as_posix()
+        for function, marks in _marked(ast.parse(path.read_text())):
+            for row in _rows(marks):
+                found[row].append(Proof(file, function, any(ast.unparse(mark) == LONG for mark in marks)))
     return found
 
 
-def _table(letter: str, proven: dict[str, list[tuple[str, str]]]) -> str:
+def _table(letter: str, proven: dict[str, list[Proof]]) -> str:
     lines = ["| row | fault | outcome | proven by |", "|---|---|---|---|"]
     for row, (fault, outcome) in ROWS.items():
         if row[0] == letter:
@@ -340,37 +350,42 @@ def _table(letter: str, proven: dict[str, list[tuple[str, str]]]) -> str:
     return "\n".join(lines)
 
 
-def _proof(row: str, tests: list[tuple[str, str]]) -> str:
+def _proof(row: str, tests: list[Proof]) -> str:
     return _tests(tests) or BENCHMARKS.get(row, "**no test**")
 
 
-def _tests(tests: list[tuple[str, str]]) -> str:
+def _tests(tests: list[Proof]) -> str:
     by_file: dict[str, list[str]] = {}
-    for path, name in tests:
-        by_file.setdefault(path, []).append(f"`{name}`")
+    for proof in tests:
+        by_file.setdefault(proof.file, []).append(f"`{proof.function}`")
     links = {path: f"[{Path(path).name}]({path.removeprefix('tests/')})" for path in by_file}
     named = [f"{links[path]}: {', '.join(names)}" for path, names in by_file.items()]
     return "<br>".join(named)
 
 
-def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
-    """Yield the tests in a file with the rows of their markers, including markers for the whole file."""
-    of_file = [row for node in tree.body if _is_pytestmark(node) for row in _rows(node)]
+def _marked(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr]]]:
+    """Yield the tests in a file with their markers, including those for the whole file."""
+    of_file = [mark for node in tree.body if _is_pytestmark(node) for mark in _marks(node.value)]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.name, of_file + [row for each in node.decorator_list for row in _rows(each)]
+            yield node.name, of_file + node.decorator_list
 
 
-def _is_pytestmark(node: ast.stmt) -> bool:
+def _is_pytestmark(node: ast.stmt) -> TypeGuard[ast.Assign]:
     return isinstance(node, ast.Assign) and any(
         isinstance(target, ast.Name) and target.id == "pytestmark" for target in node.targets
     )
 
 
-def _rows(node: ast.AST) -> list[str]:
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    marks = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "row"]
-    return [str(argument.value) for mark in marks for argument in mark.args if isinstance(argument, ast.Constant)]
+def _marks(value: ast.expr) -> list[ast.expr]:
+    return value.elts if isinstance(value, ast.List) else [value]
+
+
+def _rows(marks: list[ast.expr]) -> list[str]:
+    """Return the rows of markers, and of single parameters among them."""
+    nodes = [node for mark in marks for node in ast.walk(mark)]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == ROW]
+    return [str(argument.value) for call in calls for argument in call.args if isinstance(argument, ast.Constant)]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -24,23 +23,12 @@ def test_every_row_of_the_network_has_a_test() -> None:
 
 
 def test_each_row_has_a_test_that_is_not_long() -> None:
-    files = {path for tests in reliability.proofs().values() for path, _ in tests}
-    are_long = {(path, name) for path in files for name in long_tests((reliability.ROOT / path).read_text("utf-8"))}
-    rows = {row for row, tests in reliability.proofs().items() if tests and are_long.issuperset(tests)}
+    rows = {row for row, tests in reliability.proofs().items() if tests and all(each.is_long for each in tests)}
     assert rows == PROVEN_BY_LONG_TESTS
 
 
-def long_tests(code: str) -> list[str]:
-    """Return the functions that are marked as long, by themselves or with their module."""
-    tree = ast.parse(code)
-    all_are = any(isinstance(each, ast.Assign) and "mark.long" in ast.unparse(each) for each in tree.body)
-    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
-    marks = {each.name: [ast.unparse(mark) for mark in each.decorator_list] for each in functions}
-    return [name for name, own in marks.items() if all_are or "pytest.mark.long" in own]
-
-
 def test_the_row_of_a_test_is_its_mark_and_not_in_its_name() -> None:
-    names = [name for tests in reliability.proofs().values() for _, name in tests]
+    names = [each.function for tests in reliability.proofs().values() for each in tests]
     assert [name for name in names if re.match(r"test_[anfs]\d+_", name)] == []
 
 
@@ -48,11 +36,11 @@ def test_markers_of_functions_and_of_whole_files_are_read_and_rows_without_a_tes
     file = tmp_path / "tests" / "test_x.py"
     file.parent.mkdir()
     file.write_text(
-        "import pytest\npytestmark = [pytest.mark.system, pytest.mark.row('A1')]\n"
+        "import pytest\npytestmark = [pytest.mark.long, pytest.mark.row('A1')]\n"
         "@pytest.mark.row('N1', 'N2')\ndef test_n1_it() -> None: ...\n"
     )
     found = reliability.proofs(tmp_path)
-    assert found["A1"] == found["N1"] == found["N2"] == [("tests/test_x.py", "test_n1_it")]
+    assert found["A1"] == found["N1"] == found["N2"] == [("tests/test_x.py", "test_n1_it", True)]
     page = reliability.tables(found)
     assert "[test_x.py](test_x.py): `test_n1_it` |" in page
     assert "| nothing is lost | **no test** |" in page

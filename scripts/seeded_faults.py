@@ -1,0 +1,107 @@
+"""Seeds a fault for each row of the fault matrix, one after the other, and checks that a test of that row fails.
+
+`tests/seeded_faults.toml` has a small change of the code for each row, which breaks what the row promises, and the test
+that must notice it. `python -m scripts.seeded_faults A37 S1` tries these rows; without arguments, it tries all.
+The code is changed in a copy of the tree.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL
+
+ROOT = Path(__file__).parent.parent
+LIST = Path(os.environ.get("SEEDED_FAULTS", ROOT / "tests" / "seeded_faults.toml"))
+AT_ONCE = 2
+SECONDS = 900
+PASSED, FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class SeededFault:
+    """A change of one file: `old`, which is there exactly once, becomes `new`; `test` must fail then."""
+
+    row: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    def seed(self, root: Path) -> None:
+        path = root / self.file
+        code = path.read_text("utf-8")
+        if (times := code.count(self.old)) != 1:
+            raise ValueError(f"{self.row}: the text to replace is in {self.file} {times} times, not once")
+        path.write_text(code.replace(self.old, self.new), "utf-8")
+
+    def remove(self, root: Path) -> None:
+        shutil.copyfile(ROOT / self.file, root / self.file)
+
+
+def seeded_faults(path: Path = LIST) -> list[SeededFault]:
+    return [SeededFault(**fault) for fault in tomllib.loads(path.read_text("utf-8"))["fault"]]
+
+
+def main(rows: Sequence[str]) -> int:
+    faults = [fault for fault in seeded_faults() if not rows or fault.row in rows]
+    began = time.monotonic()
+    copies: queue.Queue[Path] = queue.Queue()
+
+    def try_one(fault: SeededFault) -> str | None:
+        copy = copies.get()
+        try:
+            problem = undetected(fault, copy)
+        finally:
+            copies.put(copy)
+        print(f"{fault.row:5} {problem or 'detected'}: {fault.test}", flush=True)
+        return problem
+
+    with tempfile.TemporaryDirectory(prefix="seeded") as folder:
+        for number in range(AT_ONCE):
+            copies.put(_copy_of_the_tree(Path(folder, str(number))))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            problems = [each for each in pool.map(try_one, faults) if each]
+    print(f"{len(faults)} faults, {len(faults) - len(problems)} detected, {time.monotonic() - began:.0f} s")
+    return int(bool(problems))
+
+
+def undetected(fault: SeededFault, root: Path) -> str | None:
+    """Return what is wrong if the test passes with the fault, cannot run, or fails without the fault."""
+    fault.seed(root)
+    try:
+        with_fault = _outcome(fault.test, root)
+    finally:
+        fault.remove(root)
+    if with_fault != FAILED:
+        return "NOT DETECTED" if with_fault == PASSED else f"pytest ended with {with_fault}"
+    return None if _outcome(fault.test, root) == PASSED else "FAILS WITHOUT THE FAULT"
+
+
+def _outcome(test: str, root: Path) -> int:
+    environment = os.environ | {"PYTHONPATH": f"{root}:{root / 'service'}"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
+    return subprocess.call(command, cwd=root, env=environment, timeout=SECONDS, stdout=DEVNULL, stderr=DEVNULL)
+
+
+def _copy_of_the_tree(root: Path) -> Path:
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in names.rstrip("\0").split("\0"):
+        if (ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+    return root
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
