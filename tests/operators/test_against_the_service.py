@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from faults.proxy import ALL_FAULTS, FaultProxy
+from sampling import crossed
 from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
@@ -32,8 +33,7 @@ FAULTS = [fault for fault in ALL_FAULTS if fault.name != "silence"]
 
 
 @pytest.mark.row("N1", "N7", "N11")
-@pytest.mark.parametrize("deferrable", [False, True])
-@pytest.mark.parametrize("dialect", ["spec", "live"])
+@pytest.mark.parametrize(("dialect", "deferrable"), crossed(["spec", "live"], [False, True]))
 def test_every_execution_is_started_once_and_ends_with_its_own_result(
     connect: Connect, tmp_path: Path, dialect: str, deferrable: bool
 ) -> None:
@@ -70,8 +70,7 @@ def _until_it_succeeds(topic: str, deferrable: bool, tries: int = 15) -> Any:
     raise AssertionError(f"{topic} did not succeed within {tries} tries")
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
-@pytest.mark.parametrize("dialect", ["spec", "live"])
+@pytest.mark.parametrize(("dialect", "deferrable"), crossed(["spec", "live"], [False, True]))
 def test_a_retry_goes_on_from_the_task_that_failed(
     connect: Connect, tmp_path: Path, dialect: str, deferrable: bool
 ) -> None:
@@ -144,8 +143,7 @@ def test_a_file_that_is_too_large_is_refused_in_words(connect: Connect, tmp_path
             run(CrewKickoffOperator(task_id="kickoff", inputs={}, files={"report": report}), TaskRun())
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
-@pytest.mark.parametrize("dialect", ["spec", "live"])
+@pytest.mark.parametrize(("dialect", "deferrable"), crossed(["spec", "live"], [False, True]))
 def test_what_a_crew_writes_is_brought_home(connect: Connect, tmp_path: Path, dialect: str, deferrable: bool) -> None:
     texts = {"report.md": "All on {topic}", "charts/a.svg": "<svg/>"}
     written = {"tasks": [{"id": "write_task", "output": "done", "files": texts}]}

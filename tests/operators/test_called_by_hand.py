@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat import connection
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, dag, task
+from sampling import sampled
 
 from airflow_crew_provider.api.status import execution
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -168,7 +169,7 @@ def test_a_decorated_function_may_be_awaitable(scripted_crew, context, kind):
     assert made.operator.execute(context)["output"] == "On tea"
 
 
-@pytest.mark.parametrize("name", ["loop", "dag_run", "ti", "task_state_store"])
+@pytest.mark.parametrize("name", sampled(["loop", "dag_run", "ti", "task_state_store"], 3))
 def test_an_argument_of_a_decorated_function_may_have_a_name_of_airflows_context(scripted_crew, context, name):
     scripted_crew(scenario("On {topic}"))
     made = task.crew(lambda **given: {"topic": given[name]}, task_id="write", poll_interval=0.05)(**{name: "tea"})

@@ -23,6 +23,7 @@ from faults.dialects import SPEC
 from faults.proxy import POLL, RESUME, Fault, FaultProxy, Forward
 from faults.server import FaultServer
 from faults.wire import Reply
+from sampling import crossed, sampled
 from simulated_airflow import Connect, TaskRun, fire, fresh
 
 from airflow_crew_provider.compat import variables as airflow_variables
@@ -458,8 +459,7 @@ LOST = {
 
 @one_task
 @needs_parking
-@pytest.mark.parametrize("option", ["approve", "revise"])
-@pytest.mark.parametrize("where", LOST)
+@pytest.mark.parametrize(("where", "option"), crossed(LOST, ["approve", "revise"]))
 def test_a_lost_worker_loses_no_answer_and_sends_none_twice(
     crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch, where: str, option: str
 ) -> None:
@@ -539,7 +539,7 @@ def test_a_task_writes_its_record_once_before_whatever_it_does(
 @pytest.mark.waits
 @pytest.mark.row("A43")
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("number", range(1, 1 + WRITES))
+@pytest.mark.parametrize("number", sampled(range(1, 1 + WRITES), 3))
 def test_a_worker_that_dies_at_any_write_loses_no_answer_and_sends_none_twice(
     crew: Crew, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, number: int, when: str
 ) -> None:

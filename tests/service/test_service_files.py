@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from crew_client import Client, Serve, eventually
+from sampling import crossed
 from sqlalchemy import func, select, update
 
 from crew_service.engine.files import MOST_FILES, PIECE
@@ -75,8 +76,7 @@ def test_a_file_for_an_input_that_takes_none_is_not_called_missing(serve: Serve)
     assert (answer.status_code, "'topic' takes no file; give its value" in answer.text) == (400, True), answer.text
 
 
-@pytest.mark.parametrize("name", ["input_files", "inputFiles"])
-@pytest.mark.parametrize("dialect", ["spec", "live"])
+@pytest.mark.parametrize(("dialect", "name"), crossed(["spec", "live"], ["input_files", "inputFiles"]))
 def test_a_crew_reads_an_uploaded_file(serve: Serve, database: str, dialect: str, name: str) -> None:
     client = serve(READS, dialect=dialect, db=database)
     answer = upload(client, field_name="report").json()

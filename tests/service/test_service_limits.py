@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from crew_client import Client, Serve, an_hour_passes, eventually, figure
 from databases import put
+from sampling import crossed
 from stand_in_crew import StandInCrew
 from test_service_owners import Asking
 
@@ -170,8 +171,7 @@ REQUESTS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("path", REQUESTS)
-@pytest.mark.parametrize("whose", ["ended", "another's"])
+@pytest.mark.parametrize(("path", "whose"), crossed(REQUESTS, ["ended", "another's"]))
 def test_a_refused_request_reads_no_large_output(serve: Serve, tmp_path: Path, path: str, whose: str) -> None:
     ann = serve(crew=Asking(), user_tokens=[("ann", "anns-token-0123456789")]).holding("anns-token-0123456789")
     task = {"task_id": "t", "output": "x" * LARGE, "agent": "", "execution_time": 1.0}

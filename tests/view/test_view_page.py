@@ -19,6 +19,7 @@ from fastapi.testclient import TestClient
 from faults.server import FaultServer
 from faults.wire import Reply
 from markupsafe import Markup
+from sampling import crossed
 from speed import tenths
 from viewed_run import Run, about
 
@@ -370,8 +371,7 @@ def large(piece: str, count: int) -> tuple[Json, list[Json]]:
 
 
 @pytest.mark.row("A30")
-@pytest.mark.parametrize("state", ["completed", "pending"])
-@pytest.mark.parametrize("piece", WORST)
+@pytest.mark.parametrize(("piece", "state"), crossed(WORST, ["completed", "pending"]))
 def test_a_page_has_less_than_a_megabyte_and_takes_less_than_a_fifth_of_a_second(piece: str, state: str) -> None:
     details, decisions = large(piece, 300)
     details |= {"state": state}

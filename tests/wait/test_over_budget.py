@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 from faults.dialects import PENDING_SPEC, SPEC
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
+from sampling import crossed
 from simulated_airflow import StateStore, TaskRun, die_after_recording, run
 from waiting_tasks import POLL, completed, in_both_places, kickoff_that_waits, sensor_that_waits
 
@@ -211,8 +212,7 @@ def test_a_retry_stops_what_a_page_kept_from_being_stopped(server: FaultServer) 
 
 
 @pytest.mark.row("N39")
-@pytest.mark.parametrize("deferrable", [False, True])
-@pytest.mark.parametrize("made", ["a sensor", "a last try"])
+@pytest.mark.parametrize(("made", "deferrable"), crossed(["a sensor", "a last try"], [False, True]))
 def test_a_stop_at_a_timeout_is_repeated_where_no_try_follows(server: FaultServer, made: str, deferrable: bool) -> None:
     server.on(POLL, SPEC.running).on(STOP, Reply(body=PAGE), Reply(status=503), STOPPED)
     limits = {"timeout": 0.1, "deferrable": deferrable}

@@ -14,6 +14,7 @@ import pytest
 import requests
 from crew_client import Client, Command, Serve, eventually
 from engine_stub import CREWS, EngineStub
+from sampling import sampled
 
 from crew_service.crewai import load
 from crew_service.engine.crew import Cancellation, CrewFailed, PendingReview
@@ -144,7 +145,7 @@ def test_edits_that_wait_for_a_slow_guardrail_hold_up_nothing_else(
         thread.join()
 
 
-@pytest.mark.parametrize("topic", ["../../outside", "/../../outside", "../reports/../outside"])
+@pytest.mark.parametrize("topic", sampled(["../../outside", "/../../outside", "../reports/../outside"], 3))
 def test_an_input_leads_no_output_file_out_of_its_folder(play: Player, tmp_path: Path, topic: str) -> None:
     crew = play("into_a_file")
     crew.inputs["topic"] = topic

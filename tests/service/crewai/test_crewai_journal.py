@@ -16,6 +16,7 @@ import pytest
 from crew_client import Client, Command, Receiver, eventually
 from engine_stub import CREWS
 from openai_server import USAGE, OpenAI, environment
+from sampling import sampled
 from sqlalchemy import create_engine, text
 
 from crew_service.engine.crew import LONGEST_TOLD, JournalEntry, Step
@@ -319,7 +320,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("given", "project", "reason"), REFUSED)
+@pytest.mark.parametrize(("given", "project", "reason"), sampled(REFUSED, 3))
 def test_rules_that_cannot_be_kept_end_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], project: str, reason: str
 ) -> None:
