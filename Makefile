@@ -9,6 +9,7 @@ SIZE ?=
 SEED ?=
 AIRFLOW ?=
 WITH ?=
+ROWS ?=
 
 # Tests and Airflow start many processes, each of which would otherwise compile everything it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,7 +24,7 @@ comma := ,
 TEST_EXTRAS := $(if $(filter 2.%,$(AIRFLOW)),dev,dev$(comma)crewai)# Airflow 2 restricts a package that CrewAI needs
 DEMO_EXTRAS := $(if $(filter crewai,$(CREW)),crewai,service)
 
-.PHONY: help demo up down check quick test service-test long guard bench bench-full chaos cluster-test crewai-matrix test-matrix lint lint-provider lint-service docs mutants clean
+.PHONY: help demo up down check quick test service-test long guard bench bench-full chaos cluster-test crewai-matrix test-matrix lint lint-provider lint-service docs mutants faults clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -49,9 +50,9 @@ test: $(VENV)/.has-dev,crewai ## run all tests on one Airflow, except those of `
 	@$(PY) -m pytest --numprocesses 6 --dist loadgroup -m "not long" $(PYTEST_ARGS)
 
 # If one fails, the others still run. pytest returns 5 if no test is marked.
-long: $(VENV)/.has-dev,crewai ## run everything that takes longer: tests marked long, cluster-test, chaos, crewai-matrix, mutants
+long: $(VENV)/.has-dev,crewai ## run everything that takes longer: tests marked long, cluster-test, chaos, crewai-matrix, faults, mutants
 	@$(PY) -m pytest --numprocesses 2 --dist loadgroup -m long $(PYTEST_ARGS) || test $$? = 5 || failed=1; \
-		$(MAKE) --no-print-directory --keep-going cluster-test chaos crewai-matrix mutants && test -z "$$failed"
+		$(MAKE) --no-print-directory --keep-going cluster-test chaos crewai-matrix faults mutants && test -z "$$failed"
 
 service-test: $(SERVICE_VENV)/.has-dev ## run the service's tests without Airflow and CrewAI (PYTHON=python3.10 or WITH='sqlalchemy<2', and SERVICE_VENV=.venvs/other)
 	@$(SERVICE_VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --ignore=tests/service/crewai tests/service $(PYTEST_ARGS)
@@ -98,6 +99,9 @@ docs: $(VENV)/.has-docs ## check spelling and style of the pages, and build a si
 mutants: $(VENV)/.has-mutation,crewai ## mutate the pure code line by line, and list the mutants that no test detects (scripts/mutants.md)
 	@$(PY) -m scripts.mutation_run
 	@$(PY) -m scripts.mutants
+
+faults: $(VENV)/.has-dev,crewai ## seed a fault for each row of the fault matrix, and check that a test of the row fails (ROWS="A37 S1" selects some)
+	@$(PY) -m scripts.seeded_faults $(ROWS)
 
 clean: down ## remove everything that make created
 	@rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis .nox .site mutants

@@ -1,7 +1,7 @@
 """Seeds a fault for each row of the fault matrix, one after the other, and checks that a test of that row fails.
 
 `tests/seeded_faults.toml` has a small change of the code for each row, which breaks what the row promises, and the test
-that must notice it. `python -m scripts.seeded_faults A37 S1` tries these rows; without arguments, it tries all.
+that must notice it. `make faults ROWS="A37 S1"` tries these rows; without arguments, it tries all.
 The code is changed in a copy of the tree.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from subprocess import DEVNULL
 
 ROOT = Path(__file__).parent.parent
-LIST = Path(os.environ.get("SEEDED_FAULTS", ROOT / "tests" / "seeded_faults.toml"))
+LIST = ROOT / "tests" / "seeded_faults.toml"
 AT_ONCE = 2
 SECONDS = 900
 PASSED, FAILED = 0, 1

@@ -16,7 +16,7 @@ _MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist
 
 
 def has_variable(key: str) -> bool | None:
-    """Whether a Variable with this name exists, whatever its value; None if Airflow does not report it (3.0 to 3.3)."""
+    """Whether a Variable with this name exists, whatever its value; None if Airflow does not report it (3.0 to 3.2)."""
     if hasattr(Variable, "keys"):
         return key in Variable.keys(prefix=key)
     table: Any = getattr(Variable, "__table__", None)

@@ -38,17 +38,26 @@ class Variables:
         self.kept.pop(key, None)
 
 
-def stand_in_for_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+class UnnamedVariables(Variables):
+    """Variables of Airflow 3.0 to 3.2, which does not report their names to a task."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "keys":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def stand_in_for_variables(monkeypatch: pytest.MonkeyPatch, kept: Variables | None = None) -> Variables:
     """Give tasks Variables without a database; whether they keep anything there depends on the Airflow installed."""
-    kept = Variables()
+    kept = kept or Variables()
     monkeypatch.setattr(variables, "Variable", kept)
     return kept
 
 
-def keep_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+def keep_in_variables(monkeypatch: pytest.MonkeyPatch, kept: Variables | None = None) -> Variables:
     """Let tasks have nothing but Variables, as before Airflow 3.3."""
     monkeypatch.setattr(store, "NEVER_EXPIRE", None)
-    return stand_in_for_variables(monkeypatch)
+    return stand_in_for_variables(monkeypatch, kept)
 
 
 def keep_beside_state_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from faults.server import FaultServer
+from faults.variables import UnnamedVariables, keep_in_variables
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
@@ -291,6 +293,21 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
             run(kickoff(), task_run.retry())
         assert not isinstance(error.value, CrewTaskFailed)
         variables.unreadable = 0
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A14")
+@pytest.mark.parametrize("reads", range(1, 12))
+def test_nor_is_it_taken_for_missing_where_airflow_names_no_variables(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    variables, task_run = keep_in_variables(monkeypatch, UnnamedVariables()), TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    variables.unreadable = reads
+    with suppress(AirflowException):
+        run(kickoff(), task_run.retry())
+    variables.unreadable = 0
     assert run(kickoff(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
 

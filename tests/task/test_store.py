@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from faults.server import FaultServer
-from faults.variables import Variables
+from faults.variables import UnnamedVariables, Variables, stand_in_for_variables
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import TaskRun, run
 
-from airflow_crew_provider.compat import variables as variables_module
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.stored_names import KICKOFF_STATE, REVIEW_STATE, RUN_STATE, TASK_RECORD
 from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, PLAIN_OF_RUN
@@ -160,21 +159,11 @@ def test_what_is_no_record_is_an_error(server: FaultServer, variables: Variables
     assert len(server.sent(POST)) == 1
 
 
-class Unnamed(Variables):
-    """Variables of Airflow 3.0 to 3.3, which does not tell a task their names."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "keys":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
-
-
 @pytest.mark.row("A52")
 def test_null_is_an_error_where_airflow_names_no_variables(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unnamed, task_run = Unnamed(), TaskRun()
-    monkeypatch.setattr(variables_module, "Variable", unnamed)
+    unnamed, task_run = stand_in_for_variables(monkeypatch, UnnamedVariables()), TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     unnamed.kept = dict.fromkeys(unnamed.kept, "null")
     with pytest.raises(CrewTryFailed, match="cannot be read"):

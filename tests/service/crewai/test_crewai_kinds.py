@@ -351,5 +351,8 @@ def crew():
 
 
 @pytest.mark.row("S60")
-def test_a_model_may_replace_its_counters(play: Player) -> None:
-    assert isinstance(play("recounting").segment(), Completed)
+@pytest.mark.parametrize(("name", "tokens"), [("recounting", 2 * 11), ("replacing", 7 + 5)])
+def test_a_model_may_replace_its_counters(play: Player, name: str, tokens: int) -> None:
+    crew = play(name)
+    assert isinstance(crew.segment(), Completed)
+    assert crew.used["total_tokens"] == tokens

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crewai import Agent, Crew, Flow, Process, Task
+from crewai import Agent, BaseLLM, Crew, Flow, Process, Task
 from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.events import TaskCompletedEvent, crewai_event_bus
 from crewai.hooks import InterceptionPoint, clear_all_hooks, on
@@ -517,13 +517,30 @@ def intercepted() -> Crew:
 
 
 class Recounting(Scribe):
-    """A model that begins its counters anew with each call."""
+    """A model that begins its counters anew with each call, and lets CrewAI count on in them."""
 
     def call(self, *given: Any, **more: Any) -> Any:
         self._token_usage = {**dict.fromkeys(self._token_usage, 0), "total_tokens": 7, "prompt_tokens": 7}
         return super().call(*given, **more)
 
 
+class Replacing(BaseLLM):
+    """A model that counts by itself, each call in new counters: 7 tokens and then 5."""
+
+    def call(self, *given: Any, **more: Any) -> str:
+        used = 5 if self._token_usage["total_tokens"] else 7
+        self._token_usage = {**self._token_usage, "total_tokens": used, "prompt_tokens": used}
+        return "An answer."
+
+
 def recounting() -> Crew:
-    of = agent(llm=Recounting(model="scribe"))
+    return _of_two_tasks(Recounting(model="scribe"))
+
+
+def replacing() -> Crew:
+    return _of_two_tasks(Replacing(model="replacing"))
+
+
+def _of_two_tasks(model: BaseLLM) -> Crew:
+    of = agent(llm=model)
     return Crew(agents=[of], tasks=[task("one", of), task("two", of)])
