@@ -20,7 +20,6 @@ CHOSEN = [
     "or/3/gate",
     "persist/2",
     "router in the loop/1/or",
-    "redo/2/chain",
     "redo/1/named",
     "start/1/chain",
     "start and listen/1/end",
@@ -95,6 +94,12 @@ def reference(shape: flow_family.Shape, result: dict[str, Any]) -> dict[str, Any
 
 def ordered(name: str, calls: list[str]) -> list[str]:
     return sorted(calls) if SHAPES[name].parallel else calls
+
+
+@pytest.mark.row("F7")
+def test_a_flow_that_is_revised_twice_goes_round_as_by_crewai_itself() -> None:
+    ((name, result),) = play("redo/2/chain")
+    check(name, result)
 
 
 @pytest.mark.long
