@@ -43,10 +43,17 @@ class SeededFault:
         code = path.read_text("utf-8")
         if (times := code.count(self.old)) != 1:
             raise ValueError(f"{self.row}: the text to replace is in {self.file} {times} times, not once")
-        path.write_text(code.replace(self.old, self.new), "utf-8")
+        _write(path, code.replace(self.old, self.new))
 
     def remove(self, root: Path) -> None:
-        shutil.copyfile(ROOT / self.file, root / self.file)
+        _write(root / self.file, (ROOT / self.file).read_text("utf-8"))
+
+
+def _write(path: Path, code: str) -> None:
+    path.write_text(code, "utf-8")
+    # Python takes compiled code for current if the file has the same size and was written within the same second.
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
 
 
 def seeded_faults(path: Path = LIST) -> list[SeededFault]:
