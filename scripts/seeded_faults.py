@@ -38,22 +38,11 @@ class SeededFault:
     new: str
     test: str
 
-    def seed(self, root: Path) -> None:
-        path = root / self.file
-        code = path.read_text("utf-8")
+    def seeded(self, code: str) -> str:
+        """Return the file's code with the fault."""
         if (times := code.count(self.old)) != 1:
             raise ValueError(f"{self.row}: the text to replace is in {self.file} {times} times, not once")
-        _write(path, code.replace(self.old, self.new))
-
-    def remove(self, root: Path) -> None:
-        _write(root / self.file, (ROOT / self.file).read_text("utf-8"))
-
-
-def _write(path: Path, code: str) -> None:
-    path.write_text(code, "utf-8")
-    # Python takes compiled code for current if the file has the same size and was written within the same second.
-    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
-        compiled.unlink()
+        return code.replace(self.old, self.new)
 
 
 def seeded_faults(path: Path = LIST) -> list[SeededFault]:
@@ -68,7 +57,7 @@ def main(rows: Sequence[str]) -> int:
     def try_one(fault: SeededFault) -> str | None:
         copy = copies.get()
         try:
-            problem = undetected(fault, copy)
+            problem = problem_with(fault, copy)
         finally:
             copies.put(copy)
         print(f"{fault.row:5} {problem or 'detected'}: {fault.test}", flush=True)
@@ -83,20 +72,30 @@ def main(rows: Sequence[str]) -> int:
     return int(bool(problems))
 
 
-def undetected(fault: SeededFault, root: Path) -> str | None:
+def problem_with(fault: SeededFault, root: Path) -> str | None:
     """Return what is wrong if the test passes with the fault, cannot run, or fails without the fault."""
-    fault.seed(root)
+    path = root / fault.file
+    code = path.read_text("utf-8")
+    _write(path, fault.seeded(code))
     try:
         with_fault = _outcome(fault.test, root)
     finally:
-        fault.remove(root)
+        _write(path, code)
     if with_fault != FAILED:
         return "NOT DETECTED" if with_fault == PASSED else f"pytest ended with {with_fault}"
     return None if _outcome(fault.test, root) == PASSED else "FAILS WITHOUT THE FAULT"
 
 
+def _write(path: Path, code: str) -> None:
+    path.write_text(code, "utf-8")
+    # Python takes compiled code for current if the file has the same size and was written within the same second.
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
+
+
 def _outcome(test: str, root: Path) -> int:
-    environment = os.environ | {"PYTHONPATH": f"{root}:{root / 'service'}"}
+    # Most faults end in a wait that is in vain.
+    environment = {"TEST_PATIENCE": "0.25", **os.environ, "PYTHONPATH": f"{root}:{root / 'service'}"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
     return subprocess.call(command, cwd=root, env=environment, timeout=SECONDS, stdout=DEVNULL, stderr=DEVNULL)
 

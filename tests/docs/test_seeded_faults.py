@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts import reliability
-from scripts.seeded_faults import SeededFault, seeded_faults, undetected
+from scripts.seeded_faults import SeededFault, problem_with, seeded_faults
 
 FAULTS = seeded_faults()
 
@@ -27,8 +27,8 @@ def test_each_names_a_test_of_its_row_that_is_not_long() -> None:
 
 
 def test_the_text_to_replace_is_once_in_the_code() -> None:
-    times = {fault.row: (reliability.ROOT / fault.file).read_text("utf-8").count(fault.old) for fault in FAULTS}
-    assert {row: count for row, count in times.items() if count != 1} == {}
+    for fault in FAULTS:
+        fault.seeded((reliability.ROOT / fault.file).read_text("utf-8"))
 
 
 TEST = """
@@ -41,15 +41,6 @@ def test_anything(): assert answer()
 """
 
 
-@pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "code_with_fault.py").write_text("def answer():\n    return 42\n")
-    (tmp_path / "test_code.py").write_text(TEST.format(expected=42))
-    (tmp_path / "test_wrong.py").write_text(TEST.format(expected=43))
-    monkeypatch.setattr("scripts.seeded_faults.ROOT", tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("test", "problem"),
     [
@@ -59,18 +50,19 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("test_code.py::test_misspelled", "pytest ended with 4"),
     ],
 )
-def test_a_fault_counts_as_detected_if_only_it_makes_the_test_fail(tree: Path, test: str, problem: str | None) -> None:
-    code = (tree / "code_with_fault.py").read_text()
-    copy = tree / "copy"
-    copy.mkdir()
-    for file in tree.glob("*.py"):
-        (copy / file.name).write_text(file.read_text())
+def test_a_fault_counts_as_detected_if_only_it_makes_the_test_fail(
+    tmp_path: Path, test: str, problem: str | None
+) -> None:
+    code = "def answer():\n    return 42\n"
+    (tmp_path / "code_with_fault.py").write_text(code)
+    (tmp_path / "test_code.py").write_text(TEST.format(expected=42))
+    (tmp_path / "test_wrong.py").write_text(TEST.format(expected=43))
     fault = SeededFault("A1", "code_with_fault.py", "return 42", "return 41", test)
-    assert undetected(fault, copy) == problem
-    assert (copy / "code_with_fault.py").read_text() == code
+    assert problem_with(fault, tmp_path) == problem
+    assert (tmp_path / "code_with_fault.py").read_text() == code
 
 
-def test_a_text_that_has_changed_is_named(tree: Path) -> None:
-    fault = SeededFault("A1", "code_with_fault.py", "return 40", "return 41", "test_code.py")
-    with pytest.raises(ValueError, match=r"A1: the text to replace is in code_with_fault.py 0 times, not once"):
-        fault.seed(tree)
+def test_a_text_that_has_changed_is_named() -> None:
+    fault = SeededFault("A1", "file.py", "return 40", "return 41", "test_code.py")
+    with pytest.raises(ValueError, match=r"A1: the text to replace is in file.py 0 times, not once"):
+        fault.seeded("return 42")
