@@ -14,6 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from crew_client import Command, Serve, eventually
 from databases import sqlite_sample
+from sampling import sampled
 from sqlalchemy import create_engine, inspect, text
 
 from crew_service.storage import file_lock, schema
@@ -168,10 +169,9 @@ def test_release_0_1_does_not_open_what_was_carried_over(tmp_path: Path) -> None
         assert connection.execute("PRAGMA user_version").fetchone() != (1,)
 
 
-@pytest.mark.long
 @pytest.mark.row("S13")
 @pytest.mark.parametrize(
-    "name", ["{}/x.db", "sqlite:///{}/x.db", "sqlite+pysqlite:///{}/x.db", "sqlite:///x.db", "link"]
+    "name", sampled(["{}/x.db", "sqlite:///{}/x.db", "sqlite+pysqlite:///{}/x.db", "sqlite:///x.db", "link"], 4)
 )
 def test_a_second_service_on_one_sqlite_file_is_refused_however_it_is_named(
     command: Callable[..., Command], tmp_path: Path, name: str

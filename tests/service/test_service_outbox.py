@@ -76,7 +76,6 @@ def test_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_order_o
         assert thoughts(receiver, f"/{number}") == list(range(50))
 
 
-@pytest.mark.long
 @pytest.mark.row("S9")
 def test_later_webhooks_of_an_execution_wait_for_the_one_that_is_tried_again(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
@@ -166,7 +165,6 @@ def test_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Comma
     assert [body["result"][:5] for body in receiver.bodies("/s")] == ["Notes", "Notes", "Outli", "Draft"]
 
 
-@pytest.mark.long
 @pytest.mark.row("S10")
 def test_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
     serve: Serve, receiver: Receiver, silent: Receiver
