@@ -41,6 +41,7 @@ def test_anything(): assert answer()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("test", "problem"),
     [
