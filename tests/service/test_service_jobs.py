@@ -20,6 +20,7 @@ import pytest
 import yaml
 from crew_client import PLAIN, Client, Command, ended, eventually
 from fork_template import ForkedCommand
+from sampling import sampled
 from sqlalchemy import create_engine, select, text, update
 
 from crew_service.cli import main
@@ -113,7 +114,7 @@ def test_a_job_takes_as_many_segments_as_it_may_and_the_next_one_takes_the_rest(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ScaledJob", "ScaledObject"])
+@pytest.mark.parametrize("kind", sampled(["ScaledJob", "ScaledObject"], 2))
 def test_the_query_of_the_manifest_counts_what_queue_prints(jobs: Jobs, kind: str) -> None:
     manifests = yaml.safe_load_all((ROOT / "deploy" / "crew-jobs.yaml").read_text())
     (scaled,) = [each for each in manifests if each["kind"] == kind]
