@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 LIST = ROOT / "tests" / "seeded_faults.toml"
 AT_ONCE = 2
 SECONDS = 900
-PASSED, FAILED = 0, 1
+PASSED, FAILED, TIMED_OUT = 0, 1, -1
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ def seeded_faults(path: Path = LIST) -> list[SeededFault]:
 
 def main(rows: Sequence[str]) -> int:
     faults = [fault for fault in seeded_faults() if not rows or fault.row in rows]
+    if unknown := set(rows) - {fault.row for fault in faults}:
+        sys.exit(f"{LIST.name} has no fault for {', '.join(sorted(unknown))}")
     began = time.monotonic()
     copies: queue.Queue[Path] = queue.Queue()
 
@@ -97,7 +99,10 @@ def _outcome(test: str, root: Path) -> int:
     # Most faults end in a wait that is in vain.
     environment = {"TEST_PATIENCE": "0.25", **os.environ, "PYTHONPATH": f"{root}:{root / 'service'}"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
-    return subprocess.call(command, cwd=root, env=environment, timeout=SECONDS, stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        return subprocess.call(command, cwd=root, env=environment, timeout=SECONDS, stdout=DEVNULL, stderr=DEVNULL)
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT
 
 
 def _copy_of_the_tree(root: Path) -> Path:

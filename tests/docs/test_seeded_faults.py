@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts import reliability
-from scripts.seeded_faults import SeededFault, problem_with, seeded_faults
+from scripts.seeded_faults import SeededFault, main, problem_with, seeded_faults
 
 FAULTS = seeded_faults()
 
@@ -67,3 +67,8 @@ def test_a_text_that_has_changed_is_named() -> None:
     fault = SeededFault("A1", "file.py", "return 40", "return 41", "test_code.py")
     with pytest.raises(ValueError, match=r"A1: the text to replace is in file.py 0 times, not once"):
         fault.seeded("return 42")
+
+
+def test_a_row_without_a_fault_is_named() -> None:
+    with pytest.raises(SystemExit, match=r"has no fault for A10, Q1$"):
+        main(["N1", "Q1", "A10"])
