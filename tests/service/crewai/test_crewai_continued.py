@@ -15,6 +15,7 @@ from crew_client import Client, Command, eventually
 from engine_stub import CREWS
 from four_tasks import asked_for, next_step
 from openai_server import USAGE, OpenAI, environment
+from sampling import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S61")]
 TOKEN = "a-token-of-20-letters"
@@ -172,7 +173,7 @@ def test_what_people_said_to_a_draft_stays_when_its_task_begins_anew(
 @pytest.mark.row("S61", "S55")
 @pytest.mark.parametrize(
     ("fails", "third"),
-    [("exit", 3), *(pytest.param(*each, marks=pytest.mark.long) for each in (("method", 3), ("refuse", 6)))],
+    sampled([("exit", 3), ("method", 3), ("refuse", 6)], 3),
 )
 def test_a_flow_goes_on_from_its_last_finished_method(
     service: Command, server: OpenAI, tmp_path: Path, fails: str, third: int

@@ -12,6 +12,7 @@ import pytest
 from crew_client import Client, Command, Receiver, eventually
 from engine_stub import CREWS
 from openai_server import OpenAI, environment
+from sampling import sampled
 from test_crewai_asks import answer, asked
 from test_crewai_journal import TOKEN, Case
 
@@ -52,7 +53,7 @@ def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.row("S1")
-@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:])])
+@pytest.mark.parametrize("kind", sampled(KINDS, len(KINDS)))
 def test_each_of_three_questions_is_answered_once_and_each_call_made_once_whenever_it_is_killed(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
