@@ -45,8 +45,8 @@ class SeededFault:
         return code.replace(self.old, self.new)
 
 
-def seeded_faults(path: Path = LIST) -> list[SeededFault]:
-    return [SeededFault(**fault) for fault in tomllib.loads(path.read_text("utf-8"))["fault"]]
+def seeded_faults() -> list[SeededFault]:
+    return [SeededFault(**fault) for fault in tomllib.loads(LIST.read_text("utf-8"))["fault"]]
 
 
 def main(rows: Sequence[str]) -> int:

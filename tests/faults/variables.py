@@ -12,7 +12,7 @@ from airflow_crew_provider.task import store
 
 
 class Variables:
-    """`Variable` of Airflow, kept by the test."""
+    """`Variable` of Airflow 3.0 to 3.2, which does not report the names to a task; kept by the test."""
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
@@ -31,25 +31,20 @@ class Variables:
             self.encrypted.discard(key)
             self.kept[key] = json.dumps(value) if serialize_json else value
 
-    def keys(self, prefix: str | None = None) -> list[str]:
-        return [key for key in self.kept if key.startswith(prefix or "")]
-
     def delete(self, key: str) -> None:
         self.kept.pop(key, None)
 
 
-class UnnamedVariables(Variables):
-    """Variables of Airflow 3.0 to 3.2, which does not report their names to a task."""
+class NamedVariables(Variables):
+    """`Variable` of other versions."""
 
-    def __getattribute__(self, name: str) -> Any:
-        if name == "keys":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
+    def keys(self, prefix: str | None = None) -> list[str]:
+        return [key for key in self.kept if key.startswith(prefix or "")]
 
 
 def stand_in_for_variables(monkeypatch: pytest.MonkeyPatch, kept: Variables | None = None) -> Variables:
     """Give tasks Variables without a database; whether they keep anything there depends on the Airflow installed."""
-    kept = kept or Variables()
+    kept = kept or NamedVariables()
     monkeypatch.setattr(variables, "Variable", kept)
     return kept
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from faults.server import FaultServer
-from faults.variables import UnnamedVariables, keep_in_variables
+from faults.variables import Variables, keep_in_variables
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
@@ -302,7 +302,7 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
 def test_nor_is_it_taken_for_missing_where_airflow_names_no_variables(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, reads: int
 ) -> None:
-    variables, task_run = keep_in_variables(monkeypatch, UnnamedVariables()), TaskRun()
+    variables, task_run = keep_in_variables(monkeypatch, Variables()), TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     variables.unreadable = reads
     with suppress(AirflowException):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from faults.server import FaultServer
-from faults.variables import UnnamedVariables, Variables, stand_in_for_variables
+from faults.variables import Variables, stand_in_for_variables
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import TaskRun, run
 
@@ -163,7 +163,7 @@ def test_what_is_no_record_is_an_error(server: FaultServer, variables: Variables
 def test_null_is_an_error_where_airflow_names_no_variables(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unnamed, task_run = stand_in_for_variables(monkeypatch, UnnamedVariables()), TaskRun()
+    unnamed, task_run = stand_in_for_variables(monkeypatch, Variables()), TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     unnamed.kept = dict.fromkeys(unnamed.kept, "null")
     with pytest.raises(CrewTryFailed, match="cannot be read"):
