@@ -331,23 +331,6 @@ class CrewInputs:
     files: dict[str, str] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kickoff:
-    """The content of a kickoff request, which an operator passes through the hook to the API call.
-
-    ``webhooks`` may be ``inbox`` until its addresses are created right before the POST. ``files`` has the files'
-    addresses by input name; before they are uploaded, their paths.
-    """
-
-    inputs: Json
-    files: dict[str, str] | None = None
-    webhooks: Webhooks | str | None = None
-    meta: Json | None = None
-    restore_from: str | None = None
-    continue_from: str | None = None
-    idempotency_key: str | None = None
-
-
 @dataclass(frozen=True)
 class EditedOutput:
     """Text that replaces the draft as a task's output; only `airflow-crew-service` supports it.
@@ -357,24 +340,6 @@ class EditedOutput:
 
     text: str
     output_sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resume:
-    """The content of a resume request (specification, section 2.3), including the outcome chosen for a Flow.
-
-    :param output_sha256: the hash of the answered draft; only `airflow-crew-service` checks it
-    """
-
-    execution_id: str
-    crew_task_id: str
-    human_feedback: str
-    is_approve: bool | None
-    outcome: str | None = None
-    webhooks: Webhooks | None = None
-    idempotency_key: str | None = None
-    edited_output: EditedOutput | None = None
-    output_sha256: str | None = None
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def worker(host: str, file: Path) -> None:
 
 def _started(hook: Any, address: str) -> str:
     from airflow_crew_provider.api import endpoints
-    from airflow_crew_provider.models import Kickoff
+    from airflow_crew_provider.api.requests import Kickoff
 
     return str(hook.client.send(endpoints.kickoff(Kickoff(inputs={}, files={"report": address}))).kickoff_id)
 

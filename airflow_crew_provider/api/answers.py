@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from airflow_crew_provider.api.asks import EXPIRED, deadline_of, is_answer, read
-from airflow_crew_provider.api.endpoints import path_segment
+from airflow_crew_provider.api.requests import path_segment
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState, Json, output_sha256
 from airflow_crew_provider.stored_names import SENT_FEEDBACK

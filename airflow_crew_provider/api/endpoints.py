@@ -15,11 +15,9 @@ from urllib.parse import quote, urlencode
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api import responses
 from airflow_crew_provider.api.addresses import redirected, view_path
+from airflow_crew_provider.api.requests import Kickoff, Resume, path_segment
 from airflow_crew_provider.api.responses import HttpResponse, Mask
 from airflow_crew_provider.api.status import (
-    EDITS_FIELD,
-    HASH_FIELD,
-    LONGEST_ID,
     STOPPED,
     USAGE_FIELD,
     VIEW,
@@ -29,72 +27,18 @@ from airflow_crew_provider.api.status import (
     state_of,
     text_or_none,
 )
-from airflow_crew_provider.api.values import is_kept, is_sha256, plain_object
+from airflow_crew_provider.api.values import is_kept, is_sha256
 from airflow_crew_provider.models import (
     Execution,
     ExecutionState,
     ExpectedInputs,
-    HumanInputWebhook,
     Json,
-    Kickoff,
-    Resume,
     Resumed,
     Started,
     TaskResult,
     UploadedFile,
-    Webhooks,
     WrittenFile,
 )
-
-# The first two cannot be path segments; the last is what a template renders for a missing value.
-NO_IDS = (".", "..", "None")
-
-
-def path_segment(identifier: str) -> str:
-    """Quote an id as one path segment; refuse an id that cannot be a segment."""
-    if not isinstance(identifier, str) or not identifier.strip() or identifier in NO_IDS:
-        raise exceptions.CrewInvalidInput(f"{identifier!r} is not a crew service id; nothing was sent")
-    try:
-        size = len(identifier.encode())
-    except UnicodeEncodeError:
-        raise exceptions.CrewInvalidInput("An id with an unpaired surrogate cannot be sent; nothing was sent") from None
-    if size > LONGEST_ID:
-        raise exceptions.CrewInvalidInput(
-            f"An id of {size} bytes is too long (the limit is {LONGEST_ID}); nothing was sent"
-        )
-    return quote(identifier, safe="")
-
-
-def webhook_fields(webhooks: Webhooks | str | None) -> Json:
-    """Return the body's fields for the webhooks that are set."""
-    assert not isinstance(webhooks, str), "the inbox has no addresses yet"
-    if webhooks is None:
-        return {}
-    fields: Json = {
-        "taskWebhookUrl": webhooks.task,
-        "stepWebhookUrl": webhooks.step,
-        "crewWebhookUrl": webhooks.crew,
-        **_human_input_field(webhooks.human_input),
-    }
-    return {name: value for name, value in fields.items() if value}
-
-
-def _human_input_field(webhook: HumanInputWebhook | None) -> Json:
-    if webhook is None:
-        return {}
-    if webhook.token:
-        credential = {"strategy": "bearer", "token": webhook.token}
-    elif webhook.username is not None:
-        credential = {"strategy": "basic", "username": webhook.username, "password": webhook.password or ""}
-    else:
-        return {"humanInputWebhookUrl": webhook.url}
-    return {"humanInputWebhook": {"url": webhook.url, "authentication": credential}}
-
-
-def idempotency(key: str | None) -> dict[str, str]:
-    """Return the header that lets a service recognize a repeated request."""
-    return {"Idempotency-Key": key} if key else {}
-
 
 # --- calls ---
 
@@ -156,40 +100,20 @@ class Call(Generic[T]):
         return self.method == "POST" and self.upload is None
 
 
+def idempotency(key: str | None) -> dict[str, str]:
+    """Return the header that lets a service recognize a repeated request."""
+    return {"Idempotency-Key": key} if key else {}
+
+
 def inputs() -> Call[ExpectedInputs]:
     """``GET /inputs`` (specification, section 4.1)."""
     return Call("GET", "/inputs", _read_inputs)
 
 
-def checked(request: Kickoff) -> Kickoff:
-    """Return a request as it can be sent: the rules of its fields, for operators and the hook.
-
-    :raises CrewInvalidInput: it cannot be sent
-    """
-    inputs = plain_object(request.inputs, "inputs")
-    if "id" in inputs:  # it makes live deployments overwrite records
-        raise exceptions.CrewInvalidInput(
-            "inputs.id is reserved by the service and overwrites records; nothing was sent"
-        )
-    if request.restore_from is not None:
-        path_segment(request.restore_from)
-    meta = None if request.meta is None else plain_object(request.meta, "meta")
-    return replace(request, inputs=inputs, meta=meta)
-
-
 def kickoff(request: Kickoff) -> Call[Started]:
     """``POST /kickoff`` (specification, section 4.2)."""
-    body: Json = {"inputs": request.inputs}
-    if request.files:  # under both documented names
-        body["input_files"] = body["inputFiles"] = request.files
-    if request.meta is not None:
-        body["meta"] = request.meta
-    if request.continue_from is not None:
-        body["continueFrom"] = request.continue_from
-    elif request.restore_from is not None:  # the service accepts only one; a continued execution has its own state
-        body["restoreFromStateId"] = request.restore_from
-    body |= webhook_fields(request.webhooks)
-    return Call("POST", "/kickoff", _read_kickoff, body, idempotency(request.idempotency_key), starts_cold=True)
+    sent = request.checked()
+    return Call("POST", "/kickoff", _read_kickoff, sent.body(), idempotency(sent.idempotency_key), starts_cold=True)
 
 
 def upload(file: Upload) -> Call[UploadedFile]:
@@ -258,24 +182,10 @@ def written_file(execution_id: str, file: WrittenFile, direction: str = "out") -
 
 
 def resume(request: Resume) -> Call[Resumed]:
-    """``POST /resume`` (specification, section 4.4), with the field names of both dialects."""
-    path_segment(request.execution_id)
-    path_segment(request.crew_task_id)
-    body = {
-        "execution_id": request.execution_id,
-        "executionId": request.execution_id,
-        "task_id": request.crew_task_id,
-        "taskId": request.crew_task_id,
-        "human_feedback": request.human_feedback,
-        "humanFeedback": request.human_feedback,
-        **({} if request.is_approve is None else {"is_approve": request.is_approve, "isApprove": request.is_approve}),
-        **({} if request.outcome is None else {"outcome": request.outcome}),
-        **({} if request.edited_output is None else {EDITS_FIELD: vars(request.edited_output)}),
-        **({} if request.output_sha256 is None else {HASH_FIELD: request.output_sha256}),
-        **webhook_fields(request.webhooks),
-    }
-    read = partial(_read_resume, request.execution_id)
-    return Call("POST", "/resume", read, body, idempotency(request.idempotency_key), starts_cold=True)
+    """``POST /resume`` (specification, section 4.4)."""
+    sent = request.checked()
+    read = partial(_read_resume, sent.execution_id)
+    return Call("POST", "/resume", read, sent.body(), idempotency(sent.idempotency_key), starts_cold=True)
 
 
 # Status codes from a service that does not support stopping, or that has nothing to stop.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Kickoff, Resume
 from airflow_crew_provider.client.lookups import CachedConnection
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import (
     ExpectedInputs,
     HumanInputWebhook,
     Json,
-    Kickoff,
-    Resume,
     Resumed,
     Started,
     Webhooks,
@@ -37,17 +36,13 @@ class ConnectedCrew(CachedConnection):
         :raises CrewConnectionError: nothing was sent
         :raises CrewOutcomeUnknown: the service may still have started it
         """
-        sent = endpoints.checked(request)
-        return self.client.send(endpoints.kickoff(sent), timeout=timeout, secrets=_credentials(sent.webhooks))
+        return self.client.send(endpoints.kickoff(request), timeout=timeout, secrets=_credentials(request.webhooks))
 
     def send_resume(self, request: Resume) -> Resumed:
         """Answer an execution that is waiting for a person. The request is sent only once; see `send_kickoff`.
 
         :raises CrewOutcomeUnknown: the service may still have accepted the answer
         """
-        decided = isinstance(request.is_approve, bool) or (request.is_approve is None and request.outcome)
-        if not isinstance(request.human_feedback, str) or not decided:
-            raise CrewInvalidInput("is_approve must be a bool and human_feedback a string; nothing was sent")
         return self.client.send(endpoints.resume(request), secrets=_credentials(request.webhooks))
 
     def stop(self, kickoff_id: str) -> bool:

@@ -29,6 +29,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.client.deployment import FLOW
 from airflow_crew_provider.compat import metrics
@@ -49,7 +50,7 @@ from airflow_crew_provider.kickoff.post_record import (
     SendOnce,
     fingerprint,
 )
-from airflow_crew_provider.models import Execution, Json, Kickoff, Started, reported
+from airflow_crew_provider.models import Execution, Json, Started, reported
 from airflow_crew_provider.stored_names import AGENT_STATE
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Get, Poll, PollUntilOver, Steps, Stop, Worker

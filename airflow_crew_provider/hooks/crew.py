@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Kickoff, Resume
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewApiError, CrewError
 from airflow_crew_provider.hooks import agent as agents
 from airflow_crew_provider.kickoff.files import KickoffFiles, checked_files
-from airflow_crew_provider.models import EditedOutput, Execution, Json, Kickoff, Resume, Resumed, Webhooks
+from airflow_crew_provider.models import EditedOutput, Execution, Json, Resumed, Webhooks
 
 if TYPE_CHECKING:
     from airflow.providers.common.ai.managed_agents.base import (
@@ -77,15 +78,13 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         :raises CrewConnectionError: the request could not be sent
         :raises CrewOutcomeUnknown: the service may have started the execution
         """
-        request = endpoints.checked(
-            Kickoff(
-                inputs=inputs,
-                webhooks=self.with_credentials(webhooks),
-                meta=meta,
-                restore_from=restore_from,
-                idempotency_key=idempotency_key,
-            )
-        )
+        request = Kickoff(
+            inputs=inputs,
+            webhooks=self.with_credentials(webhooks),
+            meta=meta,
+            restore_from=restore_from,
+            idempotency_key=idempotency_key,
+        ).checked()
         sent = KickoffFiles(checked_files(files, request.inputs), None)
         sent.upload(self)
         return self.send_kickoff(replace(request, files=sent.addresses)).kickoff_id

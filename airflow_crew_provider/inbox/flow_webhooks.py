@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from airflow_crew_provider.api.endpoints import path_segment
+from airflow_crew_provider.api.requests import path_segment
 from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
 from airflow_crew_provider.inbox.messages import draft_text, pending_execution
 from airflow_crew_provider.models import Execution, Json

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from airflow_crew_provider import exceptions
-from airflow_crew_provider.api.endpoints import checked
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.api.values import value_of
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.client.deployment import CREW
@@ -23,7 +23,7 @@ from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.kickoff.files import check_names, checked_files, given_files
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
-from airflow_crew_provider.models import REGION_FIELDS, ExpectedInputs, HumanInputWebhook, Json, Kickoff, Webhooks
+from airflow_crew_provider.models import REGION_FIELDS, ExpectedInputs, HumanInputWebhook, Json, Webhooks
 from airflow_crew_provider.task.waiting import WaitingTask
 from airflow_crew_provider.wait.outcomes import seconds
 
@@ -90,15 +90,15 @@ class StartingTask(WaitingTask):
 
 
 def request_of(task: StartingTask) -> Kickoff:
-    """Build the request from an operator's arguments; add new request fields here, and their rules to `checked`.
+    """Build the request from an operator's arguments; `Kickoff` has the rules of each.
 
     :raises CrewInvalidInput: the request cannot be sent
     """
     meta = {} if task.meta is None else value_of(task.meta)
     webhooks = checked_webhooks(task.webhooks)
-    request = checked(
-        Kickoff(inputs=value_of(task.inputs), webhooks=webhooks, meta=meta, restore_from=task.restore_from)
-    )
+    request = Kickoff(
+        inputs=value_of(task.inputs), webhooks=webhooks, meta=meta, restore_from=task.restore_from
+    ).checked()
     if "airflow" in (request.meta or {}):
         raise exceptions.CrewInvalidInput("meta.airflow is filled in by this operator. Nothing was sent")
     return replace(request, files=checked_files(task.files, request.inputs))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NoReturn, cast
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.task_instance import task_identity
 from airflow_crew_provider.exceptions import (
@@ -49,15 +50,7 @@ from airflow_crew_provider.kickoff.request import (
     tell_inbox,
     with_credentials,
 )
-from airflow_crew_provider.models import (
-    REGION_FIELDS,
-    Execution,
-    ExecutionState,
-    ExpectedInputs,
-    Json,
-    Kickoff,
-    Started,
-)
+from airflow_crew_provider.models import REGION_FIELDS, Execution, ExecutionState, ExpectedInputs, Json, Started
 from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Do, Get, Poll, Steps, Stop, Worker

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_crew_provider.api.answers import FIELDS, ReviewAnswer
-from airflow_crew_provider.api.endpoints import path_segment
+from airflow_crew_provider.api.requests import path_segment
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.compat.arguments import TaskArguments
 from airflow_crew_provider.compat.rendered_fields import HidesRecords

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from airflow_crew_provider.api.answers import ReviewAnswer
+from airflow_crew_provider.api.requests import Resume
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewOutcomeUnknown
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, Sender, SendOnce, fingerprint
-from airflow_crew_provider.models import Json, Resume, Resumed, Webhooks
+from airflow_crew_provider.models import Json, Resumed, Webhooks
 from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE, SENT_FEEDBACK

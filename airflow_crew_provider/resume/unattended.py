@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 from airflow_crew_provider.api.answers import DraftId, hash_of
+from airflow_crew_provider.api.requests import Resume
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewOutcomeUnknown
 from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, Sender, SendOnce, fingerprint
-from airflow_crew_provider.models import Execution, Resume
+from airflow_crew_provider.models import Execution
 from airflow_crew_provider.questions import Terms, question_of
 from airflow_crew_provider.stored_names import RESUME_STATE
 from airflow_crew_provider.task.attempt import Attempt

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, BaseSensorOperator, PokeReturnValue, XComArg, conf
 
-from airflow_crew_provider.api.endpoints import path_segment
+from airflow_crew_provider.api.requests import path_segment
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.arguments import SensorArguments
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewTimeout

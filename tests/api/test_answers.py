@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Kickoff, Resume
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import (
     CrewAlreadyContinued,
@@ -27,16 +28,7 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
     CrewWebPage,
 )
-from airflow_crew_provider.models import (
-    Execution,
-    ExecutionState,
-    ExpectedInputs,
-    Kickoff,
-    Resume,
-    Resumed,
-    Started,
-    TaskResult,
-)
+from airflow_crew_provider.models import Execution, ExecutionState, ExpectedInputs, Resumed, Started, TaskResult
 
 Ask = Callable[[], endpoints.Call[Any]]
 GET: Ask = endpoints.inputs

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_crew_provider.api import endpoints
-from airflow_crew_provider.api.endpoints import LONGEST_IDS, MOST_IDS, path_segment, portions, statuses
+from airflow_crew_provider.api.endpoints import LONGEST_IDS, MOST_IDS, portions, statuses
+from airflow_crew_provider.api.requests import path_segment
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewProtocolError
 

@@ -9,9 +9,10 @@ import pytest
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.endpoints import Upload
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewProtocolError
-from airflow_crew_provider.models import ExpectedInputs, Kickoff, UploadedFile, WrittenFile
+from airflow_crew_provider.models import ExpectedInputs, UploadedFile, WrittenFile
 
 SHA = "a" * 64
 FILE = {"name": "out/a b.txt", "version": 2, "size": 3, "sha256": SHA}
@@ -76,14 +77,14 @@ def test_a_kickoff_names_its_files_in_both_spellings() -> None:
     ("given", "sent"), [({}, {}), ({"meta": None}, {}), ({"meta": {"a": (1,)}}, {"meta": {"a": [1]}})], ids=str
 )
 def test_the_fields_of_a_kickoff_are_plain_values(given: Any, sent: Any) -> None:
-    checked = endpoints.checked(Kickoff(inputs={"b": (2,)}, **given))
+    checked = Kickoff(inputs={"b": (2,)}, **given).checked()
     assert endpoints.kickoff(checked).body == {"inputs": {"b": [2]}, **sent}
 
 
 @pytest.mark.parametrize("name", ["inputs", "meta"])
 def test_a_field_that_cannot_be_sent_is_refused(name: str) -> None:
     with pytest.raises(CrewInvalidInput) as refused:
-        endpoints.checked(Kickoff(**{"inputs": {}, name: 5}))
+        Kickoff(**{"inputs": {}, name: 5}).checked()
     assert str(refused.value) == f"{name}: must be an object (a dict), not int. Nothing was sent"
 
 

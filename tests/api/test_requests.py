@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.api import endpoints
-from airflow_crew_provider.api.endpoints import LONGEST_ID, path_segment, webhook_fields
+from airflow_crew_provider.api.requests import LONGEST_ID, Kickoff, Resume, path_segment, webhook_fields
 from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import EditedOutput, HumanInputWebhook, Kickoff, Resume, Webhooks
+from airflow_crew_provider.models import EditedOutput, HumanInputWebhook, Webhooks
 
 URLS = Webhooks("https://x/task", "https://x/step", "https://x/crew")
 URL_FIELDS = {

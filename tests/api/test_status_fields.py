@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.api import endpoints, responses, status
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.api.status import LARGEST_KEPT
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickoff, Started, TaskResult
+from airflow_crew_provider.models import Execution, ExecutionState, Json, Started, TaskResult
 
 S = ExecutionState
 HIDE = masker(["secret"])

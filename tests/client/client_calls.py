@@ -9,9 +9,9 @@ from faults.server import FaultServer
 from faults.wire import CLOSE, RESET, SILENCE, NoReply, Reply
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Kickoff, Resume
 from airflow_crew_provider.client.client import Client
 from airflow_crew_provider.client.deployment import Deployment
-from airflow_crew_provider.models import Kickoff, Resume
 
 Ask = Callable[..., Any]
 

@@ -10,8 +10,8 @@ from faults.dialects import SPEC
 from faults.server import FaultServer
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Resume
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Resume
 
 IDS = {
     "a/b": "a%2Fb",

@@ -18,10 +18,11 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Kickoff, Resume
 from airflow_crew_provider.client.client import Client
 from airflow_crew_provider.client.deployment import Deployment
 from airflow_crew_provider.exceptions import CrewAlreadyContinued, CrewApiError, CrewConnectionError, CrewError
-from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks, WrittenFile
+from airflow_crew_provider.models import HumanInputWebhook, Webhooks, WrittenFile
 
 Ask = Callable[..., Any]
 TOKEN = "tok/en+with=specials~0123456789"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import standardwebhooks
 
-from airflow_crew_provider.api.endpoints import LONGEST_ID
+from airflow_crew_provider.api.requests import LONGEST_ID
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.inbox.flow_webhooks import (
     LONGEST_OUTCOME,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api.endpoints import LONGEST_ID
+from airflow_crew_provider.api.requests import LONGEST_ID
 from airflow_crew_provider.api.status import short_name
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.inbox import messages as addresses

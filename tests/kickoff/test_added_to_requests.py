@@ -15,12 +15,12 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.compat.task_instance import task_identity
 from airflow_crew_provider.compat.version import RELEASE, has_human_in_the_loop
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.kickoff.post_record import Sender, fingerprint
 from airflow_crew_provider.kickoff.request import name_of
-from airflow_crew_provider.models import Kickoff
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.task.store import TaskRecord

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.compat import web
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.kickoff.request import StartingTask, binding_review, name_of, request_of, seen_from_outside
-from airflow_crew_provider.models import Kickoff, Webhooks
+from airflow_crew_provider.models import Webhooks
 
 IDENTITY = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1}
 NAMED = {"inputs": {}, "webhooks": None, "meta": {"airflow": IDENTITY}, "connection": "crew_a"}

@@ -12,6 +12,7 @@ from typing import Any
 from airflow_crew_provider import __version__
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import DraftId
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewRateLimited, to_json
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
@@ -19,7 +20,7 @@ from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessage
 from airflow_crew_provider.inbox.rows import FlowQuestions, FlowRun, RegisteredTask
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, fingerprint
 from airflow_crew_provider.kickoff.request import name_of
-from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickoff, TaskResult, Webhooks
+from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult, Webhooks
 from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.stored_names import KICKOFF_STATE
 from airflow_crew_provider.task.attempt import Attempt
