@@ -152,7 +152,7 @@ def test_callbacks_find_what_the_failure_was_raised_from(server: FaultServer) ->
 
 
 def test_a_bug_keeps_its_frames_and_causes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(request, "checked")
+    monkeypatch.delattr(request, "Kickoff")
     with pytest.raises(NameError) as raised:
         run(kickoff())
     assert OURS in "".join(traceback.format_exception(raised.value))
