@@ -47,7 +47,7 @@ quick: $(VENV)/.has-$(TEST_EXTRAS) ## run the tests that neither start processes
 		--ignore=tests/cluster --ignore=tests/system --ignore=tests/service/crewai $(PYTEST_ARGS)
 
 test: $(VENV)/.has-dev,crewai ## run all tests on one Airflow, except those of `make long` (PYTEST_ARGS="-k word" selects some)
-	@$(PY) -m pytest --numprocesses 6 --dist loadgroup -m "not long" $(PYTEST_ARGS)
+	@$(PY) -m pytest --numprocesses 6 --dist loadgroup --no-loadscope-reorder -m "not long" $(PYTEST_ARGS)
 
 # If one fails, the others still run. pytest returns 5 if no test is marked.
 long: $(VENV)/.has-dev,crewai ## run everything that takes longer: tests marked long, cluster-test, chaos, crewai-matrix, faults, mutants

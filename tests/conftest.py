@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Generator
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import fork_template
@@ -92,7 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A test that is left out isn't skipped: nothing is missing on this machine, and `make test-matrix` runs it.
 
     Tests on Airflow's processes come first, a group for each of their Airflows: as many workers run one each, while
-    others run the rest: first crews of CrewAI, of which one takes minutes, and the cluster if it is wanted.
+    others run the rest: first crews of CrewAI, of which one takes minutes, and the cluster if it is wanted. So xdist
+    must not sort the groups by their number of tests (`--no-loadscope-reorder`).
     """
     newer = [item for item in items if any(_needs(mark) > AIRFLOW for mark in item.iter_markers("since_airflow"))]
     if newer:
@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         key=lambda item: (
             *(folder not in item.path.parts for folder in folders),
             "crashes" in item.path.parts,
-            places[item.path],
+            places[item],
         )
     )
 
@@ -146,20 +146,15 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
 
 
-def _places(items: list[pytest.Item]) -> dict[Path, tuple[float, Path]]:
-    """Spread the modules whose tests wait among those that keep a core busy, which also come last.
+def _places(items: list[pytest.Item]) -> dict[pytest.Item, tuple[float, str]]:
+    """Spread the tests that wait among those that keep a core busy, so that each moment has some of both.
 
     The places are the same in each worker, wherever it began to collect.
     """
-    waits = {item.path for item in items if item.get_closest_marker("waits") or item.get_closest_marker("slow")}
-    paths = sorted({item.path for item in items})
-    kinds = [[path for path in paths if path in waits], [path for path in paths if path not in waits]]
-    shares = (0.8, 1.0)
-    return {
-        path: (share * number / len(kind), path)
-        for share, kind in zip(shares, kinds, strict=True)
-        for number, path in enumerate(kind)
-    }
+    waiting = {item for item in items if item.get_closest_marker("waits") or item.get_closest_marker("slow")}
+    in_order = sorted(items, key=lambda item: item.path)
+    kinds = [item for item in in_order if item in waiting], [item for item in in_order if item not in waiting]
+    return {item: (number / len(kind), item.nodeid) for kind in kinds for number, item in enumerate(kind)}
 
 
 def _group(item: pytest.Item) -> str | None:
