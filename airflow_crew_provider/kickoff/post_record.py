@@ -38,6 +38,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from airflow_crew_provider import exceptions
@@ -46,7 +47,7 @@ from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.models import Json, Resumed, Started, Webhooks, canonical_json
 from airflow_crew_provider.task.attempt import Attempt, Relation
 from airflow_crew_provider.task.record import KEPT, PostState, StoredPost
-from airflow_crew_provider.task.store import Store, TaskStateUnavailable
+from airflow_crew_provider.task.store import Failed, Store, TaskStateUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -267,13 +268,19 @@ class PostRecord:
         """Store further fields from the package that sent the POST."""
         self.keep(replace(self.newest, more={**self.newest.more, **more}))
 
-    def record_id(self, kickoff_id: str, view: str | None = None, **more: Any) -> None:
+    def record_id(self, kickoff_id: str, view: str | None = None, *, failed: Failed | None = None, **more: Any) -> None:
         """Record the id from the response, and the path of the execution's page.
 
+        :param failed: called if this cannot be stored, and later writes will store it; if None, that is an error
         :param more: further fields for the record
         """
         started = replace(self.newest, kickoff_id=kickoff_id, view=view, more={**self.newest.more, **more})
-        self.keep(self.newest.moved("start", started))
+        moved = self.newest.moved("start", started)
+        if failed is None:
+            self.keep(moved)
+            return
+        self.newest = self._stored = moved
+        self.memory.owe(moved.to_json(), failed)
 
     def mark(self, **known: Any) -> None:
         """Record what has become known of the POST or its execution: fields of `StoredPost` that no move sets."""
@@ -357,16 +364,22 @@ class SendOnce:
             if record.withdraw_if_refused(error):
                 raise
             raise CrewPostLost(error) from error
+        log_failure = partial(_log_unrecorded, response.kickoff_id)
         try:
-            record.record_id(response.kickoff_id, getattr(response, "view", None), **self.taken(response))
+            view = getattr(response, "view", None)
+            record.record_id(response.kickoff_id, view, failed=log_failure, **self.taken(response))
         except Exception as error:  # of any kind: the service has acted, and the id must not be lost
-            log.error(
-                "The service accepted the request for execution %s, but that could not be recorded: %s. If this try "
-                "fails, the next one will find a request with an unknown outcome",
-                response.kickoff_id,
-                error,
-            )
+            log_failure(error)
         return response
+
+
+def _log_unrecorded(kickoff_id: str, error: Exception) -> None:
+    log.error(
+        "The service accepted the request for execution %s, but that could not be recorded: %s. Later writes of this "
+        "try repeat it; if none succeeds, the next try will find a request with an unknown outcome",
+        kickoff_id,
+        error,
+    )
 
 
 def _generation(attempt: Attempt) -> Json:

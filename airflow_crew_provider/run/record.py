@@ -115,7 +115,9 @@ class RunRecord:
 
     def finish(self) -> None:
         """Record that the execution has completed."""
-        self._move("finish", replace(self.kept, over=True), "A retry of this task finds the execution completed")
+        self.kept = self.kept.moved("finish", replace(self.kept, over=True))
+        if not self._unopened:
+            self._memory.change(self.kept.to_json(), _reported_by_the_end)
 
     @property
     def answered(self) -> AnsweredDraft | None:
@@ -142,6 +144,10 @@ class RunRecord:
             fail_task(TaskStateUnavailable(self._unopened), otherwise)
         self._memory.change(new.to_json(), partial(fail_task, what_now=otherwise))
         self.kept, self._unopened = new, None
+
+
+def _reported_by_the_end(problem: TaskStateUnavailable) -> None:
+    """Do nothing: the end of the task is stored in the same write, and a result is not lost because of the record."""
 
 
 def _without_draft(review: Json) -> Json:

@@ -72,6 +72,9 @@ class Store(Protocol):
     def keep(self, part: Json) -> None:
         """Store the part durably before returning, with all other changes of the record."""
 
+    def owe(self, part: Json, failed: Failed) -> None:
+        """Store the part like `keep`, but if that fails, let the record's later writes store all these changes."""
+
     def forget(self) -> None:
         """Store that there is nothing on record."""
 
@@ -104,6 +107,8 @@ class NoRecord:
     def change(self, part: Json, failed: Failed) -> None:
         """Nothing is kept."""
 
+    owe = change
+
     def forget(self) -> None:
         """Nothing is kept."""
 
@@ -131,6 +136,7 @@ class TaskRecord:
         self.state_store = state_store
         self.changed: dict[str, Json] = {}  # the parts that the next write stores
         self.failed: list[Failed] = []  # what is called if that write fails
+        self.owed: dict[str, Json] = {}  # what has happened outside, but could not be stored yet
         self._parts: dict[str, PartStore] = {}
         self._is_new = False  # whether the task certainly had no record at the last look
 
@@ -144,9 +150,9 @@ class TaskRecord:
 
     def save(self) -> None:
         """Store all changes in one write, if there are any."""
-        if not self.changed:
+        changed, failed = self.unstored, self.failed
+        if not changed:
             return
-        changed, failed = self.changed, self.failed
         self.changed, self.failed = {}, []
         try:
             with _CHANGING:
@@ -156,8 +162,14 @@ class TaskRecord:
             for each in failed:
                 each(problem)
             return
+        self.owed = {}
         for name, part in changed.items():
             self._parts[name].copy(part)
+
+    @property
+    def unstored(self) -> dict[str, Json]:
+        """The parts that the next write stores."""
+        return {**self.owed, **self.changed}
 
     def rows(self) -> Json:
         """Return all parts as they are stored."""
@@ -246,8 +258,8 @@ class PartStore:
 
     def recall(self) -> Json:
         record, store = self._record, self._record.state_store
-        if self.name in record.changed:
-            return dict(record.changed[self.name])
+        if self.name in record.unstored:
+            return dict(record.unstored[self.name])
         newest, earlier = record.rows().get(self.name), None
         if newest is None or self._is_post:
             earlier = record.find(self.earlier_key)
@@ -268,6 +280,11 @@ class PartStore:
     def keep(self, part: Json) -> None:
         self.change(part, _raised)
         self._record.save()
+
+    def owe(self, part: Json, failed: Failed) -> None:
+        record = self._record
+        record.owed, record.changed, record.failed = {**record.unstored, self.name: part}, {}, [failed]
+        record.save()
 
     def forget(self) -> None:
         if has_inbox():  # an empty record is not a lost one
@@ -296,7 +313,8 @@ class PartStore:
 
     def _remove(self) -> None:
         record = self._record
-        record.changed.pop(self.name, None)
+        for unstored in (record.owed, record.changed):
+            unstored.pop(self.name, None)
         with _CHANGING:
             rows = {name: row for name, row in record.rows().items() if name != self.name}
             if rows:

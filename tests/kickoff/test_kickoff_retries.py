@@ -315,6 +315,27 @@ def test_a_task_that_is_killed_before_the_record_names_the_id(
 
 
 @pytest.mark.row("A15")
+def test_an_id_that_one_write_could_not_store_is_known_to_a_retry(
+    server: FaultServer, a_memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on(POLL, {"status": "error", "error": "no ink"}).on(
+        "GET /status/k-2", {"status": "completed", "result": "b"}
+    )
+    store, failures = a_memory.set, iter([True])
+
+    def fail_once(key: str, value: Any, **more: Any) -> None:
+        if '"kickoff_id"' in value and next(failures, False):
+            raise OSError("the database is away")
+        store(key, value, **more)
+
+    monkeypatch.setattr(a_memory, "set", fail_once)
+    task_run = TaskRun()
+    with pytest.raises(AirflowException, match="A retry of this task starts a new execution"):
+        run(kickoff(wait_for_completion=True), task_run)
+    assert run(kickoff(wait_for_completion=True), task_run.retry())["kickoff_id"] == "k-2"
+
+
+@pytest.mark.row("A15")
 def test_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(
     server: FaultServer, log_text: LogText, full: Callable[[TaskRun], None]
 ) -> None:

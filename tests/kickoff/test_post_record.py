@@ -54,6 +54,12 @@ class Memory:
             raise TaskStateUnavailable("away")
         self.kept = json.dumps(record)
 
+    def owe(self, record: dict[str, Any], failed: Any) -> None:
+        try:
+            self.keep(record)
+        except TaskStateUnavailable as problem:
+            failed(problem)
+
     def forget(self) -> None:
         if self.broken:
             raise TaskStateUnavailable("away")
@@ -597,7 +603,7 @@ def test_an_accepted_post_that_is_not_recorded_is_told(memory: Memory, caplog: p
 
     assert SendOnce(record(memory), service.post, SENDER, taken=taken).do(None) is service.answer
     assert caplog.messages == [
-        "The service accepted the request for execution k-1, but that could not be recorded: a bug. If this try fails, "
-        "the next one will find a request with an unknown outcome"
+        "The service accepted the request for execution k-1, but that could not be recorded: a bug. Later writes of "
+        "this try repeat it; if none succeeds, the next try will find a request with an unknown outcome"
     ]
     assert record(memory, try_number=2).earlier is Earlier.UNKNOWN

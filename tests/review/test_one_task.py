@@ -479,10 +479,15 @@ WRITES = 14  # of a task that asks twice: most of them before a request, a form 
 
 @dataclass
 class Journal:
-    """The writes of a task's record, and what else the task does, in order; `dies_at` is the write that kills it."""
+    """The writes of a task's record, and what else the task does, in order.
+
+    :param dies_at: the write that kills the task, before or after it is done
+    :param fails_at: the write that fails
+    """
 
     did: list[str] = field(default_factory=list)
     dies_at: tuple[str, int] | None = None
+    fails_at: int | None = None
 
     def begin(self, monkeypatch: pytest.MonkeyPatch) -> Journal:
         variables = airflow_variables.Variable
@@ -510,6 +515,8 @@ class Journal:
             dies = self.dies_at if is_record and self.dies_at and self.did.count("write") == self.dies_at[1] else None
             if dies == ("before", self.did.count("write")):
                 raise KeyboardInterrupt
+            if is_record and self.fails_at == self.did.count("write"):
+                raise OSError("the database is away")
             call(key, *given, **named)
             if dies:
                 raise KeyboardInterrupt
@@ -559,6 +566,44 @@ def test_a_worker_that_dies_at_any_write_loses_no_answer_and_sends_none_twice(
     assert task.result["output"] == "Printed."
     assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
     assert [each["is_approve"] for each in task.decisions] == [False, True]
+
+
+@one_task
+@needs_parking
+@pytest.mark.waits
+@pytest.mark.row("A15")
+@pytest.mark.parametrize("number", range(1, 1 + WRITES))
+def test_a_write_that_fails_once_loses_nothing_and_repeats_nothing(
+    crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    Journal(fails_at=number).begin(monkeypatch)
+    task, answers = Task(forms), iter(["revise", "approve"])
+    go_on = task.start
+    while task.result is None:
+        try:
+            go_on()
+        except CrewTryFailed:
+            go_on = task.retry
+            continue
+        if task.result is None:
+            event = task.event(next(answers), "Shorter.")
+            go_on = partial(task.resume, event)
+    assert task.result["output"] == "Printed."
+    assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
+    assert [(each["is_approve"], each["taken"]) for each in task.decisions] == [(False, True), (True, True)]
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A15")
+def test_a_result_is_not_lost_because_the_end_cannot_be_stored(
+    crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Journal(fails_at=WRITES).begin(monkeypatch)
+    task = Task(forms).start()
+    task.answer("revise", "Shorter.")
+    task.answer("approve")
+    assert task.result["output"] == "Printed."
 
 
 @one_task

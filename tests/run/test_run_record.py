@@ -226,7 +226,6 @@ UNSTORED: list[tuple[RunState, Any, str]] = [
     (RunState.ASKING, DO["answer"], "The answer is kept; a retry of this task uses it"),
     (RunState.ANSWERED, DO["send"], "The answer was sent exactly once"),
     (RunState.ANSWERED, lambda record: record.send(None, now=200.0), UNSENT),
-    (RunState.WORKING, DO["finish"], "A retry of this task finds the execution completed"),
 ]
 
 
@@ -238,6 +237,13 @@ def test_a_move_that_is_not_stored_says_what_follows(memory: Memory, state: RunS
         move(record)
     assert str(failure.value) == f"full. {follows}"
     assert record.kept is before
+
+
+def test_an_end_that_is_not_stored_fails_nothing(memory: Memory) -> None:
+    record = working(memory)
+    memory.is_full = True
+    record.finish()
+    assert record.kept.state is RunState.OVER
 
 
 def test_nobody_is_asked_with_the_last_answer_on_record(memory: Memory) -> None:
