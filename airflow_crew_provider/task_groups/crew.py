@@ -137,6 +137,13 @@ class CrewReviewGroup(TaskGroup):
         return output
 
 
+class Unset(str):
+    """A default that is not the same object as an equal string of a DAG file."""
+
+
+NOT_GIVEN = Unset(CrewHook.default_conn_name)
+
+
 def crew_with_review(
     *,
     group_id: str = "crew",
@@ -145,7 +152,7 @@ def crew_with_review(
     max_rounds: int = 3,
     webhooks: Webhooks | Json | str | None = None,
     meta: Json | XComArg | None = None,
-    crew_conn_id: str = CrewHook.default_conn_name,
+    crew_conn_id: str = NOT_GIVEN,
     deferrable: bool = True,
     poll_interval: float = 10.0,
     timeout: float | None = None,
@@ -174,6 +181,7 @@ def crew_with_review(
     :param max_rounds: how many times a person may answer, across all of the crew's tasks that ask
     :param webhooks: sent with the kickoff and with each resume, because the service does not keep them
     :param meta: echoed by the service in webhooks (templated)
+    :param crew_conn_id: the connection of all its tasks; if not given, that of ``default_args``
     :param deferrable: wait for the crew in the triggerer, without a worker slot
     :param poll_interval: the shortest pause between two polls, in seconds
     :param timeout: how long one wait for the crew may take, in seconds
@@ -199,14 +207,9 @@ def crew_with_review(
         raise ValueError("max_rounds must be at least 1")
     if on_schema_mismatch == "revise" and max_rounds < 2:
         raise ValueError("on_schema_mismatch='revise' uses up a round: max_rounds must be at least 2")
-    shared: Json = {"crew_conn_id": crew_conn_id}
-    owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
     budget: Json = {"max_total_tokens": max_total_tokens, "max_cost": max_cost, "on_unknown_usage": on_unknown_usage}
     budget["stop_over_budget"] = stop_over_budget
     rules: Json = {"output_schema": output_schema, **budget, "output_to": output_to, "files_to": files_to}
-    wait: Json = {**owned, **rules, "deferrable": deferrable, "poke_interval": poll_interval}
-    if timeout is not None:
-        wait["timeout"] = timeout
     with CrewReviewGroup(group_id=group_id) as group:
         if getattr(group.dag, "fail_fast", False):
             raise ValueError(
@@ -214,6 +217,13 @@ def crew_with_review(
                 "its trigger rules. Remove fail_fast, or use CrewRunOperator (Airflow 3.4)"
             )
         defaults = {**(group.dag.default_args if group.dag else {}), **group.default_args}
+        if crew_conn_id is NOT_GIVEN:
+            crew_conn_id = defaults.get("crew_conn_id", CrewHook.default_conn_name)
+        shared: Json = {"crew_conn_id": crew_conn_id}
+        owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
+        wait: Json = {**owned, **rules, "deferrable": deferrable, "poke_interval": poll_interval}
+        if timeout is not None:
+            wait["timeout"] = timeout
         again = at_least(defaults, delay=AGAIN)
         again |= OWN
         wait |= {**again, **OWN_OF_WAITS}

@@ -224,6 +224,15 @@ def rules_of(dag: DAG) -> dict[str, tuple[str, bool]]:
     }
 
 
+@pytest.mark.parametrize(
+    ("given", "connection"), [({}, "crew_prod"), ({"crew_conn_id": "crew_default"}, "crew_default")], ids=str
+)
+def test_a_connection_of_default_args_is_taken_unless_one_is_given(given: dict[str, str], connection: str) -> None:
+    with DAG("d", schedule=None, default_args={"crew_conn_id": "crew_prod"}) as dag:
+        crew_with_review(inputs={}, **given)
+    assert {task.crew_conn_id for task in dag.tasks if hasattr(task, "crew_conn_id")} == {connection}
+
+
 @pytest.mark.row("A48")
 @pytest.mark.parametrize("loop", [False, pytest.param(True, marks=pytest.mark.since_airflow("3.4"))])
 def test_default_args_of_the_dag_leave_the_groups_rules_as_they_are(loop: bool) -> None:
