@@ -222,12 +222,12 @@ class PollUntilOver:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A request for the execution that ended a wait; the result is None if the execution has continued."""
+    """A request for the execution that ended a wait; the result is an `Outcome` if it has continued or failed since."""
 
     watch: Watch
     outcome: Outcome
 
-    def do(self, worker: Worker) -> Execution | None:
+    def do(self, worker: Worker) -> Execution | Outcome:
         return outcomes.ended(worker.poller, self.watch, self.outcome)
 
 

@@ -248,6 +248,12 @@ def test_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_for
     assert "it was answered elsewhere" in log_text()
 
 
+def test_a_pending_execution_that_has_failed_meanwhile_fails_without_retries(server: FaultServer) -> None:
+    server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.failed)
+    with pytest.raises(CrewTaskFailed, match="ValueError: bad input"):
+        end_of(sensor("deferrable"))
+
+
 @pytest.mark.row("N8")
 def test_a_completed_execution_whose_result_is_gone_fails_with_a_message(
     server: FaultServer, dialect: Dialect, impatient: None, monkeypatch: pytest.MonkeyPatch
