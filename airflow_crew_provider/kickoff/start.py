@@ -551,24 +551,19 @@ class OwnExecution:
             )
 
     def _stop_if_ended(self, kickoff_id: str) -> None:
-        self._worker.stop_if_ended(
-            kickoff_id,
-            cancel_on_kill=self._task.cancel_on_kill,
-            has_ended=self._task.has_ended,
-            record=partial(self._record_ending, kickoff_id),
-        )
+        self._worker.stop_if_ended(kickoff_id, partial(self._stops_after, kickoff_id), has_ended=self._task.has_ended)
 
-    def _record_ending(self, kickoff_id: str, ending: outcomes.Ending) -> bool:
-        """Record the end of the task before its execution is stopped; return whether that may happen.
+    def _stops_after(self, kickoff_id: str, ending: outcomes.Ending) -> bool:
+        """Record the end of the task before its execution is stopped; return whether that is to happen.
 
         A kill needs no record, except by a clear: after one that is for good, no retry could start another execution.
         """
-        if ending is outcomes.Ending.TIMEOUT:
+        if ending is outcomes.Ending.TIMEOUT and self._task.cancel_on_kill:
             limit = f"The task reached its execution_timeout of {self._task.execution_timeout}"
             return self._keep_timeout(limit) or self._attempt.is_last
         if ending is outcomes.Ending.CLEARED:
             self._record_clear(kickoff_id)
-        return True
+        return self._task.cancel_on_kill
 
     def _record_clear(self, kickoff_id: str) -> None:
         """Record a clear of the running task, so that its next try, which looks like a retry, starts another one."""

@@ -30,6 +30,7 @@ from airflow_crew_provider.wait.outcomes import (
     NET,
     WAITS_AGAIN,
     CrewTaskFailed,
+    Ending,
     deadline_of,
     ends_in_a_sentence,
     fail_over_budget,
@@ -142,9 +143,12 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def on_kill(self) -> None:
         """Stop the execution when the task is killed in a worker; a cleared task waits for it again."""
-        self._worker.stop_if_ended(
-            self.kickoff_id, WAITS_AGAIN, cancel_on_kill=self.cancel_on_kill, has_ended=self.has_ended
-        )
+        self._worker.stop_if_ended(self.kickoff_id, self._stops_after, WAITS_AGAIN, has_ended=self.has_ended)
+
+    def _stops_after(self, ending: Ending) -> bool:
+        if ending is Ending.TIMEOUT:  # Airflow retries it, unlike a wait that ends at its own deadline
+            return self.cancel_on_timeout and self._worker.is_last_try
+        return self.cancel_on_kill
 
     @property
     def _worker(self) -> Worker:
