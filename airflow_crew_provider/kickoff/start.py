@@ -135,9 +135,9 @@ class OwnExecution:
             return
         passed = record.newest.over_budget or (yield from self._passed_at_its_end())
         if passed:
-            outcomes.fail_over_budget(self._worker.poller, record.kickoff_id, passed, self._log)
+            outcomes.fail_over_budget(self._worker.poller, self._earlier_id, passed, self._log)
         if record.newest.timed_out:
-            yield from self._end_timed_out(self._newest_id(record.kickoff_id))
+            yield from self._end_timed_out(self._earlier_id)
 
     @property
     def _attempt(self) -> Attempt:
@@ -328,11 +328,16 @@ class OwnExecution:
 
     # --- earlier tries ---
 
+    @property
+    def _earlier_id(self) -> str:
+        """The current id of the execution on record."""
+        assert self.record.kickoff_id
+        return self._newest_id(self.record.kickoff_id)
+
     def _poll_earlier(self) -> Steps[Execution | CrewError]:
         """Poll an earlier try's execution, once for all decisions that depend on it."""
-        assert self.record.kickoff_id
         if self._seen is None:
-            self._seen = yield from self._poll(self.record.kickoff_id)
+            self._seen = yield from self._poll(self._earlier_id)
         return self._seen
 
     def _poll(self, kickoff_id: str) -> Steps[Execution | CrewError]:
@@ -369,12 +374,15 @@ class OwnExecution:
 
     def _reattach(self) -> Steps[bool]:
         """Reattach to an earlier try's execution; return False if that execution failed."""
-        self.kickoff_id = self.record.kickoff_id
+        self.kickoff_id = self._earlier_id
         reply = yield from self._poll_earlier()
         if isinstance(reply, Execution) and reply.has_failed:
             why = shortened(reply.error or "")
             self._log.info("Execution %s of an earlier try failed: %s. Starting a new one", reply.kickoff_id, why)
-            self._task.report(self._context, ExecutionState.ERROR, reply.kickoff_id, usage=reply.usage)
+            execution_id, used = self.record.kickoff_id, reply.usage
+            self._task.report(
+                self._context, ExecutionState.ERROR, reply.kickoff_id, execution_id=execution_id, usage=used
+            )
             self.record.finish()
             self._failed = self.record.kickoff_id if self._may_continue else None
             return False
@@ -408,7 +416,7 @@ class OwnExecution:
         if not record.kickoff_id:
             self._log.warning("%s; an earlier kickoff has an unknown outcome. Starting a new execution", why)
             return
-        over, fate = yield from self._stop_earlier(record.kickoff_id, sender)
+        over, fate = yield from self._stop_earlier(sender)
         if over:
             record.finish()
         elif not record.newest.cleared and self._task.on_unknown_outcome != "retry":
@@ -419,10 +427,9 @@ class OwnExecution:
             )
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
-    def _stop_earlier(self, first_id: str, sender: Sender) -> Steps[tuple[bool, str]]:
+    def _stop_earlier(self, sender: Sender) -> Steps[tuple[bool, str]]:
         """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it."""
-        kickoff_id = self._newest_id(first_id)
-        reply = yield from (self._poll_earlier() if kickoff_id == first_id else self._poll(kickoff_id))
+        kickoff_id, reply = self._earlier_id, (yield from self._poll_earlier())
         over = outcomes.is_over(reply)
         if over or not self._task.cancel_on_kill:
             return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
@@ -551,24 +558,19 @@ class OwnExecution:
             )
 
     def _stop_if_ended(self, kickoff_id: str) -> None:
-        self._worker.stop_if_ended(
-            kickoff_id,
-            cancel_on_kill=self._task.cancel_on_kill,
-            has_ended=self._task.has_ended,
-            record=partial(self._record_ending, kickoff_id),
-        )
+        self._worker.stop_if_ended(kickoff_id, partial(self._stops_after, kickoff_id), has_ended=self._task.has_ended)
 
-    def _record_ending(self, kickoff_id: str, ending: outcomes.Ending) -> bool:
-        """Record the end of the task before its execution is stopped; return whether that may happen.
+    def _stops_after(self, kickoff_id: str, ending: outcomes.Ending) -> bool:
+        """Record the end of the task before its execution is stopped; return whether that is to happen.
 
         A kill needs no record, except by a clear: after one that is for good, no retry could start another execution.
         """
-        if ending is outcomes.Ending.TIMEOUT:
+        if ending is outcomes.Ending.TIMEOUT and self._task.cancel_on_kill:
             limit = f"The task reached its execution_timeout of {self._task.execution_timeout}"
             return self._keep_timeout(limit) or self._attempt.is_last
         if ending is outcomes.Ending.CLEARED:
             self._record_clear(kickoff_id)
-        return True
+        return self._task.cancel_on_kill
 
     def _record_clear(self, kickoff_id: str) -> None:
         """Record a clear of the running task, so that its next try, which looks like a retry, starts another one."""

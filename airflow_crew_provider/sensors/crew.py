@@ -23,13 +23,14 @@ from airflow_crew_provider.stored_names import WATCH_STATE
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Steps, Worker
 from airflow_crew_provider.task.record import AnswerState
-from airflow_crew_provider.task.store import Store, record_of
+from airflow_crew_provider.task.store import Store, TaskStateUnavailable
 from airflow_crew_provider.task.waiting import CrewOverBudget, Wait, WaitingTask
 from airflow_crew_provider.wait.narrator import waits_for_a_person
 from airflow_crew_provider.wait.outcomes import (
     NET,
     WAITS_AGAIN,
     CrewTaskFailed,
+    Ending,
     deadline_of,
     ends_in_a_sentence,
     fail_over_budget,
@@ -142,9 +143,12 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def on_kill(self) -> None:
         """Stop the execution when the task is killed in a worker; a cleared task waits for it again."""
-        self._worker.stop_if_ended(
-            self.kickoff_id, WAITS_AGAIN, cancel_on_kill=self.cancel_on_kill, has_ended=self.has_ended
-        )
+        self._worker.stop_if_ended(self.kickoff_id, self._stops_after, WAITS_AGAIN, has_ended=self.has_ended)
+
+    def _stops_after(self, ending: Ending) -> bool:
+        if ending is Ending.TIMEOUT:  # Airflow retries it, unlike a wait that ends at its own deadline
+            return self.cancel_on_timeout and self._worker.is_last_try
+        return self.cancel_on_kill
 
     @property
     def _worker(self) -> Worker:
@@ -198,8 +202,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             self.log.info("%s", self.hook.mask_for_log(waits_for_a_person(execution)))
         else:
             changed = wait.result(execution)
-        if self.reschedule:
-            self._store(context).close({})
+        self._forget(context)
         return {**execution.record(self.execution_id), **changed}
 
     def _resumed(self, context: Any, kickoff_id: str) -> str:
@@ -226,17 +229,31 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     # In reschedule mode, each poll runs in a separate process, so the state of the watch is stored between polls.
 
     def _recall(self, context: Any, watch: Watch) -> None:
-        learned = self._store(context).recall() if self.reschedule else {}
+        try:
+            learned = self._store(context).recall() if self.reschedule else {}
+        except TaskStateUnavailable as problem:
+            fail_task(problem, f"Execution {self.kickoff_id} is not affected. A retry of this task polls again")
         about = self._about(context)
         if "kickoff_id" in learned and all(learned.get(name, value) == value for name, value in about.items()):
             watch.recall(learned)
 
     def _store(self, context: Any) -> Store:
-        return record_of(context).part(WATCH_STATE, (*LEARNED, *self._about(context)))
+        return self._worker.record.part(WATCH_STATE, (*LEARNED, *self._about(context)))
 
     def _remember(self, context: Any, watch: Watch) -> None:
         if self.reschedule:
-            self._store(context).keep({**watch.learned(), **self._about(context)})
+            self._store(context).change({**watch.learned(), **self._about(context)}, self._warn)
+            self._worker.save()
+
+    def _forget(self, context: Any) -> None:
+        try:
+            if self.reschedule:
+                self._store(context).close({})
+        except TaskStateUnavailable as problem:
+            self._warn(problem)
+
+    def _warn(self, problem: TaskStateUnavailable) -> None:
+        self.log.warning("%s. Execution %s is not affected, and the task goes on", problem, self.kickoff_id)
 
     def _about(self, context: Any) -> Json:
         """Return the values that identify this try; the record of a deleted run may have the same try number."""

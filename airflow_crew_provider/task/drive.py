@@ -24,6 +24,7 @@ from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import Execution, Json
+from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.store import NoRecord, record_of
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller, Source
@@ -93,6 +94,11 @@ class Worker:
         """Store what has changed in the task's record."""
         self.record.save()
 
+    @property
+    def is_last_try(self) -> bool:
+        """Whether no retry follows this try, as far as is known."""
+        return self.context is not None and Attempt.of(self.context, None).is_last
+
     @staticmethod
     def now() -> float:
         """Return the time, in epoch seconds."""
@@ -126,24 +132,23 @@ class Worker:
     def stop_if_ended(
         self,
         kickoff_id: str,
+        stops: Callable[[outcomes.Ending], bool],
         goes_on: outcomes.States = outcomes.GOES_ON,
         *,
-        cancel_on_kill: bool,
         has_ended: bool,
-        record: Callable[[outcomes.Ending], bool] = lambda ending: True,
     ) -> None:
-        """Stop the execution of a task that was killed for good, if `cancel_on_kill` is set; log its fate either way.
+        """Stop the execution of a task that was killed for good, if the task wants that; log its fate either way.
 
+        :param stops: returns whether a task that has ended for this reason stops its execution; records it first
         :param has_ended: whether the task has returned or failed
-        :param record: records why the task has ended, before the stop; returns whether the execution may be stopped
         """
         ending_of = partial(
             outcomes.ending_of, self.context["ti"] if self.context else None, goes_on, has_ended=has_ended
         )
 
         def stop_for(ending: outcomes.Ending | None) -> None:
-            may_stop = ending is not None and (cancel_on_kill or ending is outcomes.Ending.CLEARED) and record(ending)
-            stopped = self.stop(kickoff_id) if may_stop and cancel_on_kill else None
+            is_last = ending is outcomes.Ending.TIMEOUT and self.is_last_try
+            stopped = self.stop(kickoff_id, is_last=is_last) if ending is not None and stops(ending) else None
             self.log.info("The task was killed. %s", fate_of_stop(kickoff_id, stopped))
 
         ending = ending_of()
@@ -222,12 +227,12 @@ class PollUntilOver:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A request for the execution that ended a wait; the result is None if the execution has continued."""
+    """A request for the execution that ended a wait; the result is an `Outcome` if it has continued or failed since."""
 
     watch: Watch
     outcome: Outcome
 
-    def do(self, worker: Worker) -> Execution | None:
+    def do(self, worker: Worker) -> Execution | Outcome:
         return outcomes.ended(worker.poller, self.watch, self.outcome)
 
 

@@ -262,18 +262,20 @@ class Wait:
             last = from_json(outcome.error)
             raise outcomes.CrewTryFailed(f"{outcome.message}. A retry of this task polls again") from last
         assert outcome.kind in (COMPLETED, PENDING)
-        execution: Execution | None
+        execution: Execution | Outcome
         try:
             execution = yield Fetch(watch, outcome)
         except CrewError as error:
             outcomes.fail_task(error)
         watch.progress.known = True
-        if execution is None:
-            self._worker.log.info(
-                "Execution %s has continued: it was answered elsewhere, or its status was outdated. The wait continues",
-                watch.kickoff_id,
-            )
-            return (yield from self.go_on())
+        if isinstance(execution, Outcome):
+            if execution.kind == SEEN:
+                self._worker.log.info(
+                    "Execution %s has continued: it was answered elsewhere, or its status was outdated. "
+                    "The wait continues",
+                    watch.kickoff_id,
+                )
+            return (yield from self.ended(execution))
         is_pending = execution.state is ExecutionState.PENDING
         if is_pending and (passed := task.watched_budget.passed_by(execution.usage)):
             self._fail(execution.usage, CrewOverBudget(watch.kickoff_id, passed))

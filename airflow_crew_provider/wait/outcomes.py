@@ -44,7 +44,7 @@ from airflow_crew_provider.wait.watch import (
     COMPLETED,
     FORGIVEN,
     PENDING,
-    SEEN,
+    TIMEOUT,
     Outcome,
     Watch,
     fate_of_stop,
@@ -209,8 +209,8 @@ def fallback_timeout(deadline: float | None) -> timedelta | None:
 # --- the end of an execution ---
 
 
-def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
-    """Return an outcome's execution; None if it has since continued.
+def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | Outcome:
+    """Return an outcome's execution, or the present outcome of one that is no longer waiting for a person.
 
     After a trigger event, the execution is polled again here, where results may be large. The first terminal state
     is final: if the service no longer reports `completed`, the execution is polled until it does so again.
@@ -229,10 +229,11 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
         narrator=Narrator(None),
     )
     second = poller.wait(again)
-    if second.kind == SEEN:
-        return None
     if second.kind in (COMPLETED, PENDING):
+        assert again.progress.last
         return again.progress.last
+    if outcome.kind == PENDING and second.kind != TIMEOUT:  # which is this poll's deadline, not the wait's
+        return second
     raise exceptions.CrewProtocolError(
         f"Execution {watch.kickoff_id} was seen as {outcome.kind}, but its result could not be fetched: "
         f"{second.message}"

@@ -26,6 +26,7 @@ from faults.wire import Reply
 from sampling import crossed, sampled
 from simulated_airflow import Connect, TaskRun, fire, fresh
 
+from airflow_crew_provider.api.status import USAGE
 from airflow_crew_provider.compat import variables as airflow_variables
 from airflow_crew_provider.compat import version
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -662,6 +663,43 @@ def test_a_clear_stops_the_execution_under_the_id_that_a_resume_gave_it(
     assert [len(server.sent(f"POST /stop/{each}")) for each in ("k-1", "k-2")] == [0, 1]
     assert len(server.sent("POST /kickoff")) == 2
     assert "k-3" in task.task_run.xcom["kickoff_id"]
+
+
+@one_task
+@needs_parking
+@pytest.mark.parametrize(("after", "starts"), [([SPEC.running, SPEC.completed], 1), ([SPEC.failed], 2)])
+def test_a_retry_polls_the_id_that_a_resume_gave(
+    server: FaultServer, forms: Forms, monkeypatch: pytest.MonkeyPatch, after: list[Json], starts: int
+) -> None:
+    """The old id reads as failed."""
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"}, {"kickoff_id": "k-3"})
+    server.on("GET /status/k-1", lambda _: SPEC.failed if server.sent("POST /resume") else asks)
+    server.on("GET /status/k-2", *after).on("GET /status/k-3", SPEC.completed)
+    server.on("POST /resume", {**SPEC.resumed, "kickoff_id": "k-2"})
+    task = Task(forms, retry_from="start").start()
+    task.lost_in(monkeypatch, "airflow_crew_provider.task.waiting.Wait.go_on", task.event("approve"))
+    task.retry()
+    assert len(server.sent("POST /kickoff")) == starts
+    assert task.result["execution_id"] == ("k-1" if starts == 1 else "k-3")
+    used = [(each["execution_id"], each["kickoff_id"]) for each in task.task_run.xcom["crew_usage"]["executions"]]
+    assert used == ([("k-1", "k-2")] if starts == 1 else [("k-1", "k-2"), ("k-3", "k-3")])
+
+
+@one_task
+@needs_parking
+def test_a_retry_stops_an_overspent_execution_under_its_new_id(
+    server: FaultServer, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"}).on("GET /status/k-1", asks)
+    server.on("GET /status/k-2", Reply(body=SPEC.running, headers={USAGE: '{"total_tokens": 1250}'}))
+    server.on("POST /resume", {**SPEC.resumed, "kickoff_id": "k-2"}).on("POST /stop/k-2", {"status": "stopped"})
+    task = Task(forms, max_total_tokens=1000).start()
+    task.lost_in(monkeypatch, "airflow_crew_provider.wait.outcomes.fail_over_budget", task.event("approve"))
+    with pytest.raises(CrewTaskFailed, match="Execution k-2 was stopped"):
+        task.retry()
+    assert [len(server.sent(f"POST /stop/{each}")) for each in ("k-1", "k-2")] == [0, 1]
 
 
 @one_task

@@ -27,7 +27,7 @@ from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.stored_names import EXECUTION_RECORD_KEY
 from airflow_crew_provider.wait import outcomes, watch
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from scripts.stack.waiting import PATIENCE
 
 try:
@@ -231,6 +231,61 @@ def test_a_rescheduled_sensor_forgets_what_it_learned_when_it_ends(
     assert all(name.startswith(EXECUTION_RECORD_KEY) for name in variables.kept), "the tab's record stays with the run"
 
 
+class Away:
+    """Lets some accesses to Airflow's Variables fail, by the name of the sensor's progress in them."""
+
+    def __init__(self, variables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._variables, self._patch = variables, monkeypatch
+
+    def at(self, access: str, *failing: bool) -> None:
+        used, failures = getattr(self._variables, access), iter(failing)
+
+        def fails(key: str, *given: Any, **more: Any) -> Any:
+            text = given[0] if given and access == "set" else self._variables.kept.get(key, "")
+            if "crew_watch" in str(text) and next(failures, False):
+                raise OSError("the database is away")
+            return used(key, *given, **more)
+
+        self._patch.setattr(self._variables, access, fails)
+
+
+@pytest.fixture
+def away(variables: Any, monkeypatch: pytest.MonkeyPatch) -> Away:
+    return Away(variables, monkeypatch)
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize("failing", [[True], [False, True], [True] * 9], ids=["first", "second", "all"])
+def test_a_rescheduled_sensor_waits_on_after_failed_writes(
+    server: FaultServer, away: Away, log_text: Callable[[], str], failing: list[bool]
+) -> None:
+    server.on(POLL, SPEC.running, SPEC.running, SPEC.running, SPEC.completed)
+    away.at("set", *failing)
+    assert end_of(sensor("reschedule"))["state"] == "completed"
+    assert "the database is away). Execution k-1 is not affected, and the task goes on" in log_text()
+
+
+@pytest.mark.row("A4")
+def test_a_rescheduled_sensor_keeps_a_result_if_its_progress_stays(
+    server: FaultServer, away: Away, log_text: Callable[[], str]
+) -> None:
+    server.on(POLL, SPEC.running, SPEC.completed)
+    away.at("delete", True)
+    assert end_of(sensor("reschedule"))["state"] == "completed"
+    assert "the database is away). Execution k-1 is not affected, and the task goes on" in log_text()
+
+
+@pytest.mark.row("A4")
+def test_a_rescheduled_sensor_without_its_progress_reports_the_fate(server: FaultServer, away: Away) -> None:
+    server.on(POLL, SPEC.running)
+    task_run = TaskRun("wait")
+    with pytest.raises(AirflowRescheduleException):
+        run(sensor("reschedule"), task_run)
+    away.at("get", *[True] * 9)
+    with pytest.raises(CrewTryFailed, match=r"Execution k-1 is not affected\. A retry of this task polls again"):
+        run(sensor("reschedule"), task_run)
+
+
 @pytest.mark.row("N8")
 def test_a_completed_execution_that_reads_running_again_is_polled_until_it_reads_completed(
     server: FaultServer, dialect: Dialect
@@ -246,6 +301,12 @@ def test_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_for
     server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.running, SPEC.running, SPEC.completed)
     assert end_of(sensor("deferrable"))["state"] == "completed"
     assert "it was answered elsewhere" in log_text()
+
+
+def test_a_pending_execution_that_has_failed_meanwhile_fails_without_retries(server: FaultServer) -> None:
+    server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.failed)
+    with pytest.raises(CrewTaskFailed, match="ValueError: bad input"):
+        end_of(sensor("deferrable"))
 
 
 @pytest.mark.row("N8")

@@ -281,10 +281,19 @@ def test_an_execution_that_has_continued_meanwhile_is_waited_for_again() -> None
     waiting = wait(Task())
     steps = waiting.ended(Outcome(PENDING, "k-1"))
     next(steps)
-    deferred = steps.send(None)
+    deferred = steps.send(Outcome(SEEN, "k-1"))
     assert isinstance(deferred, Defer)
     assert deferred.trigger.known is True
     assert waiting.logged == [NOTES]
+
+
+def test_an_execution_that_has_failed_meanwhile_lets_its_task_decide() -> None:
+    waiting = wait(Task())
+    steps = waiting.ended(Outcome(PENDING, "k-1"))
+    next(steps)
+    with pytest.raises(CrewExecutionFailed, match="no ink"):
+        steps.send(Outcome(FAILED, "k-1", "no ink"))
+    assert waiting.logged == []
 
 
 def test_a_question_that_the_wait_passes_is_not_reported() -> None:

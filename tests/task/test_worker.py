@@ -154,32 +154,34 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda state: tell_states(monkeypatch, lambda task: state, SUPERVISOR_COMMS=object())
 
 
+def always(ending: Ending) -> bool:
+    return True
+
+
 STOPPED, LEFT = "Execution k-1 was stopped", "Execution k-1 was not stopped and may still be active"
 
 
 @pytest.mark.parametrize(
-    ("state", "cancel_on_kill", "may_stop", "asked", "fate"),
+    ("state", "stops", "asked", "fate"),
     [
-        ("failed", True, True, [Ending.ENDED], STOPPED),
-        ("failed", True, False, [Ending.ENDED], LEFT),
-        ("failed", False, True, [], LEFT),
-        ("restarting", True, True, [Ending.CLEARED], STOPPED),
-        ("restarting", False, True, [Ending.CLEARED], LEFT),
-        ("running", True, True, [], LEFT),
+        ("failed", True, [Ending.ENDED], STOPPED),
+        ("failed", False, [Ending.ENDED], LEFT),
+        ("restarting", True, [Ending.CLEARED], STOPPED),
+        ("running", True, [], LEFT),
     ],
 )
 def test_a_killed_task_stops_what_no_later_try_continues(
-    says: Any, state: str, cancel_on_kill: bool, may_stop: bool, asked: list[Ending], fate: str
+    says: Any, state: str, stops: bool, asked: list[Ending], fate: str
 ) -> None:
     says(state)
-    killed, recorded = worker(True, context={"ti": TI, "task_state_store": None}), []
+    killed, endings = worker(True, context={"ti": TI, "task_state_store": None}), []
 
-    def record(ending: Ending) -> bool:
-        recorded.append(ending)
-        return may_stop
+    def asked_for(ending: Ending) -> bool:
+        endings.append(ending)
+        return stops
 
-    killed.stop_if_ended("k-1", cancel_on_kill=cancel_on_kill, has_ended=False, record=record)
-    assert recorded == asked
+    killed.stop_if_ended("k-1", asked_for, has_ended=False)
+    assert endings == asked
     assert killed.log == [f"The task was killed. {fate}"]
     assert killed.hook.stopped == (["k-1"] if fate == STOPPED else [])
 
@@ -187,32 +189,40 @@ def test_a_killed_task_stops_what_no_later_try_continues(
 def test_a_state_in_which_a_wait_goes_on_ends_nothing(says: Any) -> None:
     says("restarting")
     killed = worker(True, context={"ti": TI, "task_state_store": None})
-    killed.stop_if_ended("k-1", outcomes.WAITS_AGAIN, cancel_on_kill=True, has_ended=False)
+    killed.stop_if_ended("k-1", always, outcomes.WAITS_AGAIN, has_ended=False)
     assert killed.log == [f"The task was killed. {LEFT}"]
 
 
 def test_a_task_that_had_ended_by_itself_stops_nothing(says: Any) -> None:
     says("failed")
     killed = worker(True, context={"ti": TI, "task_state_store": None})
-    killed.stop_if_ended("k-1", cancel_on_kill=True, has_ended=True)
+    killed.stop_if_ended("k-1", always, has_ended=True)
     assert killed.log == [f"The task was killed. {LEFT}"]
 
 
 def test_a_task_outside_a_run_has_no_next_try() -> None:
     killed = worker(True)
-    killed.stop_if_ended("k-1", cancel_on_kill=True, has_ended=False)
+    killed.stop_if_ended("k-1", always, has_ended=False)
     assert killed.log == [f"The task was killed. {STOPPED}"]
 
 
-def test_a_task_at_its_timeout_is_stopped_for_that() -> None:
-    recorded: list[Ending] = []
+@pytest.mark.parametrize(("max_tries", "fate"), [(0, STOPPED), (1, f"Execution k-1 could not be stopped ({AWAY})")])
+def test_only_the_last_try_at_its_timeout_is_patient(
+    monkeypatch: pytest.MonkeyPatch, max_tries: int, fate: str
+) -> None:
+    monkeypatch.setattr(outcomes.time, "sleep", lambda seconds: None)
+    ti = SimpleNamespace(**vars(TI), try_number=1, max_tries=max_tries)
+    late, endings = worker(AWAY, True, context={"ti": ti, "task_state_store": None}), list[Ending]()
     try:
         raise AirflowTaskTimeout
     except AirflowTaskTimeout:
-        worker(True).stop_if_ended(
-            "k-1", cancel_on_kill=True, has_ended=False, record=lambda ending: bool(recorded.append(ending))
-        )
-    assert recorded == [Ending.TIMEOUT]
+        late.stop_if_ended("k-1", lambda ending: endings.append(ending) is None, has_ended=False)
+    assert endings == [Ending.TIMEOUT]
+    assert late.log[-1].startswith(f"The task was killed. {fate}")
+
+
+def test_a_try_without_a_context_counts_as_retried() -> None:
+    assert worker(True).is_last_try is False
 
 
 def test_a_state_that_airflow_tells_late_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,12 +236,12 @@ def test_a_state_that_airflow_tells_late_still_counts(monkeypatch: pytest.Monkey
     tell_states(monkeypatch, tell, SUPERVISOR_COMMS=object())
     killed = worker(True, context={"ti": TI, "task_state_store": None})
 
-    def record(ending: Ending) -> bool:
+    def stops(ending: Ending) -> bool:
         recorded.put(ending)
         return True
 
     before = set(threading.enumerate())
-    killed.stop_if_ended("k-1", cancel_on_kill=True, has_ended=False, record=record)
+    killed.stop_if_ended("k-1", stops, has_ended=False)
     assert (killed.log, recorded.empty()) == ([], True)
     started = set(threading.enumerate()) - before
     assert started

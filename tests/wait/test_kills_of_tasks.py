@@ -133,7 +133,7 @@ def test_a_stop_that_the_execution_timeout_interrupts_is_reported_by_what_became
     assert f"The task was killed. Execution k-1 {fate}" in capsys.readouterr().out + caplog.text
 
 
-def times_out(task: CrewKickoffOperator, task_run: TaskRun, server: FaultServer) -> None:
+def times_out(task: Any, task_run: TaskRun, server: FaultServer) -> None:
     """Let Airflow's execution timeout end a try that waits in its worker."""
 
     def reach_the_timeout() -> None:
@@ -187,6 +187,19 @@ def test_a_stop_that_cannot_be_recorded_waits_for_the_last_try(
         patch.setattr(a_memory, "set", refuse)
         times_out(task, task_run, server)
     assert len(server.sent(STOP)) == (0 if retries else 1)
+
+
+@pytest.mark.row("A6")
+@pytest.mark.parametrize("cancel_on_kill", [False, True])
+@pytest.mark.parametrize(("cancel_on_timeout", "retries", "stops"), [(False, 0, 0), (True, 1, 0), (True, 0, 1)])
+def test_a_sensor_at_its_execution_timeout_stops_only_what_it_should(
+    state: list[str], server: FaultServer, cancel_on_kill: bool, cancel_on_timeout: bool, retries: int, stops: int
+) -> None:
+    """Airflow retries it, unlike a wait that ends at its own deadline, so only the last try stops the execution."""
+    task_run = TaskRun("wait", retries=retries)
+    cancels = {"cancel_on_kill": cancel_on_kill, "cancel_on_timeout": cancel_on_timeout}
+    times_out(sensor_that_waits(deferrable=False, retries=retries, **cancels), task_run, server)
+    assert len(server.sent(STOP)) == stops
 
 
 class Killed(BaseException):

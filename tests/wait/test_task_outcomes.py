@@ -44,10 +44,12 @@ from airflow_crew_provider.wait.outcomes import (
 )
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
+    FAILED,
     FORGIVEN,
     GAVE_UP,
     PENDING,
     SEEN,
+    TIMEOUT,
     AnsweredDraft,
     Outcome,
     Watch,
@@ -316,16 +318,18 @@ def test_what_a_trigger_saw_is_fetched(noon: float, kind: str, interval: float) 
     assert again.narrator.ended is None, "tasks that the trigger has logged are not logged again"
 
 
-def test_an_execution_that_went_on_meanwhile_is_none() -> None:
-    hook: Any = Hook(SEEN)
-    assert outcomes.ended(hook, watch(), Outcome(PENDING, "k-1")) is None
+@pytest.mark.parametrize("kind", [SEEN, FAILED, GAVE_UP])
+def test_what_follows_a_question_is_the_waits_outcome(kind: str) -> None:
+    hook: Any = Hook(kind, "why")
+    assert outcomes.ended(hook, watch(), Outcome(PENDING, "k-1")) == Outcome(kind, "k-1", "why")
 
 
-def test_a_result_that_cannot_be_fetched_is_an_error_that_says_so() -> None:
-    hook: Any = Hook(GAVE_UP, "too late")
+@pytest.mark.parametrize(("first", "second"), [(COMPLETED, GAVE_UP), (COMPLETED, FAILED), (PENDING, TIMEOUT)])
+def test_a_result_that_cannot_be_fetched_is_an_error_that_says_so(first: str, second: str) -> None:
+    hook: Any = Hook(second, "too late")
     with pytest.raises(CrewProtocolError) as error:
-        outcomes.ended(hook, watch(), Outcome(COMPLETED, "k-1"))
-    said = "Execution k-1 was seen as completed, but its result could not be fetched: too late"
+        outcomes.ended(hook, watch(), Outcome(first, "k-1"))
+    said = f"Execution k-1 was seen as {first}, but its result could not be fetched: too late"
     assert str(error.value) == said
 
 
