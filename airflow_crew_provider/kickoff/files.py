@@ -92,7 +92,9 @@ class KickoffFiles:
 
     def __init__(self, sources: dict[str, str] | None, uploaded: Json | None) -> None:
         self._sources = sources or {}
-        self._uploaded: Json = uploaded or {}
+        on_record = uploaded or {}
+        # Only these: a name that the DAG no longer uses, or now uses for a web address, must not be sent.
+        self._uploaded: Json = {name: on_record[name] for name in self.to_upload if name in on_record}
 
     @property
     def identity(self) -> Json | None:
@@ -100,7 +102,7 @@ class KickoffFiles:
 
         A web address counts without its query, which may be a signature with a time.
         """
-        known = {name: self._uploaded.get(name) for name in self._sources}
+        known = {name: self._uploaded.get(name) for name in self.to_upload}
         passed_on = {name: source.partition("?")[0] for name, source in self._passed_on.items()}
         contents = {name: {"size": file["size"], "sha256": file["sha256"]} for name, file in known.items() if file}
         return {**known, **contents, **passed_on} or None

@@ -278,6 +278,28 @@ def test_a_kickoff_that_is_sent_again_without_its_files_is_never_for_others(
     assert len(server.sent(POST)) == 2
 
 
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"files": None},
+        {"files": {}},
+        {"files": {"report": "https://bucket.example/new.pdf"}},
+        {"files": None, "inputs": {"topic": "AI", "report": "All on tea."}},
+    ],
+    ids=["none", "empty", "web", "input"],
+)
+@pytest.mark.parametrize("again", ["clear", "retry"])
+def test_a_new_kickoff_sends_only_files_that_its_dag_names(
+    server: FaultServer, report: Path, now: Any, again: str
+) -> None:
+    server.on("POST /stop/k-1", {"status": "stopped"}).on(POST, STARTED, {"kickoff_id": "k-2"})
+    task_run = TaskRun()
+    run(kickoff(report), task_run)
+    server.on("GET /status/k-1", {"status": "error", "error": "the file is no good"})
+    assert run(kickoff(report, **now), getattr(task_run, again)()) == "k-2"
+    assert server.sent(POST)[1].json.get("input_files", {}) == (now["files"] or {})
+
+
 @pytest.mark.parametrize("status", [422, 429, 404])
 def test_after_a_refusal_a_retry_uploads_the_files_again(server: FaultServer, report: Path, status: int) -> None:
     server.on(POST, Reply(status=status, body={"detail": "no"}), STARTED)
