@@ -95,6 +95,7 @@ class KickoffFiles:
         on_record = uploaded or {}
         # Only these: a name that the DAG no longer uses, or now uses for a web address, must not be sent.
         self._uploaded: Json = {name: on_record[name] for name in self.to_upload if name in on_record}
+        self.are_on_record = bool(self._uploaded)  # until uploaded anew: the service may no longer have them
 
     @property
     def identity(self) -> Json | None:
@@ -133,6 +134,7 @@ class KickoffFiles:
         :raises CrewInvalidInput: the deployment takes no files, or none of this size
         """
         self._uploaded = {name: uploaded(hook, name, source) for name, source in self.to_upload.items()}
+        self.are_on_record = False
 
     def changes(self) -> Iterator[str]:
         """Yield a sentence for each file that is no longer what the POST on record sent."""
