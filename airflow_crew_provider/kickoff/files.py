@@ -92,7 +92,10 @@ class KickoffFiles:
 
     def __init__(self, sources: dict[str, str] | None, uploaded: Json | None) -> None:
         self._sources = sources or {}
-        self._uploaded: Json = uploaded or {}
+        on_record = uploaded or {}
+        # Only these: a name that the DAG no longer uses, or now uses for a web address, must not be sent.
+        self._uploaded: Json = {name: on_record[name] for name in self.to_upload if name in on_record}
+        self.are_on_record = bool(self._uploaded)  # until uploaded anew: the service may no longer have them
 
     @property
     def identity(self) -> Json | None:
@@ -100,7 +103,7 @@ class KickoffFiles:
 
         A web address counts without its query, which may be a signature with a time.
         """
-        known = {name: self._uploaded.get(name) for name in self._sources}
+        known = {name: self._uploaded.get(name) for name in self.to_upload}
         passed_on = {name: source.partition("?")[0] for name, source in self._passed_on.items()}
         contents = {name: {"size": file["size"], "sha256": file["sha256"]} for name, file in known.items() if file}
         return {**known, **contents, **passed_on} or None
@@ -131,6 +134,7 @@ class KickoffFiles:
         :raises CrewInvalidInput: the deployment takes no files, or none of this size
         """
         self._uploaded = {name: uploaded(hook, name, source) for name, source in self.to_upload.items()}
+        self.are_on_record = False
 
     def changes(self) -> Iterator[str]:
         """Yield a sentence for each file that is no longer what the POST on record sent."""

@@ -225,8 +225,8 @@ class OwnExecution:
         try:
             started: Started = yield SendOnce(self.record, post, sender, keyed, added, self._taken)
         except CrewPostLost as lost:
-            if isinstance(lost.error, CrewNotFound) and self._files.added:
-                return (yield from self._send_with_new_files(request, sender))
+            if isinstance(lost.error, CrewNotFound) and self._files.are_on_record:
+                return (yield from self._send_with_new_files(request, sender, lost.error))
             if not isinstance(lost.error, CrewAlreadyContinued):
                 self._fail_without_answer(self._worded(lost.error, request.inputs))
             self.record.note(**{CONTINUED_BY: lost.error.kickoff_id})
@@ -247,15 +247,15 @@ class OwnExecution:
             self._task.used.replaces(continued)
         return {}
 
-    def _send_with_new_files(self, request: Kickoff, sender: Sender) -> Steps[str]:
-        """Upload the files again and send the POST again: the service knows neither its key nor the old addresses."""
+    def _send_with_new_files(self, request: Kickoff, sender: Sender, error: CrewNotFound) -> Steps[str]:
+        """Upload the files on record again and send the POST again, because the service may no longer have them."""
         before = self.record.fingerprint
         yield Do(self._files.upload, self._hook)
         self._set_fingerprint(request)
         if self.record.fingerprint != before:
             raise outcomes.CrewTaskFailed(
-                f"An earlier try sent a kickoff at {_sent_at(self.record.newest)}. The service no longer has its "
-                f"files, and they have changed since. {WHAT_TO_CHECK}"
+                f"An earlier try sent a kickoff at {_sent_at(self.record.newest)}. Sending it again failed ({error}), "
+                f"and its files have changed since then. {WHAT_TO_CHECK}"
             )
         self.record.newest = replace(self.record.newest, added={**self.record.added, **self._files.added})
         return (yield from self._send(request, sender))

@@ -35,6 +35,7 @@ from airflow_crew_provider.wait.outcomes import (
     ends_in_a_sentence,
     fail_over_budget,
     fail_task,
+    is_final,
     seconds,
 )
 from airflow_crew_provider.wait.task import push_execution
@@ -98,7 +99,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         try:
             self.output_rules.refuse_unusable()
         except CrewError as error:
-            fail_task(error, f"Execution {self.kickoff_id} is not affected; correct the rule and clear this task")
+            now = "correct the rule and clear this task" if is_final(error) else "a retry of this task waits for it"
+            fail_task(error, f"Execution {self.kickoff_id} is not affected; {now}")
         try:
             push_execution(context, self.hook, self.kickoff_id, self.execution_id)
         except CrewError as error:

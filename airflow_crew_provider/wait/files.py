@@ -33,17 +33,31 @@ LOCAL = ("file", "local", "")
 LISTS_NONE = (404, 405, 501)
 
 
+class CrewStorageUnavailable(CrewError):
+    """The storage for an output or for files cannot be opened; a retry opens it again."""
+
+
 def refuse_unusable_folder(folder: Any) -> None:
     """Fail, before a crew is started or waited for, if the storage for the folder cannot be opened.
 
     :raises CrewInvalidInput: it did not render to the path of a folder
+    :raises CrewStorageUnavailable: its storage cannot be opened
     """
     if not isinstance(folder, str) or not folder.strip():
         raise CrewInvalidInput(f"{FILES_TO} was rendered as {folder!r}, which is not the path of a folder")
+    refuse_unavailable_storage(FILES_TO, folder)
+
+
+def refuse_unavailable_storage(name: str, path: str) -> None:
+    """Fail if the storage for a path cannot be opened.
+
+    :param name: the name of the parameter, for the message
+    :raises CrewStorageUnavailable: it cannot be opened
+    """
     try:
-        opened(folder)
-    except Exception as error:
-        raise AirflowException(f"{FILES_TO} {folder!r} cannot be opened: {type(error).__name__}: {error}") from error
+        opened(path)
+    except Exception as error:  # each storage raises its own errors
+        raise CrewStorageUnavailable(f"{name} {path!r} cannot be opened: {type(error).__name__}: {error}") from error
 
 
 def written(hook: ConnectedCrew, execution: Execution, folder: str | None) -> Json:

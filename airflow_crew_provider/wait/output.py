@@ -16,7 +16,13 @@ from airflow_crew_provider.api.values import handed_on
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json
-from airflow_crew_provider.wait.files import FILES_TO, LOCAL, opened, refuse_unusable_folder
+from airflow_crew_provider.wait.files import (
+    FILES_TO,
+    LOCAL,
+    opened,
+    refuse_unavailable_storage,
+    refuse_unusable_folder,
+)
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import (
     NAME,
@@ -50,13 +56,11 @@ def refuse_unusable_path(path: Any) -> None:
     """Fail, before a crew is started or waited for, if the storage for the path cannot be opened.
 
     :raises CrewInvalidInput: it did not render to the path of a file
+    :raises CrewStorageUnavailable: its storage cannot be opened
     """
     if not isinstance(path, str) or not path.strip() or path.endswith("/"):
         raise CrewInvalidInput(f"{OUTPUT_TO} was rendered as {path!r}, which is not the path of a file or an object")
-    try:
-        opened(path)
-    except Exception as error:
-        raise AirflowException(f"{OUTPUT_TO} {path!r} cannot be opened: {type(error).__name__}: {error}") from error
+    refuse_unavailable_storage(OUTPUT_TO, path)
 
 
 def stored(path: str, execution: Execution, output: Any) -> Json:
@@ -134,6 +138,7 @@ class OutputRules:
 
         :raises CrewInvalidInput: the model cannot be imported, a key that it names cannot be an XCom, or `output_to` or
             `files_to` did not render to a path
+        :raises CrewStorageUnavailable: the storage for one of them cannot be opened
         """
         if self.schema is not None:
             self._refuse_named_keys(model_of(self.schema))

@@ -19,7 +19,7 @@ from airflow_crew_provider.exceptions import CrewFileError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.kickoff import files
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 POST, UPLOAD = "POST /kickoff", "POST /files"
@@ -273,9 +273,52 @@ def test_a_kickoff_that_is_sent_again_without_its_files_is_never_for_others(
     with pytest.raises(AirflowException):
         run(kickoff(report), task_run)
     report.write_bytes(b"All on coffee.")
-    with pytest.raises(CrewTaskFailed, match="no longer has its files, and they have changed since"):
+    with pytest.raises(CrewTaskFailed, match=r"not known\.\), and its files have changed since then"):
         run(kickoff(report), task_run.retry())
     assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"files": None},
+        {"files": {}},
+        {"files": {"report": "https://bucket.example/new.pdf"}},
+        {"files": None, "inputs": {"topic": "AI", "report": "All on tea."}},
+    ],
+    ids=["none", "empty", "web", "input"],
+)
+@pytest.mark.parametrize("again", ["clear", "retry"])
+def test_a_new_kickoff_sends_only_files_that_its_dag_names(
+    server: FaultServer, report: Path, now: Any, again: str
+) -> None:
+    server.on("POST /stop/k-1", {"status": "stopped"}).on(POST, STARTED, {"kickoff_id": "k-2"})
+    task_run = TaskRun()
+    run(kickoff(report), task_run)
+    server.on("GET /status/k-1", {"status": "error", "error": "the file is no good"})
+    assert run(kickoff(report, **now), getattr(task_run, again)()) == "k-2"
+    assert server.sent(POST)[1].json.get("input_files", {}) == (now["files"] or {})
+
+
+@pytest.mark.row("A70")
+def test_a_resent_kickoff_that_is_not_found_uploads_its_files_once_a_try(
+    server: FaultServer, connect: Connect, report: Path
+) -> None:
+    """The service does not know the state that the Flow is to be restored from."""
+    connect(server.url, idempotency_keys=True)
+    unknown = Reply(status=404, body={"detail": "The state is not known"})
+    server.on(POST, NoReply(CLOSE), *([unknown] * 4), STARTED)
+    task_run, operator = TaskRun(retries=5), kickoff(report, restore_from="8f6c5d1e-0000-4000-8000-000000000000")
+    with pytest.raises(CrewTryFailed):
+        run(operator, task_run)
+    for sent in (3, 5):
+        with pytest.raises(CrewTryFailed, match=r"state is not known\. A retry of this task sends the kickoff"):
+            run(operator, task_run := task_run.retry())
+        assert len(server.sent(POST)) == sent
+    assert run(operator, task_run.retry()) == "k-1"
+    posts = server.sent(POST)
+    assert len({request.headers["idempotency-key"] for request in posts}) == 1
+    assert [named(request)["report"] for request in posts] == [f"{URL}{n}" for n in (0, 0, 1, 1, 2, 2)]
 
 
 @pytest.mark.parametrize("status", [422, 429, 404])

@@ -14,7 +14,7 @@ from waiting_tasks import POLL, completed, in_both_places, kickoff_that_waits, s
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 PRICES = {"type": "object", "required": ["total"], "properties": {"total": {"type": "number"}}}
@@ -85,6 +85,24 @@ def test_a_retry_that_cannot_import_the_model_names_the_execution_that_runs(
     die_after_recording(task_run, kickoff(deferrable=False))
     with pytest.raises(CrewTaskFailed, match=r"no_such_module.*This try started nothing, but .*k-1"):
         run(kickoff(output_schema="no_such_module:Model"), task_run.retry())
+
+
+@pytest.mark.parametrize("name", ["output_to", "files_to"])
+def test_a_retry_that_cannot_open_its_storage_names_the_running_execution(server: FaultServer, name: str) -> None:
+    task_run = TaskRun()
+    die_after_recording(task_run, kickoff(deferrable=False))
+    with pytest.raises(CrewTryFailed, match=rf"{name} 'nowhere://a/b' cannot be opened: .*nothing, but execution k-1"):
+        run(kickoff(**{name: "nowhere://a/b"}), task_run.retry())
+    server.on(POLL, completed(GOOD))
+    assert run(kickoff(deferrable=False), task_run.retry())["kickoff_id"] == "k-1"
+    assert len(server.sent("POST /kickoff")) == 1
+
+
+@pytest.mark.parametrize("name", ["output_to", "files_to"])
+def test_a_sensor_that_cannot_open_its_storage_is_retried(server: FaultServer, name: str) -> None:
+    with pytest.raises(CrewTryFailed, match=f"{name} .* cannot be opened: .*Execution k-1 is not affected; a retry of"):
+        run(sensor(**{name: "nowhere://a/b"}))
+    assert server.requests == []
 
 
 @pytest.mark.parametrize("rule", [{"output_schema": "no_such_module:Model"}, {"output_to": ""}], ids=str)

@@ -19,6 +19,7 @@ from airflow_crew_provider.api.budget import Budget, figures
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult, cost_usd, total_tokens
 from airflow_crew_provider.wait import output as output_storage
+from airflow_crew_provider.wait.files import CrewStorageUnavailable
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.schema import named_keys
@@ -117,7 +118,7 @@ def test_a_rule_that_cannot_be_applied_fails_before_anything_is_started(tmp_path
         OutputRules("no_such_module:Model").refuse_unusable()
     with pytest.raises(CrewInvalidInput, match="files_to was rendered as ' '"):
         OutputRules(files_to=" ").refuse_unusable()
-    with pytest.raises(AirflowException) as error:
+    with pytest.raises(CrewStorageUnavailable) as error:
         OutputRules(output_to="nowhere://x").refuse_unusable()
     cause = error.value.__cause__
     assert str(error.value) == f"output_to 'nowhere://x' cannot be opened: {type(cause).__name__}: {cause}"

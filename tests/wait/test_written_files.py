@@ -229,5 +229,5 @@ def test_a_folder_that_is_none_is_refused_before_anything_starts(folder: Any) ->
 
 
 def test_a_scheme_that_is_unknown_is_refused_before_anything_starts(connect: Connect) -> None:
-    with pytest.raises(AirflowException, match="files_to 'nowhere://a' cannot be opened"):
+    with pytest.raises(files.CrewStorageUnavailable, match="files_to 'nowhere://a' cannot be opened"):
         files.refuse_unusable_folder("nowhere://a")
