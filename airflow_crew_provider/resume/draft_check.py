@@ -26,12 +26,8 @@ from airflow_crew_provider.task.attempt import Relation
 from airflow_crew_provider.task.drive import Get, Pause, Poll, PollPatiently, Steps
 from airflow_crew_provider.task.record import SentAnswer, StoredPost
 from airflow_crew_provider.wait.narrator import in_few_words
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTaskFailed, CrewTryFailed
 from airflow_crew_provider.wait.watch import is_transient
-
-
-class CrewAnswerNotTaken(CrewTaskFailed):
-    """The answer changed nothing; the current draft or question needs another answer."""
 
 
 class CrewEditTooLate(CrewAnswerNotTaken):

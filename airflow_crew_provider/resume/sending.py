@@ -21,13 +21,13 @@ from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, Sender, SendOnce, fingerprint
 from airflow_crew_provider.models import Json, Resumed, Webhooks
-from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
+from airflow_crew_provider.resume.draft_check import CrewEditTooLate, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE, SENT_FEEDBACK
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Do, Steps, Worker
 from airflow_crew_provider.task.record import SentAnswer
-from airflow_crew_provider.wait.outcomes import CrewTryFailed, fail_task
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed, fail_task
 
 # Maximum number of seconds to wait until the draft is no longer waiting.
 SETTLING = 30.0

@@ -14,7 +14,6 @@ from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.kickoff.request import StartingTask, checked_webhooks
 from airflow_crew_provider.kickoff.start import OwnExecution
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken
 from airflow_crew_provider.resume.sending import Resuming
 from airflow_crew_provider.review.airflow_form import ask_with_number, found_nothing
 from airflow_crew_provider.review.decision import ReviewPolicy, ReviewRules, begin_review, end_review
@@ -25,7 +24,7 @@ from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Poll, Steps
 from airflow_crew_provider.task.record import AnswerState, RunState
 from airflow_crew_provider.task.waiting import Wait
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, fail_task, seconds
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTaskFailed, CrewTryFailed, fail_task, seconds
 from airflow_crew_provider.wait.task import push_execution
 from airflow_crew_provider.wait.watch import SEEN, Outcome
 

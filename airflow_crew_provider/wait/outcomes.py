@@ -59,6 +59,13 @@ class CrewTaskFailed(AirflowFailException):
     """Raised to fail a task without further tries, because a retry would not help; the message gives the reason."""
 
 
+class CrewAnswerNotTaken(CrewTaskFailed):
+    """The answer changed nothing; the current draft or question needs another answer.
+
+    A task that asks people itself goes on, and asks again if it is still needed.
+    """
+
+
 class CrewTryFailed(AirflowException):
     """Raised to fail a try when a retry may succeed; the message gives the reason.
 

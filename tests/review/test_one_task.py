@@ -29,6 +29,8 @@ from simulated_airflow import Connect, TaskRun, fire, fresh
 from airflow_crew_provider.compat import variables as airflow_variables
 from airflow_crew_provider.compat import version
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.inbox import rows
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.operators.run import CrewRunOperator
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.task.drive import Defer
@@ -445,6 +447,69 @@ def test_a_forms_event_that_reaches_a_wait_leaves_it_waiting(connect: Connect, t
             fresh(task.operator).resume_execution("execute_complete", kwargs, context)
         assert still.value.kwargs == waits.value.kwargs
         assert crew.decided() == []
+
+
+# --- a Flow that was answered elsewhere ---
+
+
+class Flow:
+    """A live Flow that asks through the inbox; ``callback`` is whether its webhooks contain one."""
+
+    def __init__(self, server: FaultServer, connect: Connect, variables: Any, *, callback: bool) -> None:
+        connect(server.url, kind="flow", flow_webhook_secret="s" * 32)
+        server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+        server.on("GET /status/k-1", lambda _: self._done if self.is_over else self._paused)
+        self.is_over = False
+        self._done = {"state": "SUCCESS", "status": None, "result": "Printed.", "result_json": None}
+        self._paused = {"state": "PAUSED", "kickoff_id": "k-1", "flow_id": "f-1", "status": None}
+        self._variables, self._questions = variables, []  # type: ignore[var-annotated]
+        self._address = AnswerAddress(f"{server.url}/respond" if callback else None, None, "f-1")
+        self.asks("q-1")
+
+    def asks(self, request_id: str) -> None:
+        outcomes = ["publish", "drop"]
+        question = FlowQuestion(request_id, "check", "Fine?", f"Draft of {request_id}", outcomes, ["k-1"], "f-1")
+        self._questions.append(question.as_dict())
+        self._keep(rows.questions_key("crew_default", "k-1"), self._questions)
+        self._keep(rows.answer_key("crew_default", request_id), self._address.as_dict())
+
+    def ends_by_another_task(self) -> None:
+        self.is_over = True
+        self._keep(rows.answer_key("crew_default", "q-1"), rows.USED)
+
+    def _keep(self, key: str, value: Any) -> None:
+        self._variables.set(key, value, serialize_json=True)
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("F4")
+def test_a_flow_that_another_task_has_answered_is_waited_for(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any
+) -> None:
+    flow = Flow(server, connect, a_memory, callback=True)
+    task = Task(forms).start()
+    event = task.event("publish")
+    flow.ends_by_another_task()
+    task.resume(event)
+    assert task.result["output"] == "Printed."
+    assert [each["taken"] for each in task.decisions] == [False]
+    assert server.sent("POST /respond") == []
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("F4")
+def test_a_flow_that_was_answered_elsewhere_asks_its_next_question(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any
+) -> None:
+    flow = Flow(server, connect, a_memory, callback=False)
+    task = Task(forms).start()
+    assert "Draft of q-1" in task.form.body
+    flow.asks("q-2")
+    task.answer("publish")
+    assert "Draft of q-2" in task.form.body
+    assert server.sent("POST /resume*") == []
 
 
 # --- workers that are lost ---
