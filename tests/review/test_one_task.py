@@ -642,6 +642,26 @@ def test_a_worker_lost_before_its_second_form_is_written_does_not_take_the_first
 
 @one_task
 @needs_parking
+@pytest.mark.row("A53")
+def test_a_search_for_an_answer_that_nobody_runs_is_repeated_once(server: FaultServer, forms: Forms) -> None:
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"}).on("GET /status/k-1", asks)
+    task = Task(forms).start()
+    before, task.attempt = task.attempt, str(uuid.uuid4())
+    task.task_run.retry()
+    with pytest.raises(TaskDeferred) as looks:
+        fresh(task.operator).execute(task.context())
+    ended = ("__fail__", {"error": "Trigger timeout"}, task.context())
+    with pytest.raises(TaskDeferred) as looks_again:
+        fresh(task.operator).resume_execution(*ended)
+    assert [str(each.value.trigger.ti_id) for each in (looks, looks_again)] == [before, before]
+    with pytest.raises(CrewTryFailed, match="twice, perhaps because no triggerer is running"):
+        fresh(task.operator).resume_execution(*ended)
+    assert list(forms.of_attempt) == [before]
+
+
+@one_task
+@needs_parking
 def test_a_retry_while_a_person_is_asked_asks_the_same_question_again(crew: Crew, forms: Forms) -> None:
     task = Task(forms).start().answer("revise", "Shorter.").retry()
     assert task.form.params["question_number"]["value"] == 2
