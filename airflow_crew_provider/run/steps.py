@@ -106,11 +106,14 @@ class WholeRun:
     def resumed(self, event: Any, waiting: Json | None) -> Steps[Json]:
         """Continue with a trigger's event, or keep waiting if it is an answer to a question already decided."""
         if isinstance(event, dict) and "chosen_options" in event:
-            self._log.warning(
-                "An answer arrived after its question had been decided; it is ignored. The wait continues"
-            )
-            event = Outcome(SEEN, self.polled_id).to_event()
+            return (yield from self._after_decision(waiting))
         wait = self._wait()
+        return (yield from self._until_completed(wait, wait.resumed(event, waiting)))
+
+    def _after_decision(self, waiting: Json | None = None) -> Steps[Json]:
+        self._log.warning("An answer arrived after its question had been decided; it is ignored. The wait continues")
+        wait = self._wait()
+        event = Outcome(SEEN, self.polled_id).to_event()
         return (yield from self._until_completed(wait, wait.resumed(event, waiting)))
 
     def without_trigger(self, error: str) -> Steps[Json]:
@@ -203,6 +206,11 @@ class WholeRun:
         :param resume: Airflow's own way to continue; None if there is an answer
         """
         run = self.record.kept
+        # Airflow may deliver an answer again, to the same try.
+        if run.state is RunState.ANSWERED:
+            return (yield from self._answer())
+        if run.state in (RunState.WORKING, RunState.OVER):
+            return (yield from self._after_decision())
         if isinstance(event := resumed_with.get("event"), dict):
             resumed_with = {**resumed_with, "event": bound_to(run.form, event)}
         pending = yield from self._pending_again()

@@ -44,6 +44,7 @@ The run of a task that starts, waits, asks and answers::
 
 * ``begin`` switches from any state to another execution. ``again`` continues with the same execution in a later try,
   which polls to find out whether the question is still open. An unsent answer is sent first.
+* ``finish`` also applies to a run that is over, to which Airflow may deliver its last event again.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ MOVES: dict[type[StrEnum], dict[str, Mapping[Any, tuple[Any, ...]]]] = {
         "ask": {RunState.WORKING: (RunState.ASKING,)},
         "answer": {RunState.ASKING: (RunState.ANSWERED,)},
         "send": {RunState.ANSWERED: (RunState.WORKING,)},
-        "finish": {RunState.WORKING: (RunState.OVER,)},
+        "finish": dict.fromkeys((RunState.WORKING, RunState.OVER), (RunState.OVER,)),
     },
 }
 Moved = TypeVar("Moved", bound="Part")

@@ -642,6 +642,36 @@ def test_a_worker_lost_before_its_second_form_is_written_does_not_take_the_first
 
 @one_task
 @needs_parking
+@pytest.mark.parametrize(
+    "where",
+    [
+        "airflow_crew_provider.resume.sending.Resuming.send_once",
+        "airflow_crew_provider.client.crew.ConnectedCrew.send_resume",
+        "airflow_crew_provider.task.waiting.Wait.go_on",
+        "airflow_crew_provider.task.waiting.UsedByTask.end",
+    ],
+)
+def test_an_answer_delivered_again_to_the_same_try_changes_nothing(
+    server: FaultServer, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    done = {"status": "completed", "result": {"output": "Printed.", "tasks": []}, "execution_time": 1.0}
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+    server.on("GET /status/k-1", lambda _: done if server.sent("POST /resume") else asks)
+    server.on("POST /resume", SPEC.resumed)
+    task = Task(forms).start()
+    waits, event = dict(task.waits), task.event("approve")
+    task.lost_in(monkeypatch, where, event)
+    task.waits = waits
+    task.resume(event)
+    assert task.result["output"] == "Printed."
+    assert len(server.sent("POST /resume")) == 1
+    assert [each["taken"] for each in task.decisions] == [True]
+
+
+@one_task
+@needs_parking
 @pytest.mark.row("A53")
 def test_a_search_for_an_answer_that_nobody_runs_is_repeated_once(server: FaultServer, forms: Forms) -> None:
     asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}

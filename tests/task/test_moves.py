@@ -94,7 +94,7 @@ def test_the_moves_are_those_that_are_drawn() -> None:
             "ask": {"working": ("asking",)},
             "answer": {"asking": ("answered",)},
             "send": {"answered": ("working",)},
-            "finish": {"working": ("over",)},
+            "finish": {"working": ("over",), "over": ("over",)},
         },
     }
     assert drawn == MOVES
