@@ -769,6 +769,56 @@ def test_a_try_that_starts_nothing_keeps_the_decisions_too(server: FaultServer, 
     assert task.decisions == before
 
 
+LIVE_ASKS = {
+    **{"state": "PAUSED", "status": None},
+    **{"task_id": "8f6c5d1e-0000-4000-8000-000000000001", "task_output": "Draft 1."},
+}
+LIVE_FAILED = {"state": "FAILED", "status": "ValueError: no ink", "result": None, "progress": None}
+
+
+def renamed_and_failed(server: FaultServer, inputs: Any) -> None:
+    """Let a live deployment answer a resume with a new id, under which the execution then fails."""
+    server.on("GET /inputs", {"inputs": []}, inputs)
+    server.on("POST /kickoff", {"kickoff_id": "k-1"}, {"kickoff_id": "k-3"}).on("POST /resume", {"kickoff_id": "k-2"})
+    server.on("GET /status/k-1", lambda _: LIVE_FAILED if server.sent("POST /resume") else LIVE_ASKS)
+    server.on("GET /status/k-2", LIVE_FAILED)
+    server.on("GET /status/k-3", {"state": "SUCCESS", "status": None, "result": "Printed.", "result_json": None})
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A43")
+def test_an_execution_that_a_resume_renamed_is_continued_where_possible(server: FaultServer, forms: Forms) -> None:
+    renamed_and_failed(server, {"inputs": [], "continues": True})
+    task = Task(forms).start()
+    with pytest.raises(CrewTryFailed, match=r"no ink.*A retry of this task starts a new execution, from the failed"):
+        task.answer("approve")
+    task.retry()
+    assert server.sent("POST /kickoff")[1].json["continueFrom"] == "k-1"
+    assert task.result["output"] == "Printed."
+    assert [(each["execution_id"], each["taken"]) for each in task.decisions] == [("k-1", True)]
+
+
+@one_task
+@needs_parking
+@pytest.mark.parametrize(
+    ("inputs", "arguments"),
+    [
+        ({"inputs": []}, {}),
+        (Reply(status=503), {}),
+        ({"inputs": [], "continues": True}, {"retry_from": "start"}),
+    ],
+    ids=["not offered", "not known", "not wanted"],
+)
+def test_a_renamed_execution_that_cannot_be_continued_fails_for_good(
+    server: FaultServer, forms: Forms, inputs: Any, arguments: Json
+) -> None:
+    renamed_and_failed(server, inputs)
+    task = Task(forms, **arguments).start()
+    with pytest.raises(CrewTaskFailed, match=r"no ink.*its continuation failed. Clear this task to start a new one"):
+        task.answer("approve")
+
+
 # --- time ---
 
 
