@@ -33,6 +33,7 @@ USAGE_KEY = _xcom_key("crew_usage")  # the executions of a task since its last c
 REFUSED_KEY = _xcom_key("crew_refused_answer")  # the fields of the last answer that a review did not accept
 RESUME_KEY = _xcom_key("crew_resume")  # an answer as sent, and the service's response
 NOT_SENT = "not sent"  # the status of an answer that was never sent
+ALREADY = "already_responded"  # the status of an answer to a question that had already been answered
 LINK_KEY = _xcom_key("crew_execution_url")
 EXECUTION_KEY = _xcom_key("crew_execution")  # the task's execution and its connection
 

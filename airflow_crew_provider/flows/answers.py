@@ -20,10 +20,9 @@ from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
 from airflow_crew_provider.inbox import source
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.models import ExecutionState, Json, Resumed
+from airflow_crew_provider.stored_names import ALREADY
 from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
-
-ALREADY = "already_responded"
 
 
 def respond(callback: Place, answer: ReviewAnswer) -> Call[Resumed]:

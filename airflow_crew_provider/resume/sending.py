@@ -23,10 +23,10 @@ from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, 
 from airflow_crew_provider.models import Json, Resumed, Webhooks
 from airflow_crew_provider.resume.draft_check import CrewEditTooLate, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord
-from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE, SENT_FEEDBACK
+from airflow_crew_provider.stored_names import ALREADY, NOT_SENT, RESUME_STATE, SENT_FEEDBACK
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Do, Steps, Worker
-from airflow_crew_provider.task.record import SentAnswer
+from airflow_crew_provider.task.record import AnswerState, SentAnswer
 from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed, fail_task
 
 # Maximum number of seconds to wait until the draft is no longer waiting.
@@ -105,7 +105,8 @@ class Resuming:
 
     def said(self, kickoff_id: str) -> ResumeRecord:
         """Return the task's report on the answer; a try that found it already sent reports only that."""
-        resumed = self._resumed or Resumed(kickoff_id, "sent before")
+        resumed = self._resumed or Resumed(kickoff_id, ALREADY if self._is_unused else "sent before")
+        taken = {"taken": not self._is_unused and resumed.status != NOT_SENT}
         return ResumeRecord(
             resumed.kickoff_id,
             self._answer.execution_id,
@@ -113,8 +114,15 @@ class Resuming:
             self._check.draft.output_sha256,
             self._check.resumed_at,
             resumed.status,
-            said={**self._answer.request, **self._left_out, **vars(resumed)},
+            said={**self._answer.request, **self._left_out, **vars(resumed), **taken},
         )
+
+    @property
+    def _is_unused(self) -> bool:
+        """Whether the question had already been answered; if this answer was sent before, perhaps by it."""
+        if self._resumed is None:
+            return self._sent.state is AnswerState.UNUSED
+        return self._resumed.status == ALREADY and not self._check.sent_before
 
     def _send(self, webhooks: Webhooks | str | None) -> Steps[str]:
         keyed = self._hook.connection.idempotency_keys
@@ -195,7 +203,7 @@ class Resuming:
     def _taken(self, resumed: Resumed) -> Json:
         self._resumed = resumed
         self._accepted(resumed.kickoff_id)
-        return self._sent.taken(time.time())
+        return self._sent.taken(time.time(), unused=self._is_unused)
 
     def _hand_on(self, refused: Exception) -> str:
         """Leave the current draft to the next wait and its reviewer; the edit is not applied."""
@@ -237,7 +245,7 @@ class Resuming:
 
     def _tell(self, resumed: Resumed) -> None:
         answer = self._answer.decision
-        if resumed.status == answers.ALREADY:
+        if resumed.status == ALREADY:
             message = "The answer (%s) was not used: %s. Execution %s continues with the earlier answer"
             if self._check.sent_before:
                 message = "The answer (%s) was sent again: %s, perhaps by an earlier try. Execution %s continues"

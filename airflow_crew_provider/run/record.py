@@ -99,13 +99,15 @@ class RunRecord:
         kickoff_id: str | None = None,
         inbox: Json | None = None,
         answered: AnsweredDraft | None = None,
+        unused: bool = False,
     ) -> None:
         """Record that the answer was processed.
 
-        :param reply: the service's response; None if the answer was not sent or changed nothing
+        :param reply: the service's response; None if the answer was not sent or not accepted
+        :param unused: whether the question had already been answered
         """
         *before, decision = self.kept.decisions
-        decision_sent = {**decision, "taken": reply is not None, "service": reply}
+        decision_sent = {**decision, "taken": reply is not None and not unused, "service": reply}
         sent = replace(self.kept, review=None, since=now, decisions=[*before, decision_sent])
         if reply is not None:
             last = {"draft": list(answered.draft), "until": answered.until} if answered else None

@@ -282,9 +282,10 @@ class WholeRun:
         resumed = resuming.said(kickoff_id)
         service = {"kickoff_id": kickoff_id, "status": resumed.status, "message": resumed.said.get("message")}
         self.record.send(
-            service if resumed.state is AnswerState.SENT else None,
+            service if resumed.state is not AnswerState.LEFT else None,
             now=time.time(),
             kickoff_id=kickoff_id,
             inbox=own_address(self._context, resuming.registration, kickoff_id),
             answered=resumed.answered,
+            unused=resumed.state is AnswerState.UNUSED,
         )

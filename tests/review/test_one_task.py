@@ -500,6 +500,32 @@ def test_a_flow_that_another_task_has_answered_is_waited_for(
 @one_task
 @needs_parking
 @pytest.mark.row("F4")
+@pytest.mark.parametrize("is_lost", [False, True], ids=["one try", "a retry"])
+def test_an_answer_after_the_consoles_is_not_listed_as_taken(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    flow = Flow(server, connect, a_memory, callback=True)
+
+    def respond(_: Any) -> Reply:
+        flow.is_over = True
+        return Reply(status=409, body={"status": "already_responded", "responded_by": {"name": "Otto"}})
+
+    server.on("POST /respond", respond)
+    task = Task(forms).start()
+    if is_lost:
+        task.lost_in(monkeypatch, "airflow_crew_provider.task.waiting.Wait.go_on", task.event("drop"))
+        task.retry()
+    else:
+        task.answer("drop")
+    assert task.result["output"] == "Printed."
+    [decision] = task.decisions
+    assert (decision["taken"], decision["service"]["status"]) == (False, "already_responded")
+    assert decision["service"]["message"] == "the question was already answered by Otto"
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("F4")
 def test_a_flow_that_was_answered_elsewhere_asks_its_next_question(
     server: FaultServer, connect: Connect, forms: Forms, a_memory: Any
 ) -> None:
