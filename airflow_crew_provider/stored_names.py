@@ -25,6 +25,7 @@ EXECUTION_ID_KEY = _xcom_key("execution_id")  # of the first kickoff
 REVIEW_KEY = _xcom_key("crew_decision")  # a review, with its draft and round
 SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in a review decided by a schema
 AUTO_APPROVED = "auto_approved"  # in a review: the reason given by the rule that approved its draft, else null
+REFUSAL = "refusal"  # in a review of `CrewRunOperator`: why its answer changed nothing
 REJECTED_BEFORE = "rejected_before"  # in a review: the hashes of the drafts that people rejected in earlier rounds
 NOT_SHOWN = "not_shown"  # in a review that denied a tool call because it could not be shown in full
 SENT_FEEDBACK = "sent_feedback"  # in a review: the text to send instead of a comment that the crew does not read

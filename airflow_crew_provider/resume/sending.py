@@ -163,10 +163,11 @@ class Resuming:
         except CrewError as error:
             if (yield from self._check.was_taken_after_all(error)):
                 return (yield from self._go_on("An earlier try sent this answer; the draft is no longer waiting"))
-            if self._task.has_next_round and (
-                (yield from self._check.came_too_late(error)) or (yield from self._check.is_still_open(error))
-            ):
-                return self._hand_on(error)
+            if self._task.has_next_round:
+                if (yield from self._check.came_too_late(error)):
+                    return self._hand_on(error)
+                if (yield from self._check.is_still_open(error)):
+                    return self._hand_on(error, str(error))
             if isinstance(error, CrewBadRequest) and self._answer.is_late(self._now()):
                 return (yield from self._leave_to_service(f"This answer came after the deadline. {error}"))
             self._fail_refused(error)
@@ -205,11 +206,11 @@ class Resuming:
         self._accepted(resumed.kickoff_id)
         return self._sent.taken(time.time(), unused=self._is_unused)
 
-    def _hand_on(self, refused: Exception) -> str:
+    def _hand_on(self, refused: Exception, why: str = "The draft has changed since it was edited") -> str:
         """Leave the current draft to the next wait and its reviewer; the edit is not applied."""
         what = "The changed arguments are" if self._answer.in_the_middle else "The edited draft is"
         self._log.warning("%s not applied. %s. The next wait passes on the current draft or question", what, refused)
-        self._resumed = Resumed(self._answer.execution_id, NOT_SENT, "The draft has changed since it was edited")
+        self._resumed = Resumed(self._answer.execution_id, NOT_SENT, why)
         return self._answer.execution_id
 
     def _leave_to_service(self, why: str) -> Steps[str]:

@@ -191,7 +191,7 @@ class WholeRun:
         ti = self._context["ti"]
         stored = ti.xcom_pull(task_ids=task.task_id, key=REVIEW_KEY, map_indexes=map_index_of(ti))
         is_same = isinstance(stored, dict) and stored.get("decided_at") == before[0]["decided_at"]
-        return stored if is_same else before[0]
+        return {**before[0], **stored} if is_same else before[0]
 
     def _ask(self, pending: Json) -> Steps[Json]:
         draft = [*DraftId.of(pending)]
@@ -263,8 +263,10 @@ class WholeRun:
             resuming = Resuming(self._task, self.worker, answer, webhooks, lambda each: self._sent(resuming, each))
             kickoff_id = yield from resuming.send_once()
         except CrewAnswerNotTaken as refused:
-            self._log.warning("%s. The wait continues; if the crew still needs a person, this task asks again", refused)
-            self.record.send(None, now=time.time())
+            self._log.warning(
+                "%s. The wait continues; if the crew still needs a person, this task asks again", refused.fact
+            )
+            self.record.send(None, now=time.time(), refusal=refused.fact)
         except CrewError as error:
             fail_task(error)
         else:
@@ -281,11 +283,13 @@ class WholeRun:
     def _sent(self, resuming: Resuming, kickoff_id: str) -> None:
         resumed = resuming.said(kickoff_id)
         service = {"kickoff_id": kickoff_id, "status": resumed.status, "message": resumed.said.get("message")}
+        is_unused = resumed.state is AnswerState.UNUSED
         self.record.send(
             service if resumed.state is not AnswerState.LEFT else None,
             now=time.time(),
             kickoff_id=kickoff_id,
             inbox=own_address(self._context, resuming.registration, kickoff_id),
             answered=resumed.answered,
-            unused=resumed.state is AnswerState.UNUSED,
+            unused=is_unused,
+            refusal=service["message"] if is_unused or resumed.leaves_edit else None,
         )

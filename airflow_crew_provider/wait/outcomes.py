@@ -63,7 +63,14 @@ class CrewAnswerNotTaken(CrewTaskFailed):
     """The answer changed nothing; the current draft or question needs another answer.
 
     A task that asks people itself goes on, and asks again if it is still needed.
+
+    :param fact: what happened
+    :param advice: what to do if the task ends here
     """
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}; {advice}" if advice else fact)
+        self.fact = fact
 
 
 class CrewTryFailed(AirflowException):

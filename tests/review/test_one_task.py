@@ -449,6 +449,65 @@ def test_a_forms_event_that_reaches_a_wait_leaves_it_waiting(connect: Connect, t
         assert crew.decided() == []
 
 
+class Editor:
+    """A crew that asks about one draft until it is answered; its service refuses each edited text."""
+
+    def __init__(self, server: FaultServer) -> None:
+        self.offer = {"Crew-Edited-Output": "yes", "Crew-Draft-Hash": "sha256"}
+        self.asks: Json = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+        server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+        server.on("GET /status/k-1", lambda _: Reply(body=self.asks, headers=self.offer))
+        server.on("POST /resume", Reply(status=400, body={"detail": "The edited output is too short"}))
+
+
+@one_task
+@needs_parking
+def test_the_next_form_tells_why_the_service_refused_an_edit(server: FaultServer, forms: Forms) -> None:
+    Editor(server)
+    task = Task(forms, allow_edit=True).start().answer("approve", edited_draft="D.")
+    assert task.form.params["question_number"]["value"] == 2
+    assert "**Edited in round 1**, by `Ann`, but not applied:\n\n> " in task.form.body
+    assert "The edited output is too short" in task.form.body
+    assert "\n\nThe edited text was:\n\n> D." in task.form.body
+    assert "the draft had changed" not in task.form.body
+    [decision] = task.decisions
+    assert (decision["taken"], "too short" in decision["refusal"]) == (False, True)
+    task.retry()  # which has the refusal, but not the text
+    assert "This answer changed nothing:\n\n> " in task.form.body
+    assert "The edited output is too short" in task.form.body
+
+
+@one_task
+@needs_parking
+def test_a_draft_whose_edit_is_no_longer_taken_is_asked_about_again(server: FaultServer, forms: Forms) -> None:
+    editor = Editor(server)
+    task = Task(forms, allow_edit=True).start()
+    event = task.event("approve", edited_draft="D.")
+    editor.offer = {}
+    task.resume(event)
+    assert server.sent("POST /resume") == []
+    assert task.form.params["question_number"]["value"] == 2
+    reason = "The service no longer accepts an edited draft of execution k-1. Nothing was sent, and the draft is still "
+    assert f"but not applied:\n\n> {reason}waiting\n\nThe edited text was:\n\n> D." in task.form.body
+    assert "clear the review" not in task.form.body
+    assert task.decisions[0]["taken"] is False
+
+
+@one_task
+@needs_parking
+def test_the_next_form_tells_why_the_service_refused_changed_arguments(server: FaultServer, forms: Forms) -> None:
+    ask = {"kind": "tool", "agent": "Writer", "tool": "send", "arguments": {"to": "ann"}, "number": 1}
+    text = 'Run send?\n{"to": "ann"}'
+    editor = Editor(server)
+    editor.asks |= {"task_id": "write#1", "task_output": text, "question": "Run?", "ask": ask}
+    editor.asks["outcomes"] = ["approve", "deny"]
+    task = Task(forms).start().answer("approve", edited_draft='{"to": "bob"}')
+    assert len(server.sent("POST /resume")) == 1
+    assert "the service did not accept the changed arguments, and the tool has not run:" in task.form.body
+    assert "Its reason:\n\n> " in task.form.body
+    assert "The edited output is too short" in task.form.body
+
+
 # --- a Flow that was answered elsewhere ---
 
 
