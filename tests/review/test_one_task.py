@@ -479,7 +479,7 @@ def test_the_next_form_tells_why_the_service_refused_an_edit(server: FaultServer
 
 @one_task
 @needs_parking
-def test_a_draft_whose_edit_is_no_longer_taken_is_asked_about_again(server: FaultServer, forms: Forms) -> None:
+def test_edits_no_longer_taken_lead_to_another_question(server: FaultServer, forms: Forms) -> None:
     editor = Editor(server)
     task = Task(forms, allow_edit=True).start()
     event = task.event("approve", edited_draft="D.")
@@ -758,7 +758,7 @@ def test_an_answer_delivered_again_to_the_same_try_changes_nothing(
 @one_task
 @needs_parking
 @pytest.mark.row("A53")
-def test_a_search_for_an_answer_that_nobody_runs_is_repeated_once(server: FaultServer, forms: Forms) -> None:
+def test_a_search_that_nobody_runs_is_repeated_once(server: FaultServer, forms: Forms) -> None:
     asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
     server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"}).on("GET /status/k-1", asks)
     task = Task(forms).start()
