@@ -25,6 +25,7 @@ EXECUTION_ID_KEY = _xcom_key("execution_id")  # of the first kickoff
 REVIEW_KEY = _xcom_key("crew_decision")  # a review, with its draft and round
 SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in a review decided by a schema
 AUTO_APPROVED = "auto_approved"  # in a review: the reason given by the rule that approved its draft, else null
+REFUSAL = "refusal"  # in a review of `CrewRunOperator`: why its answer changed nothing
 REJECTED_BEFORE = "rejected_before"  # in a review: the hashes of the drafts that people rejected in earlier rounds
 NOT_SHOWN = "not_shown"  # in a review that denied a tool call because it could not be shown in full
 SENT_FEEDBACK = "sent_feedback"  # in a review: the text to send instead of a comment that the crew does not read
@@ -33,6 +34,7 @@ USAGE_KEY = _xcom_key("crew_usage")  # the executions of a task since its last c
 REFUSED_KEY = _xcom_key("crew_refused_answer")  # the fields of the last answer that a review did not accept
 RESUME_KEY = _xcom_key("crew_resume")  # an answer as sent, and the service's response
 NOT_SENT = "not sent"  # the status of an answer that was never sent
+ALREADY = "already_responded"  # the status of an answer to a question that had already been answered
 LINK_KEY = _xcom_key("crew_execution_url")
 EXECUTION_KEY = _xcom_key("crew_execution")  # the task's execution and its connection
 

@@ -15,7 +15,7 @@ from airflow_crew_provider.api.asks import EXPIRED, deadline_of, is_answer, read
 from airflow_crew_provider.api.requests import path_segment
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState, Json, output_sha256
-from airflow_crew_provider.stored_names import SENT_FEEDBACK
+from airflow_crew_provider.stored_names import ALREADY, NOT_SENT, SENT_FEEDBACK
 
 APPROVAL = "Approved."
 REVISION_PREFIX = "Please revise: "
@@ -95,6 +95,11 @@ def strict_bool(value: Any) -> bool:
 
 
 FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve", "outcome")
+
+
+def was_taken(sent: Json) -> bool:
+    """Whether an answer changed anything, from the XCom of its resume; earlier releases stored only the status."""
+    return bool(sent.get("taken", sent.get("status") not in (NOT_SENT, ALREADY)))
 
 
 class DraftId(NamedTuple):

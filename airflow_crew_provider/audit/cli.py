@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_crew_provider import stored_names
+from airflow_crew_provider.api.answers import was_taken
 from airflow_crew_provider.api.values import visible
 from airflow_crew_provider.audit.airflow_api import AirflowApi, AuditError
 from airflow_crew_provider.models import REGION_FIELDS
@@ -170,10 +171,10 @@ def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: lis
         return {**about, "task_state": task["state"], **_not_taken(detail)}
     if review.get(stored_names.SCHEMA_REVISION) == stored_names.BY_SCHEMA:
         return None  # nobody was asked
-    service = next((_said(each) for each in answers if _answers_to(review, each)), None)
-    taken = not (service and service["status"] == stored_names.NOT_SENT)
-    known = {**about, "task_state": task["state"], "taken": taken}
-    return {**known, **review, **known, "service": service if taken else None}
+    sent = next((each for each in answers if _answers_to(review, each)), None)
+    known = {**about, "task_state": task["state"], "taken": sent is None or was_taken(sent)}
+    service = _said(sent) if sent is not None and sent.get("status") != stored_names.NOT_SENT else None
+    return {**known, **review, **known, "service": service}
 
 
 def _is_decision(value: Any) -> bool:

@@ -20,10 +20,9 @@ from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
 from airflow_crew_provider.inbox import source
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.models import ExecutionState, Json, Resumed
-from airflow_crew_provider.wait.outcomes import CrewTryFailed
+from airflow_crew_provider.stored_names import ALREADY
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
-
-ALREADY = "already_responded"
 
 
 def respond(callback: Place, answer: ReviewAnswer) -> Call[Resumed]:
@@ -76,13 +75,13 @@ def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> A
 
     :param lag: how many seconds a status may lag behind the question; 0 if this answer may already have been
         sent, in which case the Flow may have continued
-    :raises CrewInvalidInput: the question was already answered, or the Flow has since asked another one
+    :raises CrewAnswerNotTaken: the question was already answered, or the Flow has since asked another one
     :raises CrewTryFailed: the service does not show that the Flow is waiting for an answer
     """
     hook = poller.hook
     if hook.connection.flow_webhook_secret:
         if source.is_used_up(hook.crew_conn_id, answer.crew_task_id):
-            raise CrewInvalidInput(f"The question {answer.crew_task_id} was already answered; nothing was sent")
+            raise CrewAnswerNotTaken(f"The question {answer.crew_task_id} was already answered; nothing was sent")
         stored = source.stored_address(hook.crew_conn_id, answer.crew_task_id)
         if stored is None or stored.callback_url is None:
             _refuse_after_another_question(hook, answer)
@@ -95,7 +94,7 @@ def _refuse_after_another_question(hook: ConnectedCrew, answer: ReviewAnswer) ->
     """Refuse to answer by the Flow's id if the Flow has asked another question, which would get the answer."""
     newest = source.newest_question(hook.crew_conn_id, answer.execution_id)
     if newest not in (None, answer.crew_task_id):
-        raise CrewInvalidInput(
+        raise CrewAnswerNotTaken(
             f"The Flow {answer.execution_id} has asked another question since {answer.crew_task_id}; nothing was sent"
         )
 

@@ -17,6 +17,7 @@ from airflow_crew_provider.models import Json
 from airflow_crew_provider.review.decision import ReviewPolicy
 from airflow_crew_provider.review.people import REVISE, counted
 from airflow_crew_provider.run.steps import RunTask, WholeRun
+from airflow_crew_provider.task.waiting import WaitingTask
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
 RETRIES = 5
@@ -125,11 +126,12 @@ class CrewRunOperator(RunTask):
         """Continue with a person's answer, or with the outcome of the wait."""
         self._run = run = WholeRun(self, context)
         run.recall()
-        resume = partial(super().resume_execution, next_method, next_kwargs, context)
-        if run.is_asking(next_kwargs or {}):
-            is_answer = next_method == "execute_complete"
-            return run.worker.drive(run.answered(next_kwargs or {}, None if is_answer else resume))
-        return resume()
+        if not run.is_asking(next_kwargs or {}):
+            return super().resume_execution(next_method, next_kwargs, context)
+        # Airflow's own way, past the one of a wait: a timeout ends a search for an answer, not a wait for the crew.
+        resume = partial(super(WaitingTask, self).resume_execution, next_method, next_kwargs, context)
+        is_answer = next_method == "execute_complete"
+        return run.worker.drive(run.answered(next_kwargs or {}, None if is_answer else resume))
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
         """Continue in a worker with the trigger's event."""

@@ -255,14 +255,15 @@ class Question:
         """Whether the review was about the same task, or the same question in the middle of it."""
         return bool(review.get("crew_task_id") == self.shown.get("crew_task_id"))
 
-    def lost_edit(self, edited: str, place: str, by: str) -> str:
+    def lost_edit(self, edited: str, place: str, by: str, refusal: str = "") -> str:
         """Return the sentence about an edit that was not applied, for the next round's form.
 
         :param place: the round of the edit
         :param by: who made it, as the end of a clause
+        :param refusal: why it was not applied; without one, the draft had changed
         """
-        fate = "but not applied, because the draft had changed in the meantime. The edited text was:"
-        return f"**Edited in {place}**{by}, {fate}\n\n{quoted(edited)}"
+        why = f":\n\n{quoted(refusal)}\n\n" if refusal else ", because the draft had changed in the meantime. "
+        return f"**Edited in {place}**{by}, but not applied{why}The edited text was:\n\n{quoted(edited)}"
 
     def answer_told(self, review: Json, place: str, by: str) -> str:
         """Return the sentence about the answer to this question, for the next round's form."""
@@ -605,9 +606,10 @@ class ToolCall(AboutTool):
         done = {asks.APPROVE: approved, asks.DENY: "**the call is denied.**"}
         return done.get(terms.on_tool_timeout, STAYS_PAUSED)
 
-    def lost_edit(self, edited: str, place: str, by: str) -> str:
+    def lost_edit(self, edited: str, place: str, by: str, refusal: str = "") -> str:
         fate = "but the service did not accept the changed arguments, and the tool has not run:"
-        return f"**Approved in {place}**{by}, {fate}\n\n{fenced(visible(edited[: drafts.SHOWN_FEEDBACK]))}"
+        why = f"\n\nIts reason:\n\n{quoted(refusal)}" if refusal else ""
+        return f"**Approved in {place}**{by}, {fate}\n\n{fenced(visible(edited[: drafts.SHOWN_FEEDBACK]))}{why}"
 
     def edits(self, terms: Terms) -> bool:
         return terms.approvals == 1

@@ -26,12 +26,8 @@ from airflow_crew_provider.task.attempt import Relation
 from airflow_crew_provider.task.drive import Get, Pause, Poll, PollPatiently, Steps
 from airflow_crew_provider.task.record import SentAnswer, StoredPost
 from airflow_crew_provider.wait.narrator import in_few_words
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTaskFailed, CrewTryFailed
 from airflow_crew_provider.wait.watch import is_transient
-
-
-class CrewAnswerNotTaken(CrewTaskFailed):
-    """The answer changed nothing; the current draft or question needs another answer."""
 
 
 class CrewEditTooLate(CrewAnswerNotTaken):
@@ -161,7 +157,7 @@ class DraftCheck:
             raise CrewTryFailed(self._not_shown(in_few_words(self._hook.mask(execution.raw_state))))
         takes_edit = execution.takes_edited_output or self._answer.in_the_middle  # or a tool's changed arguments
         if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
-            raise CrewTaskFailed(self._takes_no_edit())
+            raise CrewAnswerNotTaken(self._takes_no_edit(), "clear the review to ask again")
         # Without a hash, i.e. if the answer is not from a review, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self.sent_before or self._answer.output_sha256):
             is_late_edit = not self.sent_before and self._is_revised(execution)
@@ -368,7 +364,7 @@ class DraftCheck:
     def _takes_no_edit(self) -> str:
         return (
             f"The service no longer accepts an edited draft of execution {self._answer.execution_id}. "
-            "Nothing was sent, and the draft is still waiting; clear the review to ask again"
+            "Nothing was sent, and the draft is still waiting"
         )
 
     def _unknown(self, why: str) -> str:

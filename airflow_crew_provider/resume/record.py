@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from airflow_crew_provider.api.answers import FIELDS, DraftId
+from airflow_crew_provider.api.answers import FIELDS, DraftId, was_taken
 from airflow_crew_provider.api.asks import is_answer
 from airflow_crew_provider.compat.task_instance import RelatedTask
 from airflow_crew_provider.models import Execution, ExecutionState, Json
@@ -59,7 +59,9 @@ class ResumeRecord:
     @property
     def state(self) -> AnswerState:
         """The state of the answer."""
-        return AnswerState.LEFT if self.status == NOT_SENT else AnswerState.SENT
+        if self.status == NOT_SENT:
+            return AnswerState.LEFT
+        return AnswerState.SENT if was_taken({**self.said, "status": self.status}) else AnswerState.UNUSED
 
     @property
     def leaves_edit(self) -> bool:

@@ -21,13 +21,13 @@ from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, Sender, SendOnce, fingerprint
 from airflow_crew_provider.models import Json, Resumed, Webhooks
-from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
+from airflow_crew_provider.resume.draft_check import CrewEditTooLate, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord
-from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE, SENT_FEEDBACK
+from airflow_crew_provider.stored_names import ALREADY, NOT_SENT, RESUME_STATE, SENT_FEEDBACK
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Do, Steps, Worker
-from airflow_crew_provider.task.record import SentAnswer
-from airflow_crew_provider.wait.outcomes import CrewTryFailed, fail_task
+from airflow_crew_provider.task.record import AnswerState, SentAnswer
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed, fail_task
 
 # Maximum number of seconds to wait until the draft is no longer waiting.
 SETTLING = 30.0
@@ -105,7 +105,8 @@ class Resuming:
 
     def said(self, kickoff_id: str) -> ResumeRecord:
         """Return the task's report on the answer; a try that found it already sent reports only that."""
-        resumed = self._resumed or Resumed(kickoff_id, "sent before")
+        resumed = self._resumed or Resumed(kickoff_id, ALREADY if self._is_unused else "sent before")
+        taken = {"taken": not self._is_unused and resumed.status != NOT_SENT}
         return ResumeRecord(
             resumed.kickoff_id,
             self._answer.execution_id,
@@ -113,8 +114,15 @@ class Resuming:
             self._check.draft.output_sha256,
             self._check.resumed_at,
             resumed.status,
-            said={**self._answer.request, **self._left_out, **vars(resumed)},
+            said={**self._answer.request, **self._left_out, **vars(resumed), **taken},
         )
+
+    @property
+    def _is_unused(self) -> bool:
+        """Whether the question had already been answered; if this answer was sent before, perhaps by it."""
+        if self._resumed is None:
+            return self._sent.state is AnswerState.UNUSED
+        return self._resumed.status == ALREADY and not self._check.sent_before
 
     def _send(self, webhooks: Webhooks | str | None) -> Steps[str]:
         keyed = self._hook.connection.idempotency_keys
@@ -155,10 +163,11 @@ class Resuming:
         except CrewError as error:
             if (yield from self._check.was_taken_after_all(error)):
                 return (yield from self._go_on("An earlier try sent this answer; the draft is no longer waiting"))
-            if self._task.has_next_round and (
-                (yield from self._check.came_too_late(error)) or (yield from self._check.is_still_open(error))
-            ):
-                return self._hand_on(error)
+            if self._task.has_next_round:
+                if (yield from self._check.came_too_late(error)):
+                    return self._hand_on(error)
+                if (yield from self._check.is_still_open(error)):
+                    return self._hand_on(error, str(error))
             if isinstance(error, CrewBadRequest) and self._answer.is_late(self._now()):
                 return (yield from self._leave_to_service(f"This answer came after the deadline. {error}"))
             self._fail_refused(error)
@@ -195,13 +204,13 @@ class Resuming:
     def _taken(self, resumed: Resumed) -> Json:
         self._resumed = resumed
         self._accepted(resumed.kickoff_id)
-        return self._sent.taken(time.time())
+        return self._sent.taken(time.time(), unused=self._is_unused)
 
-    def _hand_on(self, refused: Exception) -> str:
+    def _hand_on(self, refused: Exception, why: str = "The draft has changed since it was edited") -> str:
         """Leave the current draft to the next wait and its reviewer; the edit is not applied."""
         what = "The changed arguments are" if self._answer.in_the_middle else "The edited draft is"
         self._log.warning("%s not applied. %s. The next wait passes on the current draft or question", what, refused)
-        self._resumed = Resumed(self._answer.execution_id, NOT_SENT, "The draft has changed since it was edited")
+        self._resumed = Resumed(self._answer.execution_id, NOT_SENT, why)
         return self._answer.execution_id
 
     def _leave_to_service(self, why: str) -> Steps[str]:
@@ -237,7 +246,7 @@ class Resuming:
 
     def _tell(self, resumed: Resumed) -> None:
         answer = self._answer.decision
-        if resumed.status == answers.ALREADY:
+        if resumed.status == ALREADY:
             message = "The answer (%s) was not used: %s. Execution %s continues with the earlier answer"
             if self._check.sent_before:
                 message = "The answer (%s) was sent again: %s, perhaps by an earlier try. Execution %s continues"

@@ -20,6 +20,7 @@ from airflow_crew_provider.questions.drafts import (
     readable_size,
 )
 from airflow_crew_provider.review.answer import VIOLATIONS, decided_by
+from airflow_crew_provider.stored_names import REFUSAL
 
 MARK = 16
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%\[\]-]+")  # ends no link of Markdown
@@ -123,9 +124,11 @@ class ReviewForm:
             return ""
         who = (previous.get("reviewer") or {}).get("name") or decided_by(previous)
         when = self._round_before, f", by {code(who, 200)}" if who else ", at the deadline"
+        refusal = previous.get(REFUSAL) or ""
         if previous.get("edited_output") and self.question.has_task_of(previous):
-            return self.question.lost_edit(previous["edited_output"], *when)
-        return answered_in(previous).answer_told(previous, *when)
+            return self.question.lost_edit(previous["edited_output"], *when, refusal)
+        answer = answered_in(previous).answer_told(previous, *when)
+        return f"{answer}\n\nThis answer changed nothing:\n\n{quoted(refusal)}" if refusal else answer
 
     def _changes(self) -> str:
         """Return the draft's changes since the previous round, if both may be versions of one draft."""

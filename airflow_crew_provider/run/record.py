@@ -20,6 +20,7 @@ from airflow_crew_provider.review.record import ASKS_LATER, QuestionRecord
 from airflow_crew_provider.stored_names import (
     NUMBER_FIELD,
     OTHER_QUESTION,
+    REFUSAL,
     REJECTED_BEFORE,
     RESUME_STATE,
     RUN_STATE,
@@ -99,13 +100,19 @@ class RunRecord:
         kickoff_id: str | None = None,
         inbox: Json | None = None,
         answered: AnsweredDraft | None = None,
+        unused: bool = False,
+        refusal: str | None = None,
     ) -> None:
         """Record that the answer was processed.
 
-        :param reply: the service's response; None if the answer was not sent or changed nothing
+        :param reply: the service's response; None if the answer was not sent or not accepted
+        :param unused: whether the question had already been answered
+        :param refusal: why the answer changed nothing
         """
         *before, decision = self.kept.decisions
-        decision_sent = {**decision, "taken": reply is not None, "service": reply}
+        decision_sent = {**decision, "taken": reply is not None and not unused, "service": reply}
+        if refusal:
+            decision_sent[REFUSAL] = refusal
         sent = replace(self.kept, review=None, since=now, decisions=[*before, decision_sent])
         if reply is not None:
             last = {"draft": list(answered.draft), "until": answered.until} if answered else None

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import DraftId, ReviewAnswer
 from airflow_crew_provider.compat.task_instance import map_index_of
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.inbox.registering import own_address
 from airflow_crew_provider.inbox.source import InboxSource
-from airflow_crew_provider.kickoff.request import StartingTask, checked_webhooks
+from airflow_crew_provider.kickoff.request import FROM_FAILED_TASK, StartingTask, checked_webhooks
 from airflow_crew_provider.kickoff.start import OwnExecution
-from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken
+from airflow_crew_provider.models import Execution, ExecutionState, ExpectedInputs, Json
 from airflow_crew_provider.resume.sending import Resuming
 from airflow_crew_provider.review.airflow_form import ask_with_number, found_nothing
 from airflow_crew_provider.review.decision import ReviewPolicy, ReviewRules, begin_review, end_review
@@ -22,10 +22,10 @@ from airflow_crew_provider.review.question import AskingTask, resume_question
 from airflow_crew_provider.run.record import RunRecord, bound_to
 from airflow_crew_provider.stored_names import DECISIONS_KEY, REVIEW_KEY
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.drive import Poll, Steps
+from airflow_crew_provider.task.drive import Get, Poll, Steps
 from airflow_crew_provider.task.record import AnswerState, RunState
 from airflow_crew_provider.task.waiting import Wait
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, fail_task, seconds
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTaskFailed, CrewTryFailed, fail_task, seconds
 from airflow_crew_provider.wait.task import push_execution
 from airflow_crew_provider.wait.watch import SEEN, Outcome
 
@@ -107,11 +107,14 @@ class WholeRun:
     def resumed(self, event: Any, waiting: Json | None) -> Steps[Json]:
         """Continue with a trigger's event, or keep waiting if it is an answer to a question already decided."""
         if isinstance(event, dict) and "chosen_options" in event:
-            self._log.warning(
-                "An answer arrived after its question had been decided; it is ignored. The wait continues"
-            )
-            event = Outcome(SEEN, self.polled_id).to_event()
+            return (yield from self._after_decision(waiting))
         wait = self._wait()
+        return (yield from self._until_completed(wait, wait.resumed(event, waiting)))
+
+    def _after_decision(self, waiting: Json | None = None) -> Steps[Json]:
+        self._log.warning("An answer arrived after its question had been decided; it is ignored. The wait continues")
+        wait = self._wait()
+        event = Outcome(SEEN, self.polled_id).to_event()
         return (yield from self._until_completed(wait, wait.resumed(event, waiting)))
 
     def without_trigger(self, error: str) -> Steps[Json]:
@@ -140,16 +143,26 @@ class WholeRun:
         return {**execution.record(self._task.execution_id), **changed}
 
     def _final_after_a_resume(self, steps: Steps[Execution]) -> Steps[Execution]:
-        """Fail for good if a resume has changed the execution's id, because no retry could continue it."""
+        """Fail for good if a resume has changed the execution's id, unless the service says that it can continue it."""
         try:
             return (yield from steps)
         except CrewExecutionFailed as failure:
-            if failure.kickoff_id == self._task.execution_id:
+            if failure.kickoff_id == self._task.execution_id or (yield from self._may_be_continued()):
                 raise
             raise CrewTaskFailed(
                 f"{failure}. The resume of execution {self._task.execution_id} was accepted; its continuation failed. "
                 "Clear this task to start a new one"
             ) from failure
+
+    def _may_be_continued(self) -> Steps[bool]:
+        if self._task.retry_from != FROM_FAILED_TASK:
+            return False
+        try:
+            expected: ExpectedInputs = yield Get(endpoints.inputs())
+        except CrewError as error:
+            self._log.warning("It is not known whether the service can continue executions: %s", error)
+            return False
+        return expected.continues
 
     # --- ask ---
 
@@ -178,7 +191,7 @@ class WholeRun:
         ti = self._context["ti"]
         stored = ti.xcom_pull(task_ids=task.task_id, key=REVIEW_KEY, map_indexes=map_index_of(ti))
         is_same = isinstance(stored, dict) and stored.get("decided_at") == before[0]["decided_at"]
-        return stored if is_same else before[0]
+        return {**before[0], **stored} if is_same else before[0]
 
     def _ask(self, pending: Json) -> Steps[Json]:
         draft = [*DraftId.of(pending)]
@@ -204,6 +217,11 @@ class WholeRun:
         :param resume: Airflow's own way to continue; None if there is an answer
         """
         run = self.record.kept
+        # Airflow may deliver an answer again, to the same try.
+        if run.state is RunState.ANSWERED:
+            return (yield from self._answer())
+        if run.state in (RunState.WORKING, RunState.OVER):
+            return (yield from self._after_decision())
         if isinstance(event := resumed_with.get("event"), dict):
             resumed_with = {**resumed_with, "event": bound_to(run.form, event)}
         pending = yield from self._pending_again()
@@ -245,8 +263,10 @@ class WholeRun:
             resuming = Resuming(self._task, self.worker, answer, webhooks, lambda each: self._sent(resuming, each))
             kickoff_id = yield from resuming.send_once()
         except CrewAnswerNotTaken as refused:
-            self._log.warning("%s. The wait continues; if the crew still needs a person, this task asks again", refused)
-            self.record.send(None, now=time.time())
+            self._log.warning(
+                "%s. The wait continues; if the crew still needs a person, this task asks again", refused.fact
+            )
+            self.record.send(None, now=time.time(), refusal=refused.fact)
         except CrewError as error:
             fail_task(error)
         else:
@@ -263,10 +283,13 @@ class WholeRun:
     def _sent(self, resuming: Resuming, kickoff_id: str) -> None:
         resumed = resuming.said(kickoff_id)
         service = {"kickoff_id": kickoff_id, "status": resumed.status, "message": resumed.said.get("message")}
+        is_unused = resumed.state is AnswerState.UNUSED
         self.record.send(
-            service if resumed.state is AnswerState.SENT else None,
+            service if resumed.state is not AnswerState.LEFT else None,
             now=time.time(),
             kickoff_id=kickoff_id,
             inbox=own_address(self._context, resuming.registration, kickoff_id),
             answered=resumed.answered,
+            unused=is_unused,
+            refusal=service["message"] if is_unused or resumed.leaves_edit else None,
         )

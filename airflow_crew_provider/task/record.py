@@ -18,7 +18,7 @@ A POST, the newest of its kind::
 
 The answer that a POST sends, in the same record::
 
-    sending ──take──> sent
+    sending ──take──> sent, or unused: the question had already been answered elsewhere
        └────lose──> lost: no response came, and the answer may still arrive until `SentAnswer.arrives_until`
 
 A question::
@@ -44,6 +44,7 @@ The run of a task that starts, waits, asks and answers::
 
 * ``begin`` switches from any state to another execution. ``again`` continues with the same execution in a later try,
   which polls to find out whether the question is still open. An unsent answer is sent first.
+* ``finish`` also applies to a run that is over, to which Airflow may deliver its last event again.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class AnswerState(StrEnum):
 
     SENDING = "sending"
     SENT = "sent"
+    UNUSED = "unused"  # the question had already been answered elsewhere
     LOST = "lost"
     LEFT = "left"  # to the next round, which has the new draft; only in the XCom of a resume, which sent nothing
 
@@ -113,7 +115,7 @@ MOVES: dict[type[StrEnum], dict[str, Mapping[Any, tuple[Any, ...]]]] = {
         "finish": {**_from_any(PostState, PostState.OVER), PostState.NOTHING: (PostState.NOTHING,)},
     },
     AnswerState: {
-        "take": {AnswerState.SENDING: (AnswerState.SENT,)},
+        "take": {AnswerState.SENDING: (AnswerState.SENT, AnswerState.UNUSED)},
         "lose": {AnswerState.SENDING: (AnswerState.LOST,)},
     },
     QuestionState: {
@@ -133,7 +135,7 @@ MOVES: dict[type[StrEnum], dict[str, Mapping[Any, tuple[Any, ...]]]] = {
         "ask": {RunState.WORKING: (RunState.ASKING,)},
         "answer": {RunState.ASKING: (RunState.ANSWERED,)},
         "send": {RunState.ANSWERED: (RunState.WORKING,)},
-        "finish": {RunState.WORKING: (RunState.OVER,)},
+        "finish": dict.fromkeys((RunState.WORKING, RunState.OVER), (RunState.OVER,)),
     },
 }
 Moved = TypeVar("Moved", bound="Part")
@@ -262,6 +264,7 @@ class SentAnswer(Part):
     :param intended_at: when it was sent, in epoch seconds
     :param lost_at: when the response was given up as lost, in epoch seconds
     :param resumed_at: when the service accepted it, in epoch seconds
+    :param unused: whether the service reported that the question had already been answered
     """
 
     draft_sha256: str | None = None
@@ -277,6 +280,7 @@ class SentAnswer(Part):
     intended_at: float = 0.0
     lost_at: float | None = None
     resumed_at: float | None = None
+    unused: bool = False
 
     noun: ClassVar[str] = "An answer"
 
@@ -298,7 +302,7 @@ class SentAnswer(Part):
     def state(self) -> AnswerState:
         """The state of the answer."""
         if self.resumed_at is not None:
-            return AnswerState.SENT
+            return AnswerState.UNUSED if self.unused else AnswerState.SENT
         return AnswerState.SENDING if self.lost_at is None else AnswerState.LOST
 
     def arrives_until(self, patience: float, lag: float) -> float:
@@ -311,10 +315,10 @@ class SentAnswer(Part):
         lost_at = self.intended_at + longest if self.lost_at is None else self.lost_at
         return lost_at + longest + lag
 
-    def taken(self, at: float) -> Json:
-        """Return the field to record when the service has accepted the answer."""
-        self.moved("take", replace(self, resumed_at=at))
-        return {"resumed_at": at}
+    def taken(self, at: float, *, unused: bool = False) -> Json:
+        """Return the fields to record when the service has accepted the answer, or reported it as unused."""
+        self.moved("take", replace(self, resumed_at=at, unused=unused))
+        return {"resumed_at": at, **({"unused": True} if unused else {})}
 
     def lost(self, at: float) -> Json:
         """Return the field to record when the response to the answer was lost."""

@@ -59,6 +59,20 @@ class CrewTaskFailed(AirflowFailException):
     """Raised to fail a task without further tries, because a retry would not help; the message gives the reason."""
 
 
+class CrewAnswerNotTaken(CrewTaskFailed):
+    """The answer changed nothing; the current draft or question needs another answer.
+
+    A task that asks people itself goes on, and asks again if it is still needed.
+
+    :param fact: what happened
+    :param advice: what to do if the task ends here
+    """
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}; {advice}" if advice else fact)
+        self.fact = fact
+
+
 class CrewTryFailed(AirflowException):
     """Raised to fail a try when a retry may succeed; the message gives the reason.
 

@@ -9,12 +9,12 @@ import pytest
 from faults.variables import Variables, stand_in_for_variables
 
 from airflow_crew_provider.api.answers import ReviewAnswer
-from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
+from airflow_crew_provider.exceptions import CrewNotFound
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.models import Execution, ExecutionState
-from airflow_crew_provider.wait.outcomes import CrewTryFailed
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed
 
 ANSWER = ReviewAnswer("e-1", "q-1", "Shorter.", False)
 BY_ID = AnswerAddress(flow_id="f-1")
@@ -129,7 +129,7 @@ def test_after_another_question_an_answer_by_id_is_refused(service: Service, inb
     inbox.asks("q-2")
     if address:
         inbox.keeps(address)
-    with pytest.raises(CrewInvalidInput) as error:
+    with pytest.raises(CrewAnswerNotTaken) as error:
         service.find(10.0, PAUSED)
     assert str(error.value) == "The Flow e-1 has asked another question since q-1; nothing was sent"
     assert service.polled == []

@@ -20,6 +20,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.models import Resumed
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken
 from airflow_crew_provider.wait.poller import Poller
 
 CONN = "crew_flow"
@@ -69,7 +70,7 @@ def test_a_question_that_was_answered_is_not_answered_again(
     flow: Callable[..., CrewHook], inbox_variables: Variables
 ) -> None:
     arrived(inbox_variables, rows.USED)
-    with pytest.raises(CrewInvalidInput) as error:
+    with pytest.raises(CrewAnswerNotTaken) as error:
         find(flow(flow_webhook_secret="s", kind="flow"))
     assert str(error.value) == "The question q-1 was already answered; nothing was sent"
 

@@ -96,7 +96,7 @@ def test_an_answer_whose_answer_was_lost_is_sent_again_to_an_address_that_takes_
         task.run(answer(body))
     assert is_open(body)
     assert task.run(answer(body)) == body["flow_id"]
-    assert task.pushed[RESUME_KEY]["status"] == status
+    assert (task.pushed[RESUME_KEY]["status"], task.pushed[RESUME_KEY]["taken"]) == (status, True)
     assert "was not used" not in caplog.text, "the answer that counts may be the one of the first try"
     sent = [request.json for request in server.sent(CALLBACK)]
     assert sent == [{"feedback": "Shorter.", "outcome": "rework", "source": "airflow"}] * 2

@@ -178,8 +178,11 @@ def _answered_elsewhere(dag_run: RegisteredRun, seen: Execution) -> None:
     late = Task(dag_run, f"resume-{uuid4().hex[:6]}")
     assert late.run(resume(seen, outcome="drop")) == seen.kickoff_id
     record = late.pushed[RESUME_KEY]
-    assert record["status"] == "already_responded"
+    assert (record["status"], record["taken"]) == ("already_responded", False)
     assert "answered by rita at 20" in record["message"]
+    assert late.run(resume(seen, outcome="drop")) == seen.kickoff_id  # cleared
+    record = late.pushed[RESUME_KEY]
+    assert (record["status"], record["taken"]) == ("already_responded", False)
     assert address_is_gone(seen)
 
 

@@ -503,11 +503,16 @@ def test_the_next_round_shows_an_edit_that_was_not_applied() -> None:
         "**Edited in round 1**, by Bo, but not applied, because the draft had changed in the meantime. The edited text "
         "was:\n\n> Mine."
     )
+    assert of("draft").lost_edit("Mine.", "round 1", ", by Bo", "Too <short>") == (
+        "**Edited in round 1**, by Bo, but not applied:\n\n> Too &lt;short>\n\nThe edited text was:\n\n> Mine."
+    )
     said = (
         "**Approved in round 1**, by Bo, but the service did not accept the changed arguments, and the tool has not "
         "run:\n\n```text\n{}\n```"
     )
     assert of("tool").lost_edit('{"a": "\u200b"}', "round 1", ", by Bo") == said.format('{"a": "\\u200b"}')
+    refused = of("tool").lost_edit("{}", "round 1", ", by Bo", "Too short")
+    assert refused == said.format("{}") + "\n\nIts reason:\n\n> Too short"
     long = "x" * SHOWN_FEEDBACK
     assert of("tool").lost_edit(long + "y", "round 1", ", by Bo") == said.format(long)
 

@@ -115,6 +115,7 @@ def test_arguments_that_the_tool_does_not_take_are_asked_about_in_the_next_round
     assert said is not None
     assert said.answered is None  # so that the wait takes the question for an open one
     assert said.leaves_edit
+    assert "to must be a string" in said.said["message"]
 
 
 OF_FLOW = {"kind": "question", "agent": None, "tool": None, "arguments": None, "number": 3, "metadata": None}

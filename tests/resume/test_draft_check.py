@@ -23,10 +23,10 @@ from airflow_crew_provider.inbox.rows import messages_key
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
 from airflow_crew_provider.resume import draft_check
-from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
+from airflow_crew_provider.resume.draft_check import CrewEditTooLate, DraftCheck
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import drive
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTaskFailed, CrewTryFailed
 
 SENDER = Sender("https://x", "principal", "credentials")
 PATIENCE, LAG = 0.25, 0.5

@@ -233,9 +233,18 @@ def test_an_xcom_of_another_shape_does_not_end_the_audit(
         assert "forged" not in str([lines[0][name] for name in ("dag_id", "task_id", "taken")])
 
 
-@pytest.mark.parametrize(("status", "taken"), [("resumed", True), ("not sent", False)])
-def test_an_answer_that_was_not_sent_was_not_taken(
-    airflow: Any, capsys: pytest.CaptureFixture[str], status: str, taken: bool
+@pytest.mark.parametrize(
+    ("status", "more", "taken"),
+    [
+        ("resumed", {}, True),
+        ("not sent", {}, False),
+        ("already_responded", {}, False),  # from an earlier release
+        ("already_responded", {"taken": False}, False),
+        ("already_responded", {"taken": True}, True),  # sent again
+    ],
+)
+def test_an_answer_that_changed_nothing_was_not_taken(
+    airflow: Any, capsys: pytest.CaptureFixture[str], status: str, more: dict[str, Any], taken: bool
 ) -> None:
     task = {"task_id": "review", "map_index": -1, "state": "success"}
     detail = {"task_instance": task, "params": {"human_feedback": {}}, "response_received": True}
@@ -244,7 +253,7 @@ def test_an_answer_that_was_not_sent_was_not_taken(
     said = {"kickoff_id": "e", "status": status, "message": None}
     values = {
         "review/xcomEntries/crew_decision": {**given, "output_sha256": "0"},
-        "resume/xcomEntries/crew_resume": {**given, **said},
+        "resume/xcomEntries/crew_resume": {**given, **said, **more},
     }
     airflow.answers[f"{run}/hitlDetails"] = page("hitl_details", detail)
     entry = {"key": "crew_resume", "task_id": "resume", "map_index": -1}
@@ -253,7 +262,7 @@ def test_an_answer_that_was_not_sent_was_not_taken(
         airflow.answers[f"{run}/taskInstances/{path}"] = (200, {}, json.dumps({"value": value}).encode())
     assert main(["tea", "r"]) == 0
     line = json.loads(capsys.readouterr().out)
-    assert (line["taken"], line["service"]) == (taken, said if taken else None)
+    assert (line["taken"], line["service"]) == (taken, said if status != "not sent" else None)
 
 
 @pytest.mark.parametrize(

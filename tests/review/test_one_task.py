@@ -30,6 +30,8 @@ from airflow_crew_provider.api.status import USAGE
 from airflow_crew_provider.compat import variables as airflow_variables
 from airflow_crew_provider.compat import version
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.inbox import rows
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.operators.run import CrewRunOperator
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.task.drive import Defer
@@ -448,6 +450,154 @@ def test_a_forms_event_that_reaches_a_wait_leaves_it_waiting(connect: Connect, t
         assert crew.decided() == []
 
 
+class Editor:
+    """A crew that asks about one draft until it is answered; its service refuses each edited text."""
+
+    def __init__(self, server: FaultServer) -> None:
+        self.offer = {"Crew-Edited-Output": "yes", "Crew-Draft-Hash": "sha256"}
+        self.asks: Json = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+        server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+        server.on("GET /status/k-1", lambda _: Reply(body=self.asks, headers=self.offer))
+        server.on("POST /resume", Reply(status=400, body={"detail": "The edited output is too short"}))
+
+
+@one_task
+@needs_parking
+def test_the_next_form_tells_why_the_service_refused_an_edit(server: FaultServer, forms: Forms) -> None:
+    Editor(server)
+    task = Task(forms, allow_edit=True).start().answer("approve", edited_draft="D.")
+    assert task.form.params["question_number"]["value"] == 2
+    assert "**Edited in round 1**, by `Ann`, but not applied:\n\n> " in task.form.body
+    assert "The edited output is too short" in task.form.body
+    assert "\n\nThe edited text was:\n\n> D." in task.form.body
+    assert "the draft had changed" not in task.form.body
+    [decision] = task.decisions
+    assert (decision["taken"], "too short" in decision["refusal"]) == (False, True)
+    task.retry()  # which has the refusal, but not the text
+    assert "This answer changed nothing:\n\n> " in task.form.body
+    assert "The edited output is too short" in task.form.body
+
+
+@one_task
+@needs_parking
+def test_edits_no_longer_taken_lead_to_another_question(server: FaultServer, forms: Forms) -> None:
+    editor = Editor(server)
+    task = Task(forms, allow_edit=True).start()
+    event = task.event("approve", edited_draft="D.")
+    editor.offer = {}
+    task.resume(event)
+    assert server.sent("POST /resume") == []
+    assert task.form.params["question_number"]["value"] == 2
+    reason = "The service no longer accepts an edited draft of execution k-1. Nothing was sent, and the draft is still "
+    assert f"but not applied:\n\n> {reason}waiting\n\nThe edited text was:\n\n> D." in task.form.body
+    assert "clear the review" not in task.form.body
+    assert task.decisions[0]["taken"] is False
+
+
+@one_task
+@needs_parking
+def test_the_next_form_tells_why_the_service_refused_changed_arguments(server: FaultServer, forms: Forms) -> None:
+    ask = {"kind": "tool", "agent": "Writer", "tool": "send", "arguments": {"to": "ann"}, "number": 1}
+    text = 'Run send?\n{"to": "ann"}'
+    editor = Editor(server)
+    editor.asks |= {"task_id": "write#1", "task_output": text, "question": "Run?", "ask": ask}
+    editor.asks["outcomes"] = ["approve", "deny"]
+    task = Task(forms).start().answer("approve", edited_draft='{"to": "bob"}')
+    assert len(server.sent("POST /resume")) == 1
+    assert "the service did not accept the changed arguments, and the tool has not run:" in task.form.body
+    assert "Its reason:\n\n> " in task.form.body
+    assert "The edited output is too short" in task.form.body
+
+
+# --- a Flow that was answered elsewhere ---
+
+
+class Flow:
+    """A live Flow that asks through the inbox; ``callback`` is whether its webhooks contain one."""
+
+    def __init__(self, server: FaultServer, connect: Connect, variables: Any, *, callback: bool) -> None:
+        connect(server.url, kind="flow", flow_webhook_secret="s" * 32)
+        server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+        server.on("GET /status/k-1", lambda _: self._done if self.is_over else self._paused)
+        self.is_over = False
+        self._done = {"state": "SUCCESS", "status": None, "result": "Printed.", "result_json": None}
+        self._paused = {"state": "PAUSED", "kickoff_id": "k-1", "flow_id": "f-1", "status": None}
+        self._variables, self._questions = variables, []  # type: ignore[var-annotated]
+        self._address = AnswerAddress(f"{server.url}/respond" if callback else None, None, "f-1")
+        self.asks("q-1")
+
+    def asks(self, request_id: str) -> None:
+        outcomes = ["publish", "drop"]
+        question = FlowQuestion(request_id, "check", "Fine?", f"Draft of {request_id}", outcomes, ["k-1"], "f-1")
+        self._questions.append(question.as_dict())
+        self._keep(rows.questions_key("crew_default", "k-1"), self._questions)
+        self._keep(rows.answer_key("crew_default", request_id), self._address.as_dict())
+
+    def ends_by_another_task(self) -> None:
+        self.is_over = True
+        self._keep(rows.answer_key("crew_default", "q-1"), rows.USED)
+
+    def _keep(self, key: str, value: Any) -> None:
+        self._variables.set(key, value, serialize_json=True)
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("F4")
+def test_a_flow_that_another_task_has_answered_is_waited_for(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any
+) -> None:
+    flow = Flow(server, connect, a_memory, callback=True)
+    task = Task(forms).start()
+    event = task.event("publish")
+    flow.ends_by_another_task()
+    task.resume(event)
+    assert task.result["output"] == "Printed."
+    assert [each["taken"] for each in task.decisions] == [False]
+    assert server.sent("POST /respond") == []
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("F4")
+@pytest.mark.parametrize("is_lost", [False, True], ids=["one try", "a retry"])
+def test_an_answer_after_the_consoles_is_not_listed_as_taken(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    flow = Flow(server, connect, a_memory, callback=True)
+
+    def respond(_: Any) -> Reply:
+        flow.is_over = True
+        return Reply(status=409, body={"status": "already_responded", "responded_by": {"name": "Otto"}})
+
+    server.on("POST /respond", respond)
+    task = Task(forms).start()
+    if is_lost:
+        task.lost_in(monkeypatch, "airflow_crew_provider.task.waiting.Wait.go_on", task.event("drop"))
+        task.retry()
+    else:
+        task.answer("drop")
+    assert task.result["output"] == "Printed."
+    [decision] = task.decisions
+    assert (decision["taken"], decision["service"]["status"]) == (False, "already_responded")
+    assert decision["service"]["message"] == "the question was already answered by Otto"
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("F4")
+def test_a_flow_that_was_answered_elsewhere_asks_its_next_question(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any
+) -> None:
+    flow = Flow(server, connect, a_memory, callback=False)
+    task = Task(forms).start()
+    assert "Draft of q-1" in task.form.body
+    flow.asks("q-2")
+    task.answer("publish")
+    assert "Draft of q-2" in task.form.body
+    assert server.sent("POST /resume*") == []
+
+
 # --- workers that are lost ---
 
 LOST = {
@@ -623,6 +773,56 @@ def test_a_worker_lost_before_its_second_form_is_written_does_not_take_the_first
 
 @one_task
 @needs_parking
+@pytest.mark.parametrize(
+    "where",
+    [
+        "airflow_crew_provider.resume.sending.Resuming.send_once",
+        "airflow_crew_provider.client.crew.ConnectedCrew.send_resume",
+        "airflow_crew_provider.task.waiting.Wait.go_on",
+        "airflow_crew_provider.task.waiting.UsedByTask.end",
+    ],
+)
+def test_an_answer_delivered_again_to_the_same_try_changes_nothing(
+    server: FaultServer, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    done = {"status": "completed", "result": {"output": "Printed.", "tasks": []}, "execution_time": 1.0}
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+    server.on("GET /status/k-1", lambda _: done if server.sent("POST /resume") else asks)
+    server.on("POST /resume", SPEC.resumed)
+    task = Task(forms).start()
+    waits, event = dict(task.waits), task.event("approve")
+    task.lost_in(monkeypatch, where, event)
+    task.waits = waits
+    task.resume(event)
+    assert task.result["output"] == "Printed."
+    assert len(server.sent("POST /resume")) == 1
+    assert [each["taken"] for each in task.decisions] == [True]
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A53")
+def test_a_search_that_nobody_runs_is_repeated_once(server: FaultServer, forms: Forms) -> None:
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"}).on("GET /status/k-1", asks)
+    task = Task(forms).start()
+    before, task.attempt = task.attempt, str(uuid.uuid4())
+    task.task_run.retry()
+    with pytest.raises(TaskDeferred) as looks:
+        fresh(task.operator).execute(task.context())
+    ended = ("__fail__", {"error": "Trigger timeout"}, task.context())
+    with pytest.raises(TaskDeferred) as looks_again:
+        fresh(task.operator).resume_execution(*ended)
+    assert [str(each.value.trigger.ti_id) for each in (looks, looks_again)] == [before, before]
+    with pytest.raises(CrewTryFailed, match="twice, perhaps because no triggerer is running"):
+        fresh(task.operator).resume_execution(*ended)
+    assert list(forms.of_attempt) == [before]
+
+
+@one_task
+@needs_parking
 def test_a_retry_while_a_person_is_asked_asks_the_same_question_again(crew: Crew, forms: Forms) -> None:
     task = Task(forms).start().answer("revise", "Shorter.").retry()
     assert task.form.params["question_number"]["value"] == 2
@@ -735,6 +935,56 @@ def test_a_try_that_starts_nothing_keeps_the_decisions_too(server: FaultServer, 
     with pytest.raises(CrewTryFailed, match="429"):
         task.retry()
     assert task.decisions == before
+
+
+LIVE_ASKS = {
+    **{"state": "PAUSED", "status": None},
+    **{"task_id": "8f6c5d1e-0000-4000-8000-000000000001", "task_output": "Draft 1."},
+}
+LIVE_FAILED = {"state": "FAILED", "status": "ValueError: no ink", "result": None, "progress": None}
+
+
+def renamed_and_failed(server: FaultServer, inputs: Any) -> None:
+    """Let a live deployment answer a resume with a new id, under which the execution then fails."""
+    server.on("GET /inputs", {"inputs": []}, inputs)
+    server.on("POST /kickoff", {"kickoff_id": "k-1"}, {"kickoff_id": "k-3"}).on("POST /resume", {"kickoff_id": "k-2"})
+    server.on("GET /status/k-1", lambda _: LIVE_FAILED if server.sent("POST /resume") else LIVE_ASKS)
+    server.on("GET /status/k-2", LIVE_FAILED)
+    server.on("GET /status/k-3", {"state": "SUCCESS", "status": None, "result": "Printed.", "result_json": None})
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A43")
+def test_an_execution_that_a_resume_renamed_is_continued_where_possible(server: FaultServer, forms: Forms) -> None:
+    renamed_and_failed(server, {"inputs": [], "continues": True})
+    task = Task(forms).start()
+    with pytest.raises(CrewTryFailed, match=r"no ink.*A retry of this task starts a new execution, from the failed"):
+        task.answer("approve")
+    task.retry()
+    assert server.sent("POST /kickoff")[1].json["continueFrom"] == "k-1"
+    assert task.result["output"] == "Printed."
+    assert [(each["execution_id"], each["taken"]) for each in task.decisions] == [("k-1", True)]
+
+
+@one_task
+@needs_parking
+@pytest.mark.parametrize(
+    ("inputs", "arguments"),
+    [
+        ({"inputs": []}, {}),
+        (Reply(status=503), {}),
+        ({"inputs": [], "continues": True}, {"retry_from": "start"}),
+    ],
+    ids=["not offered", "not known", "not wanted"],
+)
+def test_a_renamed_execution_that_cannot_be_continued_fails_for_good(
+    server: FaultServer, forms: Forms, inputs: Any, arguments: Json
+) -> None:
+    renamed_and_failed(server, inputs)
+    task = Task(forms, **arguments).start()
+    with pytest.raises(CrewTaskFailed, match=r"no ink.*its continuation failed. Clear this task to start a new one"):
+        task.answer("approve")
 
 
 # --- time ---

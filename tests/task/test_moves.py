@@ -32,6 +32,7 @@ STANDS: dict[type[StrEnum], list[Part]] = {
     AnswerState: [
         SentAnswer(),
         SentAnswer(resumed_at=1.0, lost_at=1.0),
+        SentAnswer(resumed_at=1.0, unused=True),
         SentAnswer(lost_at=1.0),
     ],
     QuestionState: [
@@ -74,7 +75,7 @@ def test_the_moves_are_those_that_are_drawn() -> None:
             "start": {"intended": ("started",)},
             "finish": {"nothing": ("nothing",), "intended": ("over",), "started": ("over",), "over": ("over",)},
         },
-        AnswerState: {"take": {"sending": ("sent",)}, "lose": {"sending": ("lost",)}},
+        AnswerState: {"take": {"sending": ("sent", "unused")}, "lose": {"sending": ("lost",)}},
         QuestionState: {
             "ask": dict.fromkeys(questions, ("in doubt",)),
             "look": {"in doubt": ("in doubt",)},
@@ -94,7 +95,7 @@ def test_the_moves_are_those_that_are_drawn() -> None:
             "ask": {"working": ("asking",)},
             "answer": {"asking": ("answered",)},
             "send": {"answered": ("working",)},
-            "finish": {"working": ("over",)},
+            "finish": {"working": ("over",), "over": ("over",)},
         },
     }
     assert drawn == MOVES
