@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -172,6 +173,7 @@ def _inode(descriptor: int) -> tuple[int, int] | None:
 def work(link: socket.socket, dotenv: Path | None) -> None:
     service = ServiceConnection(link)
     request = service.request()
+    tool_calls.keep_artifacts_in(Path(tempfile.gettempdir()))
     with _traced(request) as spans:
         answer = _answer(service, request, dotenv)
         if "job" in request:
