@@ -37,6 +37,13 @@ class StandInCrew:
         pass
 
     def edit_problem(
-        self, task_id: str, state: dict[str, Any], text: str, *, owner: str | None, stopping: Cancellation
+        self,
+        task_id: str,
+        state: dict[str, Any],
+        text: str,
+        *,
+        owner: str | None,
+        stopping: Cancellation,
+        report: Report,
     ) -> str | None:
         return None

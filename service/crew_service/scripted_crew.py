@@ -184,7 +184,14 @@ class ScriptedCrew:
         """Do nothing, because such a crew has no memory."""
 
     def edit_problem(
-        self, task_id: str, state: dict[str, Any], text: str, *, owner: str | None, stopping: Cancellation
+        self,
+        task_id: str,
+        state: dict[str, Any],
+        text: str,
+        *,
+        owner: str | None,
+        stopping: Cancellation,
+        report: Report,
     ) -> str | None:
         return None
 

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -61,6 +62,7 @@ from crew_service.crewai.internals import (
     tool_calls,
 )
 from crew_service.crewai.loading import JsonCrew
+from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import CrewFailed, Job, Progress, Report, Step, TaskDone
 from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import ToolRule
@@ -172,6 +174,7 @@ def _inode(descriptor: int) -> tuple[int, int] | None:
 def work(link: socket.socket, dotenv: Path | None) -> None:
     service = ServiceConnection(link)
     request = service.request()
+    tool_calls.keep_artifacts_in(Path(tempfile.gettempdir()))
     with _traced(request) as spans:
         answer = _answer(service, request, dotenv)
         if "job" in request:
@@ -275,7 +278,7 @@ def _done(service: ServiceConnection, request: Message, dotenv: Path | None) -> 
         if "forget" in request:
             return _forgotten(request, dotenv)
         if "edit" in request:
-            return _checked(request, dotenv)
+            return _checked(service, request, dotenv)
         return _run(service, request, dotenv) if "job" in request else _described(request, dotenv)
     except _Refused as refusal:
         return refusal.message
@@ -288,13 +291,17 @@ def _forgotten(request: Message, dotenv: Path | None) -> Message:
     return {"type": "forgotten"}
 
 
-def _checked(request: Message, dotenv: Path | None) -> Message:
+def _checked(service: ServiceConnection, request: Message, dotenv: Path | None) -> Message:
     if tool_calls.JOURNAL.missing:  # a guardrail's tools would run
         return {"type": "checked", "problem": f"it cannot be checked: {tool_calls.JOURNAL.reason}"}
     check = EditCheck(ToolRule(*rule) for rule in request["rules"])
     tool_calls.record_tool_calls(check)
     served, *_ = _loaded(request, dotenv, is_recorded=True)
-    return {"type": "checked", "problem": check.problem(served, **request["edit"])}
+    meter = TokenMeter(service.report, lambda task_id: "")
+    try:
+        return {"type": "checked", "problem": check.problem(served, **request["edit"])}
+    finally:
+        meter.tell()
 
 
 def _described(request: Message, dotenv: Path | None) -> Message:

@@ -27,6 +27,7 @@ from crew_service.engine.crew import (
     Report,
     TaskInfo,
     TaskOutput,
+    TokensUsed,
 )
 from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.printed import masked
@@ -167,13 +168,20 @@ class CrewAICrew:
             log.warning("the crew's memory cannot be searched for what is too old: %s", _line(str(error)))
 
     def edit_problem(
-        self, task_id: str, state: dict[str, Any], text: str, *, owner: str | None, stopping: Cancellation
+        self,
+        task_id: str,
+        state: dict[str, Any],
+        text: str,
+        *,
+        owner: str | None,
+        stopping: Cancellation,
+        report: Report,
     ) -> str | None:
         """Check an edited answer in a separate process, because models and guardrails are the crew's own code."""
         edit = {"task_id": task_id, "state": state, "text": text}
         try:
             request = {**self._request, "owner": owner, "edit": edit, "rules": self._told_rules}
-            reply = self._asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping)
+            reply = self._asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping, report=report)
         except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
             problem: str | None = f"it cannot be checked now: {error}"
         else:
@@ -202,6 +210,7 @@ class CrewAICrew:
         seconds: float,
         take: Callable[[bytes], None] | None = None,
         stopping: Cancellation | None = None,
+        report: Report | None = None,
     ) -> Message:
         """Send one request about the crew to a process; return its answer or refusal."""
         limit = Cancellation()
@@ -215,6 +224,8 @@ class CrewAICrew:
                     if message["type"] in (answer, "refused"):
                         worker.dismiss()
                         return message
+                    if report and isinstance(progress := channel.unpacked(message), TokensUsed):
+                        report(progress)
             raise CrewFailed("its process ended.")
         finally:
             timer.cancel()

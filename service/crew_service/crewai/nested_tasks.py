@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
@@ -22,7 +22,7 @@ from typing import Any
 from crewai import Crew, Task, TaskOutput
 from crewai.hooks import InterceptionPoint
 
-from crew_service.crewai import hooks, journal, task_outputs
+from crew_service.crewai import answers, hooks, journal, task_outputs
 from crew_service.crewai.approved import finish
 from crew_service.crewai.callbacks import callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
@@ -55,9 +55,13 @@ class MethodRun:
     asked: TaskAsks | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def begin(self, texts: list[Any]) -> str:
-        """Record that the crew or task with these texts has started, and return its position."""
-        known = hashlib.sha256(json.dumps([*texts, *journal.enclosing()]).encode()).hexdigest()[:16]
+    def begin(self, texts: list[Any], as_text: Callable[[Any], str] = answers.prompt_as_text) -> str:
+        """Record that the crew or task with these texts has started, and return its position.
+
+        A planner's task names the tools of the planned crew, with addresses that differ in every process.
+        """
+        text = as_text([*texts, *journal.enclosing()])
+        known = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         with self._lock:
             self.counts[known] += 1
             return f"{self.method}/{known}/{self.counts[known]}"
@@ -167,7 +171,7 @@ class NestedTasks:
         if run is None:
             return None
         place = self._running[id(task)] = _place(run, task)
-        self._find_earlier(run.begin(_texts(task)), place)
+        self._find_earlier(run.begin(_texts(task), json.dumps), place)
         if run.asked:
             raise run.asked
         is_over = place in self._finished or place in self._approved

@@ -78,10 +78,11 @@ class Standing:
 
 
 class OverBudget(Refused):
-    """A budget is used up, so nothing was started."""
+    """A budget is used up, so nothing was started, or changed."""
 
     def __init__(self, standing: Standing, now: float) -> None:
         super().__init__(standing.sentence(with_figures=False))
+        self.fate = "Nothing was started."
         self.standing = standing
         self.retry_after = max(1, math.ceil(standing.window.until - now))
 

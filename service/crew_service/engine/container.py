@@ -239,6 +239,9 @@ class Container:
             cancel=self.runner.cancel,
             unusable=partial(unusable, crew),
             edit_problem=partial(crew.edit_problem, stopping=process.stopping),
+            limits=self.limits,
+            ledger=process.ledger,
+            spent=partial(process.metrics.spent, name),
         )
         self.usage = UsageReport(self.database, process.budgets, name)
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)

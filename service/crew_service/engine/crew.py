@@ -398,7 +398,14 @@ class Crew(Protocol):
         ...
 
     def edit_problem(
-        self, task_id: str, state: dict[str, Any], text: str, *, owner: str | None, stopping: Cancellation
+        self,
+        task_id: str,
+        state: dict[str, Any],
+        text: str,
+        *,
+        owner: str | None,
+        stopping: Cancellation,
+        report: Report,
     ) -> str | None:
         """Return why `text` cannot be the output of a waiting task, as the end of a sentence; None if it can.
 
@@ -406,5 +413,6 @@ class Crew(Protocol):
 
         :param state: the crew's data from `PendingReview` or `PendingQuestion`
         :param owner: the execution's, whose memory the check has
+        :param report: given what the check's models have used so far, without tasks
         """
         ...

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -15,8 +16,8 @@ from sqlalchemy.exc import InternalError
 from crew_service import tracing
 from crew_service.budgets import Owner
 from crew_service.engine import continuing, events, usage
-from crew_service.engine.budgets import Budgets
-from crew_service.engine.crew import InputFile, TaskOutput
+from crew_service.engine.budgets import Budgets, OverBudget
+from crew_service.engine.crew import InputFile, TaskOutput, TokensUsed
 from crew_service.engine.decisions import (
     AlreadyOver,
     BadAnswer,
@@ -28,6 +29,8 @@ from crew_service.engine.decisions import (
 )
 from crew_service.engine.files import UnknownFile, hashes, stored
 from crew_service.engine.idempotency import IdempotencyKey
+from crew_service.engine.ledger import Ledger
+from crew_service.engine.limits import Limits
 from crew_service.engine.origin import origin
 from crew_service.engine.principals import Principal
 from crew_service.engine.printed import MOST
@@ -39,10 +42,11 @@ from crew_service.storage.states import State
 log = logging.getLogger(__name__)
 
 STOPPED = "Stopped on request"
+UNLIMITED = Limits(float("inf"))
 # The columns that a stop or an answer needs, of an execution that the caller may change.
 OF_USAGE = ("tokens", "usage", "model_usage", "earlier_usage")
 OF_STOP = (*queries.HEAD, "counted_at", "work_seconds", "steps", "webhooks", *OF_USAGE)
-OF_ANSWER = (*queries.HEAD, "updated_at", "trace", "webhooks", "gate", "answer_by")
+OF_ANSWER = (*queries.HEAD, "updated_at", "trace", "webhooks", "gate", "answer_by", "crew_token", "limits", *OF_USAGE)
 DEADLINE = "deadline"  # who answered a question that nobody answered in time
 
 
@@ -74,7 +78,8 @@ class Executions:
     :param cancel: called when an execution has been stopped
     :param unusable: given finished tasks and the crew's data, returns why the crew cannot go on after them
     :param edit_problem: given a task, its stored data, an edited answer and the execution's owner, returns why the
-        crew cannot accept it
+        crew cannot accept it, and reports what its models use
+    :param spent: given what these have used
     """
 
     def __init__(
@@ -89,7 +94,10 @@ class Executions:
         wake: Callable[[], None] = lambda: None,
         cancel: Callable[[str, str], None] = lambda execution_id, reason: None,
         unusable: continuing.Unusable = lambda finished, state: None,
-        edit_problem: Callable[..., str | None] = lambda task_id, state, text, *, owner: None,
+        edit_problem: Callable[..., str | None] = lambda task_id, state, text, *, owner, report: None,
+        limits: Limits = UNLIMITED,
+        ledger: Ledger | None = None,
+        spent: Callable[[usage.ByModel], None] = lambda models: None,
     ) -> None:
         self._database = database
         self._crew = crew
@@ -104,6 +112,9 @@ class Executions:
         self._cancel = cancel
         self._unusable = unusable
         self._edit_problem = edit_problem
+        self._limits = limits
+        self._ledger = ledger
+        self._spent = spent
 
     def kickoff(self, caller: Principal, start: Start, once: IdempotencyKey | None) -> dict[str, Any]:
         now = self._database.now()
@@ -425,8 +436,35 @@ class Executions:
             return
         if edit is None or question.key != decision.task_id:
             return
-        if problem := self._edit_problem(question.task_id, question.state, edit.text, owner=row.owner):
+        if not isinstance(question, CallQuestion):  # no model checks arguments
+            self._check_spending(row)
+        reports: list[TokensUsed] = []
+        check = partial(self._edit_problem, owner=row.owner, report=reports.append)
+        try:
+            problem = check(question.task_id, question.state, edit.text)
+        finally:
+            if reports and self._ledger:
+                used, models = usage.of_reports(reports)
+                self._ledger.add(row.id, used, models)
+                self._spent(models)
+        if problem:
             raise BadAnswer(f"edited_output is not accepted because {problem.rstrip('.')}; nothing was changed.")
+
+    def _check_spending(self, row: Row[Any]) -> None:
+        """:raises Refused: the execution may use no more tokens, so no guardrail may call a model"""
+        tokens, limits = usage.counted(usage.handed_on(row)["usage"])["total_tokens"], self._limits.lowered(row.limits)
+        if limits.has_too_many(tokens):
+            raise BadAnswer(
+                f"edited_output cannot be checked because the execution used {tokens} tokens; its limit is "
+                f"{limits.max_tokens}; nothing was changed."
+            )
+        if self._budgets:
+            with self._database.writing() as connection:
+                try:
+                    self._budgets.check(connection, row.crew, owners.owner_of(row), now=self._database.now())
+                except OverBudget as over:
+                    over.fate = "The edit was not checked, and nothing was changed."
+                    raise
 
     def _head(self, some_id: str) -> Row[Any] | None:
         """Read an execution's head before waiting for the turn to write: SQLite scans a large row for it."""

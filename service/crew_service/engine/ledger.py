@@ -13,14 +13,18 @@ from sqlalchemy.engine import Connection, Row
 
 from crew_service.engine import pricing, usage
 from crew_service.engine.background import Background
+from crew_service.engine.run_state import MOST_TOKENS
 from crew_service.prices import UNCOUNTED, Prices
-from crew_service.storage import integrity, usage_sums
+from crew_service.storage import integrity, queries, usage_sums
 from crew_service.storage.database import Database
+from crew_service.storage.states import State
 from crew_service.storage.usage_sums import HOUR
 
 PAUSE = 5.0  # seconds between searches for what an earlier release has stored
 LONGEST = 3600.0  # maximum seconds for a round
 KEPT = 400 * 86400.0  # seconds: 13 months
+
+OF_ADDING = (*queries.HEAD, "crew_token", "tokens", "usage", "model_usage", "booked", "writes")
 
 
 class Ledger:
@@ -61,6 +65,28 @@ class Ledger:
                 }
                 rows.append({**key, "model": model.replace("\0", ""), **numbers, **self._priced(model, more)})
         usage_sums.add(connection, rows)
+
+    def add(self, execution_id: str, used: usage.Figures, models: usage.ByModel) -> None:
+        """Book usage from outside the segments of an execution, and add it to the execution.
+
+        If somebody has answered in the meantime, the segment that runs by now writes only its own figures: then only
+        the sums contain this usage.
+        """
+        now = self._database.now()
+        with self._database.writing() as connection:
+            row = queries.locked(connection, execution_id, OF_ADDING)
+            if row is None or not integrity.is_readable(row):
+                return
+            totals, of_models = usage.added(usage.so_far(row) or {}, used), usage.read(row.model_usage)
+            for model, figures in models.items():
+                usage.add_to(of_models, model, figures)
+            after = usage.by_model(totals, of_models)
+            self.book(connection, row, usage.read(row.booked), after, now)
+            if row.state == State.RUNNING:
+                return
+            tokens = min(totals["total_tokens"], MOST_TOKENS)
+            values = {"tokens": tokens, "usage": totals, "model_usage": of_models or None, "writes": row.writes + 1}
+            usage_sums.book(connection, row.id, after, tokens, **values)
 
     def _priced(self, model: str, more: usage.Figures) -> dict[str, Any]:
         """Price an increase; a decrease, of tokens that now belong to another model, has no price."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy.engine import Row
 
+from crew_service.engine.crew import TokensUsed
 from crew_service.prices import CACHED, LONG, UNCOUNTED, WRITTEN
 
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
@@ -120,6 +121,16 @@ def of_task(stored: Any) -> Usage | None:
         return None
     by_model = read(stored)
     return _with_models(counted(_sum(by_model.values())), by_model)
+
+
+def of_reports(reports: Iterable[TokensUsed]) -> tuple[Figures, ByModel]:
+    """Return the totals and the usage by model of reports without tasks, each of which repeats what has not grown."""
+    used = counted(None)
+    models: ByModel = {}
+    for each in reports:
+        used = counted({**each.parts, "total_tokens": each.total})
+        models |= each.by_task.get("", {})
+    return used, read(models)
 
 
 def _with_models(used: Figures, by_model: ByModel) -> Usage:

@@ -365,7 +365,7 @@ class Api:
             return JSONResponse(_already_answered(refused), 409)
         if isinstance(refused, OverBudget):
             sentence, budget = self._service.usage.refusal(_caller(request), refused.standing)
-            body = {"detail": f"{sentence} Nothing was started.", "budget": budget}
+            body = {"detail": f"{sentence} {refused.fate}", "budget": budget}
             return JSONResponse(body, 429, {"Retry-After": str(refused.retry_after)})
         if isinstance(refused, AlreadyContinued):
             return JSONResponse({"detail": str(refused), "kickoff_id": refused.kickoff_id}, 409)

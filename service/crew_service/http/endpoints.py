@@ -322,7 +322,8 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             body=dialect.flow_resume_body if flow else dialect.resume_body,
             problems=BODY_PROBLEMS
             | dialect.resume_problems
-            | {429: f"You already have {EDITS} edited answers in progress."},
+            | {429: f"You already have {EDITS} edited answers in progress, or a budget is used up."},
+            too_many=response_models.OverBudgetProblem,
             problem=dialect.problem,
         ),
         *(_of_flows(dialect) if flow else ()),

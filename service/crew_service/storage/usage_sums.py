@@ -131,9 +131,9 @@ def unbooked(connection: Connection, ids: Collection[str] | None = None, *, ende
     return list(connection.execute(query.limit(AT_ONCE).with_for_update(skip_locked=True)))
 
 
-def book(connection: Connection, execution_id: str, booked: Mapping[str, Any], tokens: int) -> None:
+def book(connection: Connection, execution_id: str, booked: Mapping[str, Any], tokens: int, /, **more: Any) -> None:
     values = {"booked": booked, "booked_tokens": tokens}
-    connection.execute(update(executions).where(executions.c.id == execution_id).values(values))
+    connection.execute(update(executions).where(executions.c.id == execution_id).values({**values, **more}))
 
 
 def is_written_by_earlier(connection: Connection) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import pytest
 import requests
@@ -16,6 +17,7 @@ from crew_client import Client, Command, Serve, eventually
 from engine_stub import CREWS, EngineStub
 from sampling import sampled
 
+from crew_service.budgets import Budget
 from crew_service.crewai import load
 from crew_service.engine.crew import Cancellation, CrewFailed, PendingReview
 from crew_service.engine.drafts import draft_sha256
@@ -85,17 +87,54 @@ def test_the_check_of_an_edit_runs_no_tool_that_has_a_rule(tmp_path: Path) -> No
     def asked(*rules: ToolRule) -> EngineStub:
         return EngineStub(load(f"{CREWS / 'samples.py'}:charging", JournalOptions(rules)), tmp_path / "log")
 
+    def problem_of(crew: Any) -> str | None:
+        options = {"owner": None, "stopping": Cancellation(), "report": lambda progress: None}
+        return crew.edit_problem("draft", waiting.state, "edited", **options)  # type: ignore[no-any-return]
+
     crew = asked(ToolRule("pay", ONCE))
     waiting = crew.segment()
     assert isinstance(waiting, PendingReview)
     for rule in (ONCE, APPROVE):
-        checked = asked(ToolRule("pay", rule)).crew
-        problem = checked.edit_problem("draft", waiting.state, "edited", owner=None, stopping=Cancellation())
+        problem = problem_of(asked(ToolRule("pay", rule)).crew)
         assert problem
         assert problem.startswith("the guardrail of its task calls the tool pay, which may run only within")
         assert problem.endswith("Approve the draft unchanged, or request a revision")
     assert crew.calls(of="paid") == ["draft v1"], "within the execution"
-    assert asked().crew.edit_problem("draft", waiting.state, "edited", owner=None, stopping=Cancellation()) is None
+    assert problem_of(asked().crew) is None
+
+
+@pytest.mark.row("S42")
+def test_what_the_check_of_an_edit_uses_is_counted_and_limited(serve: Serve, tmp_path: Path) -> None:
+    client = serve(crew=load(f"{CREWS / 'samples.py'}:judged"), max_tokens=40)
+    execution = client.kickoff(inputs={"topic": "ducks", "log": str(tmp_path / "log")})
+    draft = until_asked(client, execution, "draft")
+
+    def used() -> int:
+        of_execution = client.get(f"/executions/{execution}").json()["usage"]["total_tokens"]
+        assert sum(row["total_tokens"] for row in client.get("/usage").json()["rows"]) == of_execution
+        return int(of_execution)
+
+    before = used()
+    for number in (1, 2):
+        refused = edited(client, execution, "draft", draft, "bad")
+        assert (refused.status_code, used()) == (400, before + 11 * number)
+    refused = edited(client, execution, "draft", draft, "fine")
+    assert refused.status_code == 400
+    assert "cannot be checked because the execution used 44 tokens; its limit is 40" in refused.json()["detail"]
+    assert used() == before + 22
+
+
+@pytest.mark.row("S42")
+def test_an_edit_is_not_checked_once_a_budget_is_used_up(serve: Serve, tmp_path: Path) -> None:
+    client = serve(crew=load(f"{CREWS / 'samples.py'}:judged"), budgets=(Budget.read("*=20tokens/month"),))
+    execution = client.kickoff(inputs={"topic": "ducks", "log": str(tmp_path / "log")})
+    draft = until_asked(client, execution, "draft")
+    refused = edited(client, execution, "draft", draft, "fine")
+    assert refused.status_code == 429
+    assert "Retry-After" in refused.headers
+    assert refused.json()["budget"]["used"] == 22
+    assert refused.json()["detail"].endswith("The edit was not checked, and nothing was changed.")
+    assert client.resume(execution, task_id="draft").ok
 
 
 def until_asked(client: Client, execution: str, task: str) -> str:

@@ -180,6 +180,20 @@ def test_a_service_that_ends_or_is_killed_leaves_no_temporary_files(
         eventually(lambda folder=left["folder"]: not Path(folder).exists(), "the end of the folder")
 
 
+@pytest.mark.row("S97")
+def test_a_large_tool_result_is_among_the_processes_temporary_files(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    pytest.importorskip("crewai.utilities.tool_result_artifacts", reason="this CrewAI stores no tool results in files")
+    given = {"CREW_SERVICE_TOKEN": TOKEN, "NOTES": str(tmp_path)}
+    client = command("--crew", f"{CREWS / 'greedy.py'}:small", environment=given).client(TOKEN)
+    started = kickoff(client, "a_large_result")
+    folder = Path(notes(tmp_path)[0]["folder"])
+    eventually(lambda: list(folder.glob("*/*/result.md")), "the stored result")
+    client.post(f"/stop/{started}")
+    eventually(lambda: not folder.exists(), "the end of the folder")
+
+
 @pytest.mark.slow
 @pytest.mark.row("S97")
 def test_executions_go_on_after_the_folder_of_all_was_deleted(start: Start, tmp_path: Path) -> None:

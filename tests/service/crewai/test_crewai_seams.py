@@ -86,6 +86,7 @@ OPTIONAL = {
     "crewai.memory.storage.lancedb_storage:LanceDBStorage": "then the log says that no memory is deleted",
     "crewai.telemetry.tracing:telemetry_session": "not in every version; without it, there are no spans",
     "crewai.utilities:tool_result_artifacts": "not in every version",
+    "crewai.utilities:tool_result_artifacts._TOOL_RESULT_TEMP_DIR": "not in every version",
     "crewai.utilities:tool_result_artifacts.token_urlsafe": "not in every version",
     "crewai_core:lock_store": "not in every version",
     "crewai_core:lock_store.tempfile": "then CrewAI's locks do not keep out other executions",

@@ -12,7 +12,7 @@ import pytest
 from engine_stub import EngineStub
 
 from crew_service.crewai import load
-from crew_service.engine.crew import Completed, CrewFailed, PendingReview
+from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, PendingReview
 
 Player = Callable[..., EngineStub]
 
@@ -190,6 +190,21 @@ def test_tasks_side_by_side_with_the_same_texts_keep_their_own_answers(play: Pla
     outcome = run.choose("approve")
     assert isinstance(outcome, Completed)
     assert outcome.output == "post on apples, post on bananas"
+
+
+def test_a_planned_crew_in_a_flow_goes_on_with_its_first_plan(play: Player) -> None:
+    run = play("ReviewedPlan", "replayed.py")
+    kill = run.log.with_suffix(".kill")
+    kill.write_text("3")  # after the tool call of the first task
+    with pytest.raises(CrewKilled):
+        run.segment()
+    assert waits(run.segment())[0] == "work.one"
+    kill.write_text("4")  # in the second task
+    with pytest.raises(CrewKilled):
+        run.choose("approve")
+    assert isinstance(run.segment(), Completed)
+    made = [entry.get("model", entry.get("tool")) for entry in run.entries()]
+    assert made == [None, "one", "take", "one", "two", "take", "two"]  # None: the planner's task has no name
 
 
 EXAMPLE = Path(__file__).parents[3] / "example_dags/crews/briefing_flow.py"

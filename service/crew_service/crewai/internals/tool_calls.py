@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, Protocol
 
 from crewai.tools import BaseTool
@@ -403,6 +404,14 @@ def _not_hidden() -> Iterator[None]:
 
 def _no_cache(*_: Any) -> bool:
     return False
+
+
+def keep_artifacts_in(folder: Path) -> None:
+    """Choose the folder of results that CrewAI stores in files, in versions that do so: it ignores `TMPDIR`."""
+    with suppress(ImportError):
+        from crewai.utilities import tool_result_artifacts
+
+        tool_result_artifacts._TOOL_RESULT_TEMP_DIR = folder
 
 
 def name_artifacts(named: Callable[[int], str]) -> None:

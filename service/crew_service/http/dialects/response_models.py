@@ -33,7 +33,7 @@ class BudgetBody(BaseModel):
 
 
 class OverBudgetProblem(Problem):
-    """A budget is used up, so nothing was started; or, without `budget`, too many requests."""
+    """A budget is used up, so nothing was started or changed; or, without `budget`, too many requests."""
 
     model_config = shown(
         {

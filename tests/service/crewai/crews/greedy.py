@@ -110,6 +110,11 @@ def files_and_a_wait() -> str:
     return wait()
 
 
+def a_large_result() -> str:
+    """Return what CrewAI stores in a file, because the model's context is small."""
+    return "a row\n" * 200_000
+
+
 def files_and_memory() -> str:
     files()
     return memory()
@@ -120,6 +125,7 @@ DEEDS: dict[str, Callable[[], str]] = {
     for deed in (
         *(wait, memory, memory_of_a_hidden_grandchild, processes, processes_that_multiply, just_below),
         *(files, files_of_a_thread, files_and_failure, files_and_a_kill, files_and_a_wait, files_and_memory),
+        a_large_result,
     )
 }
 
@@ -138,6 +144,28 @@ class Greedy(BaseLLM):
             what = asked.split("Use: ")[1].split(" .")[0]
             return f'Thought: use\nAction: use\nAction Input: {{"what": "{what}"}}'
         return f"Thought: done\nFinal Answer: {did[:20]}"
+
+
+class Small(Greedy):
+    """Calls tools by its provider's means, has a small context, and waits after a result."""
+
+    def supports_function_calling(self) -> bool:
+        return True
+
+    def get_context_window_size(self) -> int:
+        return 8_000
+
+    def call(self, messages: Any, *_: Any, **__: Any) -> Any:
+        if messages[-1]["role"] == "tool":
+            return wait()
+        function = {"name": "use", "arguments": json.dumps({"what": "a_large_result"})}
+        return [{"id": "one", "type": "function", "function": function}]
+
+
+def small() -> Crew:
+    served = crew()
+    served.agents[0].llm = Small(model="small")
+    return served
 
 
 def crew() -> Crew:

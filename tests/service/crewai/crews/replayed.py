@@ -409,6 +409,23 @@ class ReviewedPosts(Flow):
         return await posts(self.state["log"], human_input=True)
 
 
+class ReviewedPlan(Flow):
+    """A method with a crew whose planner names the tools of its agent, and makes another plan whenever it is asked."""
+
+    @start()
+    def work(self) -> str:
+        remember({"log": self.state["log"]})
+
+        def plan(*_: Any) -> str:
+            one = {"task_number": 1, "task": "t", "plan": f" as planned, {uuid.uuid4()}"}
+            return json.dumps({"list_of_plans_per_task": [one, {**one, "task_number": 2}]})
+
+        of = agent(in_turn(action("take", what="a"), final("done")), take)
+        planner = Player(model="planner", play=plan)
+        tasks = task(of, "one", human_input=True), task(of, "two")
+        return crew(of, *tasks, planning=True, planning_llm=planner).kickoff(INPUTS).raw
+
+
 @tool
 async def fetch(what: str) -> str:
     """Fetch something."""

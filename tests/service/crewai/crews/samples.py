@@ -415,6 +415,18 @@ def charging() -> Crew:
     return Crew(agents=[of], tasks=tasks, before_kickoff_callbacks=[remember])
 
 
+def judged() -> Crew:
+    """Its guardrail asks a model."""
+    judge = Scribe(model="judge", otherwise="fine")
+
+    def judged_by_model(output):  # type: ignore[no-untyped-def]
+        verdict = judge.call([{"role": "user", "content": "Is it good?"}])
+        return (verdict == "fine" and "bad" not in output.raw, output.raw)
+
+    of = agent(llm=Scribe(model="scribe"))
+    return Crew(agents=[of], tasks=[task("draft", of, human_input=True, guardrail=judged_by_model)])
+
+
 def pondering() -> Crew:
     """Its guardrail takes longer than anybody waits when it looks at an answer that was edited."""
 
