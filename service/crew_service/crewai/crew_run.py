@@ -1,8 +1,8 @@
 """Runs a crew from its last stored task to its end, or to the next task that needs a person.
 
-A hook stops a gated task after its answer is validated and converted, but before its callbacks run and its file is
-written; both happen after approval. The hook records the answer, so the return value of `kickoff` does not matter.
-This module patches nothing in CrewAI: hooks, callbacks and outputs are public.
+Its callback stops a gated task after its answer is validated, converted and passed through all hooks, but before its
+own callbacks run and its file is written; both happen after approval. The callback records the answer, so the return
+value of `kickoff` does not matter. This module patches nothing in CrewAI: hooks, callbacks and outputs are public.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from crew_service.crewai.approved import finish
 from crew_service.crewai.callbacks import call, callbacks_of, listen_to_steps
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Asked, Fatal, Interrupted
-from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, StoredFeedback
+from crew_service.crewai.feedback import OF_A_TASK, StoredFeedback
 from crew_service.crewai.internals import crew_tasks, human_input, step_events
 from crew_service.crewai.internals.crew_tasks import CONTINUE
 from crew_service.crewai.task_outputs import edited, lost, restored, save, stored
@@ -149,16 +149,21 @@ class CrewRun:
         human_input.ask(StoredFeedback(self._crew.tasks, task, revised.rounds if revised else ()))
         with ExitStack() as ends:
             ends.callback(hooks.register(InterceptionPoint.PRE_STEP, self._starting))
-            ends.callback(hooks.register(InterceptionPoint.POST_STEP, self._answered))
             yield
 
     def _starting(self, step: Any) -> None:
+        if step.kind != "task":
+            return
         name = self._names.get(id(step.task))
-        if step.kind != "task" or name is None:
+        if name is None:
+            if step.task.human_input:
+                raise Fatal(OF_A_TASK)
             return
         if self._reached:
             raise self._reached
         self._finished.pass_over(until=name)
+        if step.task.human_input:
+            step.task.callback = self._finisher(step.task)  # a hook before the kickoff may have set another
         if planned := self._state.get("descriptions"):
             step.task.description = planned[name]
         self._report(TaskStarted(name, (step.agent_role or "").strip()))
@@ -172,18 +177,11 @@ class CrewRun:
     def _task_of(self, task_id: str | None) -> str:
         return self._by_id.get(task_id or "", TASK.get())
 
-    def _answered(self, step: Any) -> None:
-        if step.kind != "task" or not step.task.human_input:
-            return
-        if id(step.task) not in self._names:
-            raise Fatal(OF_A_TASK)
-        self._reached = GateReached(step.task, step.output)
-        raise self._reached
-
     def _finisher(self, task: Task) -> Callable[[TaskOutput], None]:
         def finish(output: TaskOutput) -> None:
-            if task.human_input:  # the hook did not stop it: the crew cleared CrewAI's hooks
-                raise Fatal(NOT_STOPPED)
+            if task.human_input:
+                self._reached = GateReached(task, output)
+                raise self._reached
             for callback in self._after[id(task)]:
                 call(callback, output)
             # CrewAI writes the file later: if the process died before that, the task would not rerun.

@@ -12,7 +12,6 @@ from crew_service.crewai.internals import human_input
 from crew_service.crewai.internals.flow_methods import ASK
 from crew_service.engine.crew import Round
 
-NOT_STOPPED = "A task that asks a person for feedback was not stopped; the crew must not clear CrewAI's hooks."
 AT_A_TERMINAL = "The crew requests terminal input, but has no terminal; use a task with human_input to ask a person."
 ASKED = "The Flow requests terminal input, but has no terminal; ask a person with self.ask() or @human_feedback."
 OF_A_TASK = "A crew started by a task asks a person for feedback, but only the served crew's own tasks can do so."

@@ -132,14 +132,15 @@ class FlowRun:
     def _reported(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
         """Report the start and end of each method; do not rerun one that finished before a crash."""
 
-        async def execute(name: str, *args: Any, **values: Any) -> Any:
+        async def execute(name: str, method: Any, *args: Any, **values: Any) -> Any:
             async with self._turns[name]:
-                return await in_turn(name, *args, **values)
+                self._replay.begin(self._flow)
+                async with self._replay.turn(name) as earlier:
+                    if earlier:
+                        return await original(name, lambda *_, **__: earlier[0], *args, **values)
+                    return await in_turn(name, method, *args, **values)
 
         async def in_turn(name: str, method: Any, *args: Any, **values: Any) -> Any:
-            self._replay.begin(self._flow)
-            if earlier := self._replay.take(name):
-                return await original(name, lambda *_, **__: earlier[0], *args, **values)
             await asyncio.to_thread(self._report, TaskStarted(name, self._name))
             began = time.monotonic()
             try:

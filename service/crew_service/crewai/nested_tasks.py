@@ -17,18 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from crewai import Crew, Task, TaskOutput
-from crewai.hooks import InterceptionPoint
 
-from crew_service.crewai import answers, hooks, journal, task_outputs
+from crew_service.crewai import answers, journal, task_outputs
 from crew_service.crewai.approved import finish
 from crew_service.crewai.callbacks import callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
-from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, NestedFeedback
+from crew_service.crewai.feedback import OF_A_TASK, NestedFeedback
 from crew_service.crewai.internals import crew_tasks, human_input
 from crew_service.crewai.task_outputs import restored, save, stored
 from crew_service.engine.approval import reads_like_approval
@@ -105,8 +104,7 @@ class NestedTasks:
     def watch(self) -> None:
         """From now on, let nested tasks in this process ask people questions, and replay the finished ones."""
         crew_tasks.wrap_crews(_of_crew)
-        crew_tasks.wrap_tasks(journal.going_back, self._settled, self._done)
-        hooks.register(InterceptionPoint.POST_STEP, self._answered)
+        crew_tasks.wrap_tasks(journal.going_back, self._settled, self._answered, self._done)
         human_input.ask(NestedFeedback(self.rounds_of))
 
     @contextmanager
@@ -210,13 +208,11 @@ class NestedTasks:
         finish(task, output, crew, callbacks_of(crew, task) if crew else [], task.output_file)
         return output
 
-    def _answered(self, step: Any) -> None:
-        run, place = METHOD.get(), self._running.get(id(step.task))
-        if step.kind != "task" or not step.task.human_input:
-            return
+    def _answered(self, task: Task, output: TaskOutput) -> NoReturn:
+        run, place = METHOD.get(), self._running.get(id(task))
         if run is None or place is None:
             raise Fatal(OF_A_TASK)
-        self._drafts[place] = self._stored(run, step.task, step.output)
+        self._drafts[place] = self._stored(run, task, output)
         is_like_answered = self._decision and self._drafts[place]["task_id"] == self._decision.task_id
         # A crew that started earlier may run in parallel with the answered one, which may not have started yet.
         if is_like_answered and _crew(place) not in self._begun:
@@ -225,8 +221,6 @@ class NestedTasks:
 
     def _done(self, task: Task, output: TaskOutput) -> None:
         run, place = METHOD.get(), self._running.get(id(task))
-        if task.human_input:  # the hook did not stop it: the crew cleared CrewAI's hooks
-            raise Fatal(NOT_STOPPED)
         if run is not None and place is not None:
             save(task, output, task.output_file)
             self._finished[place] = self._stored(run, task, output)

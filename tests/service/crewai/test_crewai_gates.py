@@ -147,5 +147,22 @@ def test_a_crew_inside_a_crew_cannot_ask_a_person_unnoticed(play: Player) -> Non
 
 
 def test_a_gate_is_never_passed_without_a_person_even_when_the_crew_clears_the_hooks(play: Player) -> None:
-    with pytest.raises(CrewFailed, match="was not stopped"):
-        play("without_hooks").segment()
+    crew = play("without_hooks")
+    assert crew.segment().output == "draft v1"
+    assert crew.revise("shorter").output == "draft v2 (shorter)"
+    assert crew.approve().output == "final v1"
+    assert crew.calls() == ["draft", "draft", "final"]
+
+
+def test_a_gate_holds_although_a_hook_replaces_the_callback(play: Player) -> None:
+    crew = play("with_another_callback")
+    assert crew.segment().output == "draft v1"
+    assert crew.calls(of="task callback") == []
+
+
+@pytest.mark.parametrize("kind", ["redacted", "RedactingCrew"])
+def test_a_person_sees_the_answer_that_hooks_have_replaced(play: Player, kind: str) -> None:
+    crew = play(kind)
+    assert crew.segment().output == "the *** plan"
+    assert crew.approve().output == "the *** plan"
+    assert crew.done[0]["output"] == "the *** plan"

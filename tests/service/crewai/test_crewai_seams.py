@@ -68,7 +68,6 @@ DOCUMENTED = {
     "crewai.hooks:InterceptionPoint": "learn/execution-hooks",
     "crewai.hooks:InterceptionPoint.EXECUTION_START": "learn/execution-hooks",
     "crewai.hooks:InterceptionPoint.INPUT": "learn/execution-hooks",
-    "crewai.hooks:InterceptionPoint.POST_STEP": "learn/step-hooks",
     "crewai.hooks:InterceptionPoint.PRE_STEP": "learn/step-hooks",
     "crewai.hooks:get_hooks": "learn/execution-hooks",
     "crewai.hooks:on": "learn/execution-hooks",

@@ -127,6 +127,24 @@ def test_a_flow_goes_on_from_its_last_finished_method(play: Player) -> None:
     assert run.calls() == ["first", "second", "second"]
 
 
+def test_finished_methods_are_replayed_in_the_order_of_their_ends(play: Player) -> None:
+    run = flow(play, "FirstFlow")
+    run.segment()
+    assert run.finished() == ["fast", "slow", "first", "last"]
+    run.done = run.done[:2]
+    run.segment()
+    assert sorted(run.calls()) == ["first fast", "first fast", "last slow", "last slow"]
+
+
+@pytest.mark.long
+def test_a_finished_method_that_is_not_run_any_more_is_named(play: Player) -> None:
+    run = flow(play, "FirstFlow")
+    run.segment()
+    run.done[0]["task_id"] = "gone"
+    with pytest.raises(CrewFailed, match=r"The Flow has changed: its method 'gone'"):
+        run.segment()
+
+
 def test_crews_inside_a_flow_ask_a_person_and_nothing_that_has_finished_runs_again(play: Player) -> None:
     run = flow(play, "CrewAsksFlow")
     ways = ["approve", "revise"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 from crewai import Agent, Crew, Flow, Task, TaskOutput
 from crewai.tools import BaseTool
@@ -148,20 +148,37 @@ def wrap_crews(around: Callable[[Crew], AbstractContextManager[None]]) -> None:
 def wrap_tasks(
     around: Callable[[], AbstractContextManager[None]],
     settled: Callable[[Task], TaskOutput | None],
+    answered: Callable[[Task, TaskOutput], NoReturn],
     done: Callable[[Task, TaskOutput], None],
 ) -> None:
-    """Call `settled` before each task in this process, and `done` after each one that ran, both within `around`."""
+    """Call `settled` before each task in this process, and `done` after each one that ran, both within `around`.
+
+    A task whose answer a person must approve is stopped by `answered`, after all hooks and before its callbacks.
+    """
 
     @contextmanager
     def surrounded(task: Task, agent: Any = None, *_: Any, **__: Any) -> Iterator[Made]:
         task.agent = agent or task.agent
         with around():
             earlier = settled(task)
-            yield (made := Made([] if earlier is None else [earlier]))
+            with _stopped(task, answered):
+                yield (made := Made([] if earlier is None else [earlier]))
             if earlier is None:
                 done(task, made.answer[0])
 
     wrap_each_task(surrounded)
+
+
+@contextmanager
+def _stopped(task: Task, answered: Callable[[Task, TaskOutput], NoReturn]) -> Iterator[None]:
+    if not task.human_input:
+        yield
+        return
+    own, task.callback = task.callback, lambda output: answered(task, output)
+    try:
+        yield
+    finally:
+        task.callback = own
 
 
 def filled(text: str, inputs: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from crewai import Agent, Crew, Task
 from crewai.flow import Flow, human_feedback, listen, start
-from crewai.hooks import before_tool_call, clear_all_hooks
+from crewai.hooks import InterceptionPoint, before_tool_call, clear_all_hooks, on
 from crewai.tools import tool
 from flows import Briefing, Logged, small_crew
 from scribe import Scribe, write
@@ -176,11 +176,20 @@ def without_hooks(flow: CarefulFlow) -> str:
     return catches(flow)
 
 
+def redacts(flow: CarefulFlow) -> str:
+    @on(InterceptionPoint.POST_STEP)
+    def redact(context: Any) -> None:
+        if context.kind == "task":
+            context.payload = context.payload.model_copy(update={"raw": "letter v*"})
+
+    return flow.sent()
+
+
 WAYS: dict[str, Callable[[CarefulFlow], str]] = {
     way.__name__: way
     for way in (
         *(catches, awaits, catches_all, retries, raises_another, in_a_thread, beside, in_a_tool, in_a_tool_beside),
-        *(outside_of_the_method, in_another_flow, without_hooks, asks, asks_with_a_timeout, chats),
+        *(outside_of_the_method, in_another_flow, without_hooks, redacts, asks, asks_with_a_timeout, chats),
     )
 }
 

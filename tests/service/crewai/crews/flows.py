@@ -306,5 +306,30 @@ class InterruptedFlow(Logged):
         return f"{given.topic} {self.state.parts}"
 
 
+class FirstFlow(Logged):
+    """Uses the result of the source that ends first, and of the one that ends last."""
+
+    @start()
+    async def slow(self) -> str:
+        await asyncio.sleep(0.5)
+        return "slow"
+
+    @start()
+    async def fast(self) -> str:
+        return "fast"
+
+    @listen(or_(slow, fast))
+    async def first(self, which: str) -> str:
+        await asyncio.sleep(1)
+        self.mark(f"first {which}")
+        return f"first {which}"
+
+    @listen(and_(slow, fast))
+    async def last(self, which: str) -> str:
+        await asyncio.sleep(1)
+        self.mark(f"last {which}")
+        return f"last {which}"
+
+
 def made() -> Flow[Any]:
     return PlainFlow()

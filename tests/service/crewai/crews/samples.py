@@ -16,6 +16,7 @@ from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.events import TaskCompletedEvent, crewai_event_bus
 from crewai.hooks import InterceptionPoint, clear_all_hooks, on
 from crewai.memory.unified_memory import Memory
+from crewai.project import CrewBase, crew
 from crewai.tasks.conditional_task import ConditionalTask
 from crewai.tasks.task_output import TaskOutput
 from crewai.tools import tool
@@ -316,6 +317,46 @@ def without_hooks() -> Crew:
     of = agent()
     tasks = [task("draft", of, human_input=True), task("final", of)]
     return Crew(agents=[of], tasks=tasks, before_kickoff_callbacks=[clear])
+
+
+def with_another_callback() -> Crew:
+    of = agent()
+    draft = task("draft", of, human_input=True)
+
+    def replace(inputs: dict[str, Any]) -> dict[str, Any]:
+        draft.callback = lambda output: write(inputs["log"], {"task callback": output.raw})
+        return inputs
+
+    return Crew(agents=[of], tasks=[draft], before_kickoff_callbacks=[replace])
+
+
+def redact(step: Any) -> None:
+    if step.kind == "task":
+        step.payload = step.payload.model_copy(update={"raw": step.payload.raw.replace("secret", "***")})
+
+
+def redacted() -> Crew:
+    """Its hook is registered by the kickoff, so after all others."""
+
+    def begin(_: Any) -> None:
+        on(InterceptionPoint.POST_STEP)(redact)
+
+    of = agent(llm=Scribe(model="scribe", answers={"draft": "the secret plan"}))
+    return Crew(agents=[of], tasks=[task("draft", of, human_input=True)], before_kickoff_callbacks=[begin])
+
+
+@CrewBase
+class RedactingCrew:
+    agents_config = tasks_config = "none.yaml"
+
+    @on(InterceptionPoint.POST_STEP)
+    def redact(self, step: Any) -> None:
+        redact(step)
+
+    @crew
+    def crew(self) -> Crew:
+        of = agent(llm=Scribe(model="scribe", answers={"draft": "the secret plan"}))
+        return Crew(agents=[of], tasks=[task("draft", of, human_input=True)])
 
 
 def nameless() -> Crew:
