@@ -130,13 +130,15 @@ def full(a_memory: Variables) -> Callable[[TaskRun], None]:
 
 @pytest.fixture
 def log_text(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
-    """Return what was logged so far: to the standard output, or to the log, as by older versions of Airflow."""
+    """Return what was logged so far: to the standard output, or to the log, or, by older Airflows, to both at once."""
     caplog.set_level(logging.INFO)
     heard: list[str] = []
 
     def log_text() -> str:
         heard.extend(capsys.readouterr())
-        return "".join([*heard, caplog.text])
+        printed = "".join(heard)
+        others = [each for each in caplog.records if each.getMessage() not in printed]
+        return "".join([printed, *(f"{caplog.handler.format(each)}\n" for each in others)])
 
     return log_text
 

@@ -84,7 +84,7 @@ def test_a_retry_in_another_span_finds_its_execution(server: FaultServer, connec
 def test_no_record_holds_a_trace(server: FaultServer) -> None:
     task_run = TaskRun()
     with a_try(1):
-        run(kickoff(), task_run)
+        die_after_recording(task_run, kickoff())
     kept = json.dumps(task_run.store.get("crew_kickoff"))
     assert "k-1" in kept
     assert f"{TRACE:x}" not in kept

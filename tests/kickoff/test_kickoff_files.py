@@ -13,7 +13,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from faults.server import FaultServer
 from faults.wire import CLOSE, NoReply, Reply, Request
-from simulated_airflow import TOKEN, Connect, TaskRun, run
+from simulated_airflow import TOKEN, Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.exceptions import CrewFileError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -189,7 +189,7 @@ def test_a_retry_with_an_execution_on_record_needs_no_file(
     server: FaultServer, report: Path, capsys: pytest.CaptureFixture[str], change: str
 ) -> None:
     task_run = TaskRun()
-    run(kickoff(report), task_run)
+    die_after_recording(task_run, kickoff(report))
     if change == "missing":
         report.unlink()
     elif change == "changed":

@@ -298,6 +298,7 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
 
 
 @pytest.mark.row("A14")
+@pytest.mark.since_airflow("3.0")  # before, a task can ask for the names
 @pytest.mark.parametrize("reads", range(1, 12))
 def test_nor_is_it_taken_for_missing_where_airflow_names_no_variables(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, reads: int

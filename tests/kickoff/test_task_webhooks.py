@@ -209,6 +209,7 @@ def test_the_inbox_gets_the_id_of_the_answer(hook: CrewHook, inbox_variables: Va
     assert stored.kickoff_id == "k-1"
 
 
+@pytest.mark.since_airflow("3.0")
 @pytest.mark.parametrize(("more", "found"), [({}, 0), ({"again": False}, 0), ({"again": True}, 1)])
 def test_messages_from_before_an_upgrade_are_kept_if_an_earlier_try_sent_the_post(
     hook: CrewHook, inbox_variables: Variables, more: Any, found: int

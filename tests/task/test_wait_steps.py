@@ -427,6 +427,7 @@ def test_a_result_that_cannot_be_fetched_fails_the_try() -> None:
         steps.throw(CrewConnectionError("the service is away"))
 
 
+@pytest.mark.since_airflow("3.0")  # which has the inbox
 @pytest.mark.parametrize(("flow_id", "is_noted"), [("flow-1", True), ("k-1", False), (None, False)])
 def test_the_run_of_a_flow_with_another_id_is_noted(a_memory: Any, flow_id: str | None, is_noted: bool) -> None:
     waiting = wait(Task())
