@@ -87,6 +87,13 @@ def test_rules_that_exclude_each_other_are_refused() -> None:
 # --- reports ---
 
 
+class OutletEvents(dict[str, SimpleNamespace]):
+    """The events of outlets, by URI: on Airflow 3.0, an outlet has no hash."""
+
+    def __getitem__(self, outlet: Any) -> SimpleNamespace:
+        return self.setdefault(outlet.uri, SimpleNamespace(extra={}))
+
+
 class Tries:
     """The tries of a task, each with what it pushed."""
 
@@ -106,7 +113,7 @@ class Tries:
             max_tries=3,
             xcom_push=lambda key, value: self.pushed.update({key: value}),
         )
-        self.events = {outlet: SimpleNamespace(extra={}) for outlet in self.parameters.get("outlets", ())}
+        self.events = OutletEvents()
         self.context = {
             "ti": self.ti,
             "task_state_store": SimpleNamespace(get=lambda key: None),
