@@ -221,10 +221,11 @@ def test_a_crew_that_asks_a_person_is_stopped(server: FaultServer) -> None:
     assert len(server.sent(STOP)) == 1
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("body", [SPEC.running, SPEC.unknown])
 def test_a_crew_that_takes_too_long_is_stopped_first(server: FaultServer, body: Any) -> None:
     server.on(POLL, body)
-    said = failure(timeout=0.3)
+    said = failure(timeout=2.0)  # the kickoff is part of it, on a busy machine too
     assert "The wait timed out" in said
     assert "Execution k-1 was stopped" in said
     assert len(server.sent(STOP)) == 1
