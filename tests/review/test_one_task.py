@@ -675,6 +675,20 @@ class Journal:
         return recorded
 
 
+def revised_and_approved(task: Task, *, retried: type[BaseException]) -> Task:
+    """Run a task to its end, with a retry after each of these errors."""
+    go_on, answers = task.start, iter(["revise", "approve"])
+    while task.result is None:
+        try:
+            go_on()
+        except retried:
+            go_on = task.retry
+            continue
+        if task.result is None:
+            go_on = partial(task.resume, task.event(next(answers), "Shorter."))
+    return task
+
+
 @one_task
 @needs_parking
 @pytest.mark.row("A43")
@@ -703,17 +717,7 @@ def test_a_worker_that_dies_at_any_write_loses_no_answer_and_sends_none_twice(
 ) -> None:
     connect(crew.url, token=crew.token, idempotency_keys=True)
     Journal(dies_at=(when, number)).begin(monkeypatch)
-    task, answers = Task(forms), iter(["revise", "approve"])
-    go_on = task.start
-    while task.result is None:
-        try:
-            go_on()
-        except KeyboardInterrupt:
-            go_on = task.retry
-            continue
-        if task.result is None:
-            event = task.event(next(answers), "Shorter.")
-            go_on = partial(task.resume, event)
+    task = revised_and_approved(Task(forms), retried=KeyboardInterrupt)
     assert task.result["output"] == "Printed."
     assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
     assert [each["is_approve"] for each in task.decisions] == [False, True]
@@ -728,17 +732,7 @@ def test_a_write_that_fails_once_loses_nothing_and_repeats_nothing(
     crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     Journal(fails_at=number).begin(monkeypatch)
-    task, answers = Task(forms), iter(["revise", "approve"])
-    go_on = task.start
-    while task.result is None:
-        try:
-            go_on()
-        except CrewTryFailed:
-            go_on = task.retry
-            continue
-        if task.result is None:
-            event = task.event(next(answers), "Shorter.")
-            go_on = partial(task.resume, event)
+    task = revised_and_approved(Task(forms), retried=CrewTryFailed)
     assert task.result["output"] == "Printed."
     assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
     assert [(each["is_approve"], each["taken"]) for each in task.decisions] == [(False, True), (True, True)]
