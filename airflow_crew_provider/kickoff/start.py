@@ -279,17 +279,19 @@ class OwnExecution:
         """Start from the beginning unless the service reports that it can continue the failed execution."""
         if self._failed is None or self.record.earlier is Earlier.UNKNOWN:
             return  # in the latter case, the first POST decided
+        if why := (yield from self.why_not_continued()):
+            self._log.info("Starting from the beginning, because %s", why)
+            self._failed = None
+        else:
+            self._log.info("Continuing execution %s from the task that failed", self._failed)
+
+    def why_not_continued(self) -> Steps[str]:
+        """Return why the service cannot continue a failed execution; empty if it can."""
         try:
             expected = self._asked or (yield Get(endpoints.inputs()))
         except CrewError as error:
-            why = f"it is not known whether the service can continue executions ({error})"
-        else:
-            if expected.continues:
-                self._log.info("Continuing execution %s from the task that failed", self._failed)
-                return
-            why = "the service cannot continue executions"
-        self._log.info("Starting from the beginning, because %s", why)
-        self._failed = None
+            return f"it is not known whether the service can continue executions ({error})"
+        return "" if expected.continues else "the service cannot continue executions"
 
     def _is_not_continued(self, error: CrewError) -> bool:
         """Return whether the service only refused to continue an execution and started nothing."""
@@ -384,7 +386,7 @@ class OwnExecution:
                 self._context, ExecutionState.ERROR, reply.kickoff_id, execution_id=execution_id, usage=used
             )
             self.record.finish()
-            self._failed = self.record.kickoff_id if self._may_continue else None
+            self._failed = self.record.kickoff_id if self.may_continue else None
             return False
         status = f"is {reply.state}" if isinstance(reply, Execution) else f"could not be polled ({reply})"
         self._log.info("An earlier try started execution %s, which %s; reattaching to it", self.kickoff_id, status)
@@ -396,12 +398,13 @@ class OwnExecution:
         keyed, at_risk = self._hook.connection.idempotency_keys, self._task.on_unknown_outcome == "retry"
         if why := self.record.why_not_again(sender, keyed=keyed, at_risk=at_risk):
             raise outcomes.CrewTaskFailed(f"{message}; {why}. {WHAT_TO_CHECK}")
-        if self._may_continue and self.record.same_request:
+        if self.may_continue and self.record.same_request:
             self._failed = self.record.added.get(CONTINUED)
         self._log.warning("%s; sending it again", message)
 
     @property
-    def _may_continue(self) -> bool:
+    def may_continue(self) -> bool:
+        """Whether a retry continues a failed execution, if the service can."""
         return self._task.wait_for_completion and self._task.retry_from == FROM_FAILED_TASK
 
     @property
@@ -493,7 +496,7 @@ class OwnExecution:
         try:
             return (yield from wait)
         except CrewExecutionFailed as failure:
-            where = ", from the failed task if the service supports that" if self._may_continue else ""
+            where = ", from the failed task if the service supports that" if self.may_continue else ""
             message = f"{failure}. A retry of this task starts a new execution{where}"
             raise outcomes.CrewTryFailed(message) from failure
         except CrewTimeout as timeout:

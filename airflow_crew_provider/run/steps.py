@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import DraftId, ReviewAnswer
 from airflow_crew_provider.compat.task_instance import map_index_of
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.inbox.registering import own_address
 from airflow_crew_provider.inbox.source import InboxSource
-from airflow_crew_provider.kickoff.request import FROM_FAILED_TASK, StartingTask, checked_webhooks
+from airflow_crew_provider.kickoff.request import StartingTask, checked_webhooks
 from airflow_crew_provider.kickoff.start import OwnExecution
-from airflow_crew_provider.models import Execution, ExecutionState, ExpectedInputs, Json
+from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.resume.sending import Resuming
 from airflow_crew_provider.review.airflow_form import ask_with_number, found_nothing
 from airflow_crew_provider.review.decision import ReviewPolicy, ReviewRules, begin_review, end_review
@@ -22,7 +21,7 @@ from airflow_crew_provider.review.question import AskingTask, resume_question
 from airflow_crew_provider.run.record import RunRecord, bound_to
 from airflow_crew_provider.stored_names import DECISIONS_KEY, REVIEW_KEY
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.drive import Get, Poll, Steps
+from airflow_crew_provider.task.drive import Poll, Steps
 from airflow_crew_provider.task.record import AnswerState, RunState
 from airflow_crew_provider.task.waiting import Wait
 from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTaskFailed, CrewTryFailed, fail_task, seconds
@@ -155,14 +154,11 @@ class WholeRun:
             ) from failure
 
     def _may_be_continued(self) -> Steps[bool]:
-        if self._task.retry_from != FROM_FAILED_TASK:
+        if not self.own.may_continue:
             return False
-        try:
-            expected: ExpectedInputs = yield Get(endpoints.inputs())
-        except CrewError as error:
-            self._log.warning("It is not known whether the service can continue executions: %s", error)
-            return False
-        return expected.continues
+        if why := (yield from self.own.why_not_continued()):
+            self._log.warning("No retry continues the execution, because %s", why)
+        return not why
 
     # --- ask ---
 
