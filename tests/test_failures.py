@@ -39,7 +39,7 @@ def test_at_the_end():
 """
 
 
-def test_a_failure_shows_the_last_lines_of_what_its_processes_wrote(tmp_path: Path) -> None:
+def test_a_failure_shows_the_last_output_lines_of_its_processes(tmp_path: Path) -> None:
     (tmp_path / "test_red.py").write_text(RED)
     command = [sys.executable, "-m", "pytest", "-p", "failures", "-p", "no:cacheprovider", "-c", os.devnull]
     ran = subprocess.run(

@@ -65,7 +65,7 @@ class AirflowStack:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.database = self._make_database(postgres)
         self.execution_url = self.url if self.database else f"http://127.0.0.1:{free_port()}"
-        self.passwords = {name: secrets.token_urlsafe(12) for name in users or {"admin": "ADMIN"}}
+        self.passwords = {name: secrets.token_hex(12) for name in users or {"admin": "ADMIN"}}
         self.api = AirflowApi(self.url, *next(iter(self.passwords.items())))
         self._redis_port = free_port() if celery else None
         self._workers = _names("worker", celery)

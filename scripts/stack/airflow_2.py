@@ -43,7 +43,7 @@ class Airflow2:
         self.home = group.temporary_folder("crew-airflow-2-")
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._passwords = {name: secrets.token_urlsafe(12) for name in users}
+        self._passwords = {name: secrets.token_hex(12) for name in users}
         self._sessions = {name: _session(name, password) for name, password in self._passwords.items()}
         self._env = {
             **settings.inherited(),

@@ -53,7 +53,7 @@ class CrewService:
         self.folder = self.group.temporary_folder("crew-service-")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.token = token or secrets.token_urlsafe(24)
+        self.token = token or secrets.token_hex(24)
         command = Path(sys.executable).with_name("airflow-crew-service")
         self._command = [
             *(str(command), "serve", "--port", str(self.port), "--dialect", dialect),

@@ -124,7 +124,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         listener = stack.enter_context(starting.listener)
         with starting:
             crews = options.crews_of(arguments)
-            settings = options.settings_of(arguments, token or secrets.token_urlsafe(32), crews)
+            settings = options.settings_of(arguments, token or secrets.token_hex(32), crews)
             if problem := _problem(settings):
                 return _refuse(problem)
             place = arguments.base_url or _place(arguments.host, listener.getsockname()[1])
@@ -178,7 +178,7 @@ def _work(arguments: argparse.Namespace) -> int:
     machine.return_freed_memory()
     crews = options.crews_of(arguments)
     bounded = {"max_executions": arguments.max_executions}
-    settings = options.settings_of(arguments, secrets.token_urlsafe(32), crews, delivers=False, **bounded)
+    settings = options.settings_of(arguments, secrets.token_hex(32), crews, delivers=False, **bounded)
     process = Process(settings, crews, DIALECTS[arguments.dialect]())
     if process.database.is_sqlite:
         process.database.close()

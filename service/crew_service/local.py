@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from secrets import token_urlsafe
+from secrets import token_hex
 from typing import Any
 
 from crew_service.engine.crew import Crew
@@ -42,7 +42,7 @@ def running_service(
 
     :param db: the database for its executions; by default, a temporary one
     """
-    token = token or token_urlsafe(24)
+    token = token or token_hex(24)
     with ExitStack() as stack:
         if db is None:
             db = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "crew-service.db"

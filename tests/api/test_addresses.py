@@ -137,7 +137,7 @@ OTHERS = ("a.example", "b.example:8443", "[::1]:8443", "::1")
         ("http://b.example:8443/", "http://x.example"),
     ],
 )
-def test_an_answer_may_go_to_the_own_origin_and_to_hosts_that_are_allowed(url: str, own: str) -> None:
+def test_callbacks_may_go_to_the_own_origin_or_allowed_hosts(url: str, own: str) -> None:
     place = allowed(url, own, OTHERS)
     assert place
     assert place.target == (urlsplit(url).path or "/") + ("?token=1" if "token" in url else "")
@@ -239,7 +239,7 @@ def test_a_redirect_that_parsers_may_read_differently_is_not_followed(location: 
         ("proxy", "http://proxy"),
     ],
 )
-def test_a_proxy_is_an_http_or_https_address_and_http_may_be_left_out(given: str, url: str) -> None:
+def test_proxy_addresses_are_http_or_https_with_http_as_default(given: str, url: str) -> None:
     assert proxy_url(given, "the proxy") == url
 
 

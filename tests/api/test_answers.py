@@ -92,7 +92,7 @@ def test_what_may_be_asked_again_says_when(status: int, kind: type[CrewServerErr
     assert error.args == (status, "POST", "/kickoff", "later", 7.0)
 
 
-def test_an_exhausted_quota_is_one_in_any_status_and_nobody_knows_until_when() -> None:
+def test_quota_exhaustion_is_recognized_in_any_status_without_known_end() -> None:
     said = "Monthly execution LIMIT reached."
     for status, headers in ((503, {"retry_after": "7"}), (200, {})):
         error = refused(KICKOFF, answer({"detail": said}, status, **headers))
@@ -112,7 +112,7 @@ def test_an_exhausted_quota_is_one_in_any_status_and_nobody_knows_until_when() -
         ({}, ""),
     ],
 )
-def test_a_budget_in_the_body_of_a_429_is_a_quota_with_its_end(budget: Any, until: str) -> None:
+def test_a_429_with_a_budget_names_when_the_quota_ends(budget: Any, until: str) -> None:
     error = refused(KICKOFF, answer({"detail": "It is used up.", "budget": budget}, 429, retry_after="70"))
     assert type(error) is CrewQuotaExceeded
     assert isinstance(error, CrewRateLimited)
@@ -128,7 +128,7 @@ def test_a_429_without_a_budget_is_a_rate_limit(budget: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_gateway_leaves_the_outcome_of_a_post_unknown_and_that_of_a_get_not(status: int) -> None:
+def test_only_a_posts_outcome_is_unknown_after_a_gateway_error(status: int) -> None:
     error = refused(KICKOFF, answer({"detail": "away"}, status))
     assert type(error) is CrewOutcomeUnknown
     assert str(error) == f"POST /kickoff returned {status} (away): it is unknown whether the service acted on it"
@@ -162,7 +162,7 @@ def test_a_422_names_the_request_that_was_refused() -> None:
     assert (error.method, error.path) == ("GET", "/inputs")
 
 
-def test_a_key_that_was_used_for_another_request_is_an_error_of_its_own() -> None:
+def test_a_key_used_for_another_request_has_its_own_error() -> None:
     said = "This Idempotency-Key was used before, with another secret body."
     error = refused(KEYED, answer({"detail": said}, 422))
     assert type(error) is CrewKeyReused
@@ -182,7 +182,7 @@ def test_an_execution_that_another_one_continues_names_it() -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"kickoff_id": None}, {"kickoff_id": ".."}, {"kickoff_id": 5}, {"kickoff_id": "a-secret"}, [], b"{"]
 )
-def test_a_conflict_without_an_id_that_may_be_shown_is_a_plain_refusal(body: Any) -> None:
+def test_a_conflict_without_a_showable_id_is_a_plain_refusal(body: Any) -> None:
     assert type(refused(CONTINUING, answer(body, 409))) is CrewApiError
 
 
@@ -285,7 +285,7 @@ def test_a_refusal_as_a_page_is_no_answer(ask: Ask, status: int) -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(408, CrewApiError), (425, CrewApiError), (429, CrewRateLimited)])
-def test_a_code_that_any_gateway_may_send_counts_on_a_page_too(status: int, kind: type[Exception]) -> None:
+def test_a_gateways_status_code_counts_even_with_an_html_page(status: int, kind: type[Exception]) -> None:
     for ask in (GET, KICKOFF):
         assert type(refused(ask, answer(PAGE, status))) is kind
 
@@ -334,7 +334,7 @@ def test_a_kickoff_without_an_id_is_unknown(body: Any) -> None:
     assert error.status_code == 202
 
 
-def test_a_kickoff_with_an_id_is_started_whatever_else_is_said() -> None:
+def test_a_kickoff_response_with_an_id_always_means_started() -> None:
     said = {"kickoff_id": "k", "detail": "monthly execution limit reached"}
     assert read(KICKOFF, answer(said)) == Started("k")
 
@@ -418,7 +418,7 @@ def test_the_api_refuses_a_stop_in_json(status: int) -> None:
 @pytest.mark.row("N39")
 @pytest.mark.parametrize("body", [b"", PAGE, b"default backend - 404", b"{", [], "stopped"])
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 409, 410, 422, 501])
-def test_whether_anything_was_stopped_is_unknown_without_json_of_the_api(status: int, body: Any) -> None:
+def test_a_stop_response_without_api_json_leaves_its_effect_unknown(status: int, body: Any) -> None:
     error = refused(STOP, answer(body, status))
     assert isinstance(error, CrewProtocolError)
     assert str(error).startswith("POST /stop returned ")
@@ -463,7 +463,7 @@ def test_details_are_an_object_with_a_state(ask: Ask, body: Any) -> None:
     assert str(error) == "GET /executions/{id} returned no object with a state"
 
 
-def test_the_tasks_that_have_ended_come_without_their_outputs_and_masked() -> None:
+def test_ended_tasks_come_masked_and_without_their_outputs() -> None:
     done = {"state": "completed", "output": "long", "seconds": 1.5}
     tasks = [
         {**done, "name": "a secret", "agent": "secret"},
@@ -490,7 +490,7 @@ def test_the_tasks_that_have_ended_come_without_their_outputs_and_masked() -> No
         ({"tasks": {"state": "completed"}}, 0),
     ],
 )
-def test_of_tasks_of_which_the_first_are_left_out_none_is_read(more: Any, count: int) -> None:
+def test_no_task_is_read_if_the_first_ones_are_omitted(more: Any, count: int) -> None:
     body = {**DETAILED, "tasks": [{"state": "completed"}], **more}
     assert len(read(TASKS, answer(body))) == count
 
@@ -511,7 +511,7 @@ def test_of_tasks_of_which_the_first_are_left_out_none_is_read(more: Any, count:
         (None, None),
     ],
 )
-def test_the_round_that_is_open_is_the_last_one_that_is_not_decided(rounds: Any, number: int | None) -> None:
+def test_the_open_round_is_the_last_undecided_one(rounds: Any, number: int | None) -> None:
     assert read(ROUND, answer({**DETAILED, "rounds": rounds})) == number
 
 

@@ -59,7 +59,7 @@ def test_the_record_of_a_draft_has_no_ask(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ["tool", 5, True, [], {}, {"kind": None}, {"kind": ["tool"]}, {"kind": "vote"}])
-def test_an_ask_that_cannot_be_read_ends_nothing_and_is_told_apart_from_a_draft(given: Any) -> None:
+def test_an_unreadable_ask_ends_nothing_and_is_not_a_draft(given: Any) -> None:
     seen = execution("k-1", {**STATUS, "ask": given})
     assert (seen.state, seen.crew_task_id) == (ExecutionState.PENDING, "draft_task#3")
     assert seen.record()["ask"]["kind"] == asks.UNREADABLE
@@ -80,7 +80,7 @@ def test_an_ask_that_cannot_be_read_ends_nothing_and_is_told_apart_from_a_draft(
         ("number", 2**70),
     ],
 )
-def test_a_detail_that_cannot_be_read_is_none_and_the_others_are_kept(name: str, bad: Any) -> None:
+def test_an_unreadable_detail_is_none_and_the_others_are_kept(name: str, bad: Any) -> None:
     assert asks.read({**ASK, name: bad}) == {**ASK, name: None}
 
 
@@ -100,7 +100,7 @@ def test_arguments_that_are_too_deep_are_not_read() -> None:
     assert execution("k-1", {**STATUS, "ask": {**ASK, "arguments": deep}}).ask == {**ASK, "arguments": None}
 
 
-def test_every_kind_is_read_and_a_number_is_one_that_airflow_stores() -> None:
+def test_every_kind_is_read_but_only_numbers_airflow_can_store() -> None:
     for kind in (asks.TOOL, asks.QUESTION, asks.UNKNOWN_OUTCOME):
         assert asks.read({**ASK, "kind": kind}) == {**ASK, "kind": kind}
     for number, read in ((1, 1), (2**63 - 1, 2**63 - 1), (0, None), (2**63, None)):
@@ -122,7 +122,7 @@ def test_names_are_masked_and_on_one_line() -> None:
     assert (found["agent"], len(found["tool"])) == ("a ***", asks.LONGEST_NAME)
 
 
-def test_the_words_of_a_question_in_the_middle_are_no_outcomes_of_a_flow() -> None:
+def test_a_mid_task_questions_words_are_no_flow_outcomes() -> None:
     record = execution("k-1", STATUS).record()
     assert isinstance(question_in(record), ToolCall)
     assert question_in(record).choices(TERMS) == ["approve", "deny"]
@@ -144,7 +144,7 @@ def test_the_words_of_a_question_in_the_middle_are_no_outcomes_of_a_flow() -> No
         ({"crew_task_id": "draft_task#3", "outcome": "run_again"}, True),
     ],
 )
-def test_an_answer_to_a_question_is_told_by_its_ask_or_by_its_id_and_word(source: Any, asked: bool) -> None:
+def test_an_answer_is_recognized_by_ask_or_id_and_word(source: Any, asked: bool) -> None:
     assert asks.is_answer(source) is asked
 
 
@@ -240,7 +240,7 @@ def test_a_deadline_that_cannot_be_read_is_none(given: Any) -> None:
     assert read["metadata"] == (given if given == {} else None)
 
 
-def test_metadata_that_is_too_long_or_would_change_in_xcom_is_left_out() -> None:
+def test_overlong_or_xcom_unsafe_metadata_is_left_out() -> None:
     for given in ({"a": "x" * 5000}, {"__classname__": "x"}, ["a"]):
         assert (asks.read({**ASK, "metadata": given}) or {})["metadata"] is None
     assert "metadata" not in (asks.read(ASK) or {})
@@ -264,7 +264,7 @@ def test_what_a_person_wrote_is_sent_unchanged(word: str, approves: bool | None,
     assert "in_the_middle" not in answer.request
 
 
-def test_each_kind_has_its_words_its_class_and_an_effect_for_each_word() -> None:
+def test_each_kind_has_a_class_and_words_with_an_effect() -> None:
     words = {name: kind.words for name, kind in kinds.KINDS_IN_THE_MIDDLE.items()}
     assert words == {**asks.WORDS, asks.UNREADABLE: {}}
     assert kinds.EFFECTS.keys() == {word for each in asks.WORDS.values() for word in each}

@@ -72,14 +72,14 @@ def test_what_is_no_json_is_refused_without_its_secrets() -> None:
     assert str(error.value) == "GET /statuses returned 200 with a body that is not JSON: a ***"
 
 
-def test_a_portion_has_as_many_ids_as_a_request_may_carry() -> None:
+def test_a_portion_fills_the_id_limit_of_a_request() -> None:
     ids = [str(number) for number in range(MOST_IDS + 1)]
     assert list(portions(ids)) == [ids[:MOST_IDS], ids[MOST_IDS:]]
     assert list(portions(ids[:MOST_IDS])) == [ids[:MOST_IDS]]
     assert list(portions([])) == []
 
 
-def test_a_portion_is_as_long_as_a_request_line_may_be() -> None:
+def test_a_portion_fills_the_longest_allowed_request_line() -> None:
     """An id counts as it is sent, quoted, with the comma that follows it."""
     ids = ["x" * 999, "/" * 333, *(letter * 999 for letter in "abcde")]
     assert sum(len(path_segment(each)) + 1 for each in ids) == LONGEST_IDS

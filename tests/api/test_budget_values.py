@@ -63,7 +63,7 @@ def test_without_a_limit_nothing_is_passed_and_nothing_unknown() -> None:
         ),
     ],
 )
-def test_what_a_limit_needs_and_the_service_does_not_report_is_named(budget: Budget, usage: Any, unknown: str) -> None:
+def test_unreported_usage_needed_by_a_limit_is_named(budget: Budget, usage: Any, unknown: str) -> None:
     assert budget.unknown_in(usage) == unknown
 
 
@@ -81,7 +81,7 @@ def test_a_model_is_quoted_as_the_caller_asks() -> None:
         ({"uncounted_calls": 1}, {"total_tokens": 5}),
     ],
 )
-def test_a_chain_that_used_less_than_its_last_execution_is_unknown(own: Any, chain: Any) -> None:
+def test_chain_usage_below_that_of_its_last_execution_is_unknown(own: Any, chain: Any) -> None:
     assert judged({**own, "chain_usage": chain}) == {}
 
 
@@ -113,7 +113,7 @@ def test_otherwise_the_chain_is_compared_with_the_limits(own: Any, chain: Any) -
         ({"by_model": {name: {"cost_usd": cost} for name, cost in (("a", 0.1), ("b", 0.2), ("c", None))}}, 0.3),
     ],
 )
-def test_the_cost_that_is_known_is_at_least_that_of_the_models_with_a_price(usage: Any, cost: Any) -> None:
+def test_known_cost_is_at_least_that_of_the_priced_models(usage: Any, cost: Any) -> None:
     assert known_cost(usage) == cost
 
 

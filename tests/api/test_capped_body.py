@@ -49,7 +49,7 @@ def test_nothing_is_read_after_the_limit() -> None:
     assert pieces.read == 11
 
 
-def test_as_much_as_is_to_be_drained_is_read_and_no_more() -> None:
+def test_a_body_is_drained_to_its_limit_and_no_further() -> None:
     pieces = Pieces(1000, 1)
     with pytest.raises(BodyTooLarge):
         asyncio.run(acollect(pieces, 10, drained=20))

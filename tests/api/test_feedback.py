@@ -101,7 +101,7 @@ def test_a_megabyte_of_punctuation_is_judged_at_once() -> None:
 
 @pytest.mark.row("S11")
 @pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0f73", "\u0323\uff9e"])
-def test_marks_heaped_on_a_letter_are_no_approval_and_are_judged_at_once(marks: str) -> None:
+def test_a_letter_heaped_with_marks_is_quickly_judged_no_approval(marks: str) -> None:
     """To normalize them takes time squared: for a megabyte hours, in which the service answers nobody."""
     assert not reads_like_approval("a" + marks * 200_000)
     assert not reads_like_approval("ok" + marks * 200_000)

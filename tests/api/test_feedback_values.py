@@ -34,13 +34,13 @@ def test_a_rejection_needs_a_text(given: str) -> None:
     assert str(error.value) == "A rejection needs human_feedback that says what to change; nothing was sent"
 
 
-def test_a_text_that_says_what_the_flag_says_is_sent_as_it_is() -> None:
+def test_feedback_that_agrees_with_the_flag_is_sent_unchanged() -> None:
     assert feedback_to_send(False, "Shorter") == "Shorter"
     assert feedback_to_send(True, " fine ") == " fine "
 
 
 @pytest.mark.parametrize("given", [{"a": None}, '{"a": null}', "{'a': None}"])
-def test_a_record_may_come_as_json_or_as_a_templates_text(given: Any) -> None:
+def test_a_record_may_come_as_json_or_template_text(given: Any) -> None:
     assert record_of(given, "review") == {"a": None}
     assert record_or_none(given) == {"a": None}
 
@@ -113,7 +113,7 @@ def test_an_approval_may_carry_a_text_instead_of_the_draft(text: str) -> None:
         {"edited_output": "x", "is_approve": None, "outcome": "publish"},
     ],
 )
-def test_an_edited_draft_without_an_approval_of_the_one_that_was_shown_is_refused(more: Any) -> None:
+def test_an_edited_draft_without_the_shown_drafts_approval_is_refused(more: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         ReviewAnswer.of({**APPROVED, **more})
     said = "edited_output must be a string and requires approval of a draft; nothing was sent"

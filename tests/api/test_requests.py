@@ -29,7 +29,7 @@ def test_get_inputs() -> None:
     assert shape(endpoints.inputs()) == ("GET", "/inputs", None, {}, False)
 
 
-def test_a_kickoff_carries_its_inputs_and_nothing_that_was_not_given() -> None:
+def test_a_kickoff_carries_its_inputs_and_no_unset_fields() -> None:
     assert shape(endpoints.kickoff(Kickoff(inputs={"a": 1}))) == ("POST", "/kickoff", {"inputs": {"a": 1}}, {}, True)
 
 
@@ -39,7 +39,7 @@ def test_a_kickoff_carries_meta_webhooks_and_key() -> None:
     assert shape(endpoints.kickoff(request)) == ("POST", "/kickoff", body, {"Idempotency-Key": "key-1"}, True)
 
 
-def test_a_kickoff_of_a_flow_may_go_on_from_a_state() -> None:
+def test_a_flow_kickoff_may_continue_from_a_stored_state() -> None:
     call = endpoints.kickoff(Kickoff(inputs={}, restore_from="state-1"))
     assert call.body == {"inputs": {}, "restoreFromStateId": "state-1"}
 
@@ -87,7 +87,7 @@ def test_a_resume_carries_every_field_in_both_spellings(is_approve: bool) -> Non
     assert shape(endpoints.resume(request)) == ("POST", "/resume", body, {}, True)
 
 
-def test_a_resume_of_a_flow_carries_its_outcome_and_no_approval() -> None:
+def test_a_flow_resume_carries_its_outcome_and_no_approval() -> None:
     request = Resume(execution_id="e", crew_task_id="t", human_feedback="x", is_approve=None, outcome="rework")
     body = {
         **{"execution_id": "e", "executionId": "e", "task_id": "t", "taskId": "t"},
@@ -105,7 +105,7 @@ def test_a_resume_carries_webhooks_and_key() -> None:
     assert call.headers == {"Idempotency-Key": "key-2"}
 
 
-def test_a_resume_carries_the_edited_draft_and_the_hash_of_the_one_that_was_answered() -> None:
+def test_a_resume_carries_the_edited_draft_and_answered_drafts_hash() -> None:
     request = Resume(execution_id="e", crew_task_id="t", human_feedback="", is_approve=True)
     plain = endpoints.resume(request).body
     edited = replace(request, edited_output=EditedOutput("My text.", "h1"), output_sha256="h2")
@@ -159,7 +159,7 @@ def test_only_webhooks_that_are_set_are_sent(webhooks: Webhooks | None, fields: 
     assert webhook_fields(webhooks) == fields
 
 
-def test_an_id_of_the_longest_size_is_sent_and_one_byte_more_is_not() -> None:
+def test_the_longest_id_is_sent_and_a_longer_one_refused() -> None:
     assert path_segment("x" * LONGEST_ID) == "x" * LONGEST_ID
     with pytest.raises(
         CrewInvalidInput, match=r"^An id of 2049 bytes is too long \(the limit is 2048\); nothing was sent$"

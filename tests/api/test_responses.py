@@ -22,7 +22,7 @@ def answer(body: Any = b"", status: int = 200, headers: dict[str, str] | None = 
     return HttpResponse(status, headers or {}, body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
-def test_a_mask_hides_every_form_of_a_secret_and_of_none_nothing() -> None:
+def test_a_mask_hides_all_forms_of_secrets_and_nothing_else() -> None:
     mask = masker(["", 'a/b "+'])
     for form in ('a/b "+', "a/b%20%22%2B", "a%2Fb%20%22%2B", "a%2Fb+%22%2B", "a%2fb%20%22%2b", 'a/b \\"+'):
         assert mask(f"<{form}>") == "<***>"
@@ -30,7 +30,7 @@ def test_a_mask_hides_every_form_of_a_secret_and_of_none_nothing() -> None:
     assert masker([])("text") == "text"
 
 
-def test_a_longer_secret_is_hidden_before_a_shorter_one_that_is_part_of_it() -> None:
+def test_a_longer_secret_is_hidden_before_a_shorter_contained_one() -> None:
     assert masker(["token", "token-and-more"])("the token-and-more") == "the ***"
     assert masker(["token", "a-token"])("the a-token") == "the ***"
 
@@ -56,7 +56,7 @@ def test_a_secret_is_hidden_where_cleaning_would_put_it_together(secret: str) ->
     assert mask("two\x00 other\nlines") == "two\x00 other\nlines"
 
 
-def test_what_is_said_in_one_line_is_masked_after_it_was_put_together() -> None:
+def test_text_is_masked_after_it_was_joined_into_one_line() -> None:
     mask = masker(["two words"])
     assert responses.detail(answer({"detail": "no: two\nwords"}, 400), mask) == "no: ***"
     assert responses.words(answer(b"<html>two<br>words</html>"), mask) == "***"
@@ -82,7 +82,7 @@ def test_a_body_nested_too_deep_is_not_json() -> None:
         responses.json_of(answer(b"[" * 100_000), "GET /x")
 
 
-def test_json_is_read_with_a_mark_of_order_and_with_bytes_that_are_no_text() -> None:
+def test_json_is_read_despite_byte_order_mark_or_invalid_bytes() -> None:
     assert responses.json_of(answer(b'\xef\xbb\xbf{"a": "\xff"}'), "x") == {"a": "\ufffd"}
 
 
@@ -134,7 +134,7 @@ def test_of_html_only_the_words_are_shown() -> None:
 @pytest.mark.parametrize(
     "piece", [b"<script", b"<script>", b"<STYLE x", b"<script></scrip", b"<script><style>", b"<", b"</script ", b"<!--"]
 )
-def test_a_page_of_any_content_stops_its_event_loop_for_a_moment_only(piece: bytes) -> None:
+def test_any_page_content_blocks_the_event_loop_only_briefly(piece: bytes) -> None:
     page = answer(b"<html>" + piece * (20_000 // len(piece)))
     assert tenths(lambda: responses.words(page), enough=1) < 1
 
@@ -149,7 +149,7 @@ def test_only_the_beginning_of_a_huge_page_is_read() -> None:
     assert responses.words(answer(b" " * 19_996 + b"late")) == "late"
 
 
-def test_of_a_page_full_of_secrets_forty_thousand_bytes_are_read() -> None:
+def test_only_40000_bytes_of_a_secret_filled_page_are_read() -> None:
     secret = "s" * 20_000
     assert responses.words(answer(secret.encode() * 2 + b"late"), masker([secret])) == "******"
     assert responses.words(answer(b"a" + secret.encode() * 2), masker([secret])) == "a***" + "s" * 496 + "…"
@@ -209,7 +209,7 @@ def test_a_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -
     assert responses.retry_after(answer(headers={"retry-after": value}), NOW) == seconds
 
 
-def test_without_a_retry_after_there_is_none_and_a_date_counts_from_now() -> None:
+def test_retry_after_may_be_missing_and_dates_count_from_now() -> None:
     assert responses.retry_after(answer()) is None
     far = responses.retry_after(answer(headers={"retry-after": "Fri, 20 Nov 2099 12:00:30 GMT"}))
     assert far is not None

@@ -77,12 +77,12 @@ def test_a_status_has_a_word(body: Any) -> None:
         ("usage_metrics", [1], "list as 'usage_metrics', not dict"),
     ],
 )
-def test_a_success_with_a_wrong_type_is_refused_by_its_name(field: str, value: Any, said: str) -> None:
+def test_a_wrongly_typed_success_field_is_refused_by_name(field: str, value: Any, said: str) -> None:
     assert problem({**DONE, field: value}) == f"GET /status returned {said}"
 
 
 @pytest.mark.parametrize(("value", "said"), [("x", "str"), (["x"], "list")])
-def test_the_last_task_is_an_object_whose_output_is_a_text(value: Any, said: str) -> None:
+def test_the_last_task_is_an_object_with_a_text_output(value: Any, said: str) -> None:
     body = {"state": "SUCCESS", "last_executed_task": value}
     assert problem(body) == f"GET /status returned {said} as 'last_executed_task', not dict"
     body["last_executed_task"] = {"output": value}
@@ -104,7 +104,7 @@ def test_a_flow_that_returns_nothing_succeeds_on_a_live_deployment() -> None:
     assert read({"state": "SUCCESS", "result": None}).output == ""
 
 
-def test_a_result_stands_before_the_last_task_and_an_object_before_both() -> None:
+def test_a_result_text_or_object_comes_before_the_last_task() -> None:
     last = {"last_executed_task": {"output": "last"}}
     assert read({**DONE, **last}).output == "text"
     assert read({**DONE, **last, "result": None}).output == "last"
@@ -217,7 +217,7 @@ def test_words_are_compared_without_case_dashes_and_spaces(word: str) -> None:
     assert read({"status": word}).state is S.PENDING
 
 
-def test_a_word_that_is_not_known_is_told_once_masked_and_in_short(
+def test_an_unknown_state_is_logged_once_masked_and_shortened(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "_unknown_words", set())
@@ -230,7 +230,7 @@ def test_a_word_that_is_not_known_is_told_once_masked_and_in_short(
     assert caplog.messages == [said]
 
 
-def test_of_many_words_that_are_not_known_a_hundred_are_told(
+def test_at_most_a_hundred_unknown_states_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "_unknown_words", set())
@@ -240,7 +240,7 @@ def test_of_many_words_that_are_not_known_a_hundred_are_told(
     assert len(caplog.messages) == 100
 
 
-def test_an_answer_like_the_one_before_is_not_read_again_unless_the_execution_may_have_moved() -> None:
+def test_an_unchanged_status_is_reread_only_if_progress_is_possible() -> None:
     call = endpoints.polls("k-1")
     first = endpoints.read(call, answer({"status": "running", "current_task": "a"}))
     assert endpoints.read(call, answer({"status": "running", "current_task": "a"})) is first
@@ -291,7 +291,7 @@ def test_a_small_status_is_whole_for_a_wait_too() -> None:
 
 
 @pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)
-def test_a_large_status_is_shortened_for_a_wait_and_whole_for_a_single_poll(body: Json) -> None:
+def test_a_large_status_is_shortened_for_waits_not_single_polls(body: Json) -> None:
     call = endpoints.polls("k-1")
     seen, whole = endpoints.read(call, answer(body)), read(body)
     assert whole.raw == body
@@ -338,7 +338,7 @@ def test_usage_too_large_to_be_kept_is_freed() -> None:
 
 
 @pytest.mark.parametrize("respond", [answer, combined])
-def test_what_a_wait_keeps_of_a_status_does_not_grow_with_it(respond: Callable[[Json], HttpResponse]) -> None:
+def test_what_a_wait_keeps_does_not_grow_with_the_status(respond: Callable[[Json], HttpResponse]) -> None:
     def kept() -> Any:
         calls = [endpoints.polls("k-1") for _ in range(10)]
         return calls, [endpoints.read(call, respond(json.loads(texts[name]))) for name in texts for call in calls]
@@ -355,7 +355,7 @@ def test_what_a_wait_keeps_of_a_status_does_not_grow_with_it(respond: Callable[[
     assert size < 30 * LARGEST_KEPT
 
 
-def test_the_beginning_of_an_unknown_word_is_enough_to_tell_it_once(
+def test_unknown_states_with_the_same_beginning_are_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: set[str] = set()
@@ -418,7 +418,7 @@ def test_usage_beside_the_body_is_read_in_every_state(state: str) -> None:
     assert endpoints.read(endpoints.status("k-1"), answer(body)).usage is None
 
 
-def test_a_status_whose_body_is_unchanged_and_whose_usage_has_grown_is_read_anew() -> None:
+def test_an_unchanged_status_body_with_grown_usage_is_read_anew() -> None:
     body, call = {"status": "running"}, endpoints.polls("k-1")
     alone = [HttpResponse(200, {"crew-usage": json.dumps(used)}, json.dumps(body).encode()) for used in GROWING]
     together = [HttpResponse(200, {}, b"", body, used) for used in GROWING]
@@ -445,7 +445,7 @@ def test_a_secret_as_the_name_of_a_model_is_masked() -> None:
         assert seen.usage == {"by_model": {"***": {"cost_usd": None}}}
 
 
-def test_the_usage_of_a_chain_is_masked_too_and_has_no_chain_of_its_own() -> None:
+def test_chain_usage_is_masked_and_has_no_own_chain() -> None:
     used: Json = {"by_model": {"s3cret": {}}}
     used |= {"chain_usage": {**used, "total_tokens": 9, "chain_usage": {**used, "chain_usage": dict(used)}}}
     given = HttpResponse(200, {"crew-usage": json.dumps(used)}, b'{"status": "running"}')
@@ -453,7 +453,7 @@ def test_the_usage_of_a_chain_is_masked_too_and_has_no_chain_of_its_own() -> Non
     assert seen.usage == {"by_model": {"***": {}}, "chain_usage": {"by_model": {"***": {}}, "total_tokens": 9}}
 
 
-def test_the_usage_of_the_body_comes_first_and_that_of_a_chain_only_comes_beside_it() -> None:
+def test_body_usage_comes_first_and_chain_usage_from_the_header() -> None:
     body = {"state": "SUCCESS", "result": "x", "usage_metrics": {"total_tokens": 1}}
     for beside, more in ((2, {}), (2, {"chain_usage": {"total_tokens": 3}})):
         headers = {"crew-usage": json.dumps({"total_tokens": beside, **more})}
@@ -469,7 +469,7 @@ def test_the_path_of_the_page_is_read_from_its_header(named: str | None, view: s
     assert endpoints.read(endpoints.kickoff(Kickoff(inputs={})), started) == Started("k-1", view)
 
 
-def test_a_service_with_a_page_or_with_combined_responses_has_details() -> None:
+def test_a_service_with_a_page_or_combined_responses_has_details() -> None:
     given = [
         HttpResponse(200, {"crew-view": "/view"}, b'{"status": "running"}'),
         combined(RUNNING),
@@ -502,14 +502,14 @@ def test_the_names_in_a_question_are_masked() -> None:
     assert seen.ask == {**ask, "agent": "a ***"}
 
 
-def test_the_task_of_a_pause_is_shown_masked_on_one_line_and_in_short() -> None:
+def test_the_pending_task_is_shown_masked_as_one_short_line() -> None:
     found = read({"status": "pending", "task_id": "a secret\n" + "x" * 300})
     assert found.crew_task_id == "a secret\n" + "x" * 300
     assert found.shown_task == f"a *** {'x' * 194}"
     assert read({"status": "pending"}).shown_task is None
 
 
-def test_a_state_that_is_not_known_is_said_to_be_so() -> None:
+def test_an_unknown_state_is_reported_as_unknown() -> None:
     assert [read({"status": word}).state_is_known for word in ("running", "polishing")] == [True, False]
 
 
@@ -541,7 +541,7 @@ def test_an_id_that_no_request_can_name_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_of_a_usage_that_is_too_large_the_figures_are_kept(beside: bool) -> None:
+def test_the_figures_of_an_overlarge_usage_are_kept(beside: bool) -> None:
     large = {"total_tokens": 7, "cost_usd": 2, "by_model": {str(each): {"cost_usd": 0} for each in range(50_000)}}
     seen = HttpResponse(200, {}, b"", {**DONE, **({} if beside else {"usage_metrics": large})}, large)
     assert endpoints.read(endpoints.status("k-1"), seen).usage == {"total_tokens": 7, "cost_usd": 2}

@@ -35,7 +35,7 @@ def test_a_running_execution_of_a_live_deployment_reports_the_same() -> None:
     assert (seen.state, seen.progress) == (S.RUNNING, "1 of 2 tasks, now draft_task")
 
 
-def test_a_flow_that_does_not_know_its_total_still_has_a_progress() -> None:
+def test_a_flow_without_a_known_total_still_has_progress() -> None:
     progress = {"unit": "step", "completed": 3, "total": None, "remaining": None, "current": "write"}
     assert read({"state": "RUNNING", "progress": progress}).progress == "3 tasks, now write"
 
@@ -44,7 +44,7 @@ def test_an_older_deployment_has_no_progress() -> None:
     assert read({"state": "STARTED", "progress": None}).progress == ""
 
 
-def test_a_completed_execution_of_the_specification_has_output_tasks_and_time() -> None:
+def test_a_completed_spec_execution_has_output_tasks_and_time() -> None:
     seen = read(SPEC.completed)
     assert (seen.state, seen.output, seen.output_json, seen.execution_time) == (S.COMPLETED, "the output", None, 3.25)
     assert seen.tasks == (TaskResult(task_id="draft_task", agent="Writer", output="a draft", execution_time=1.5),)
@@ -106,7 +106,7 @@ def test_a_live_state_word_means_this(word: str, state: ExecutionState) -> None:
     assert read({"state": word, "status": "a sentence", "result": "r"}).state is state
 
 
-def test_pending_is_a_person_in_the_specification_and_a_queue_on_live_deployments() -> None:
+def test_pending_means_a_person_by_specification_but_queued_when_live() -> None:
     assert read({"status": "pending"}).state is S.PENDING
     assert read({"state": "PENDING", "status": "Task is pending"}).state is S.RUNNING
     assert read({"state": None, "status": "pending"}).state is S.RUNNING
@@ -179,7 +179,7 @@ def test_an_unknown_word_is_in_progress_and_logged_once(caplog: pytest.LogCaptur
 
 
 @pytest.mark.row("N7")
-def test_an_unknown_word_with_a_body_as_deep_as_json_can_be_read_is_in_progress_too() -> None:
+def test_an_unknown_state_in_the_deepest_json_is_in_progress() -> None:
     deepest = next(depth for depth in range(1000, 10, -1) if _is_read(_nested(depth, "running")))
     assert read(_nested(deepest, "deep-in-thought")).state is S.RUNNING
 
@@ -228,7 +228,7 @@ known_fields = st.fixed_dictionaries(
 @given(json_values | known_fields)
 @example({"state": "SUCCESS", "result": None})
 @example({"state": "\0"})
-def test_any_json_is_an_execution_or_a_protocol_error_and_never_a_false_success(body: Any) -> None:
+def test_any_json_gives_a_sound_execution_or_a_protocol_error(body: Any) -> None:
     try:
         seen = read(body)
     except CrewProtocolError:
@@ -277,7 +277,7 @@ def test_any_bytes_are_an_execution_or_a_protocol_error(body: bytes) -> None:
 
 
 @pytest.mark.waits
-def test_many_of_these_bytes_get_past_json_and_many_do_not() -> None:
+def test_many_spoiled_bodies_get_past_json_and_many_do_not() -> None:
     """A property of bytes that are never JSON would say nothing of the reader."""
     outcomes: list[str] = []
 

@@ -46,7 +46,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))
-def test_an_object_that_airflow_would_not_bring_back_becomes_a_text(text: str) -> None:
+def test_an_object_airflow_cannot_restore_becomes_a_text(text: str) -> None:
     fenced = f"```json\n{text}\n```"
     pending = status.execution("k-1", {**PENDING_SPEC, "task_output": fenced})
     assert pending.record()["output"] == fenced
@@ -66,7 +66,7 @@ def test_other_objects_are_in_the_record_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))
-def test_so_does_an_object_that_a_live_deployment_gives_beside_the_text(text: str) -> None:
+def test_a_live_deployments_unrestorable_object_beside_text_becomes_text(text: str) -> None:
     body = {"state": "SUCCESS", "result": "All on tea.", "result_json": json.loads(text)}
     seen = status.execution("k-1", body)
     assert (seen.output, seen.output_json) == ("All on tea.", json.loads(text))
@@ -110,7 +110,7 @@ def test_what_is_kept_comes_back_from_airflow_as_it_was(value: Any) -> None:
 
 @pytest.mark.row("S11")
 @pytest.mark.parametrize("text", ['```json\n{"a": 1}' + "\n" * 500_000, "```json\n" + "\n" * 500_000 + "```x"])
-def test_white_space_after_a_code_fence_is_read_in_linear_time(text: str) -> None:
+def test_white_space_after_a_code_fence_takes_linear_time(text: str) -> None:
     """A model may well end in thousands of line breaks; half a million took hours, and all other polls waited."""
     assert json_object_in(text) is None
 

@@ -52,7 +52,7 @@ def test_the_token_of_the_connection_wins_over_netrc(
 
 @pytest.mark.row("N16")
 @pytest.mark.parametrize("said_by", ["the connection", "the environment"])
-def test_the_proxy_is_used_when_the_connection_or_the_environment_says_so(
+def test_a_proxy_of_the_connection_or_the_environment_is_used(
     ask: Ask, server: FaultServer, no_proxy_variables: pytest.MonkeyPatch, said_by: str
 ) -> None:
     with FaultServer() as proxy:
@@ -93,7 +93,7 @@ def test_a_proxy_that_only_one_side_could_use_is_refused(
 
 
 @pytest.mark.row("N16")
-def test_no_proxy_is_used_for_a_host_that_the_environment_excepts(
+def test_no_proxy_is_used_for_a_host_the_environment_excepts(
     ask: Ask, server: FaultServer, no_proxy_variables: pytest.MonkeyPatch
 ) -> None:
     server.on(POLL, SPEC.running)

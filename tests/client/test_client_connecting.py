@@ -66,7 +66,7 @@ def certificate(tmp_path: Path) -> Path:
 
 
 @pytest.mark.row("N3")
-def test_a_certificate_that_is_not_trusted_is_permanent_and_says_why(ask: Ask, certificate: Path) -> None:
+def test_an_untrusted_certificate_is_a_permanent_error_naming_its_reason(ask: Ask, certificate: Path) -> None:
     with FaultServer(certificate=certificate) as server, pytest.raises(CrewConnectionError) as error:
         ask(STATUS, base_url=server.url)
     assert error.value.permanent
@@ -84,7 +84,7 @@ def test_a_certificate_is_taken_as_the_connection_says(ask: Ask, certificate: Pa
 
 
 @pytest.mark.row("N3")
-def test_a_file_of_certificates_that_cannot_be_read_is_a_named_error(ask: Ask, tmp_path: Path) -> None:
+def test_an_unreadable_certificate_file_is_a_named_error(ask: Ask, tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("nothing")
     for verify in (str(broken), str(tmp_path / "missing.pem")):
@@ -150,13 +150,13 @@ async def _listen_later(late: FaultServer, seconds: float) -> None:
 
 
 @pytest.mark.row("N10")
-def test_a_kickoff_that_is_refused_for_good_was_not_sent_and_says_so(ask: Ask) -> None:
+def test_a_kickoff_with_its_connection_refused_says_nothing_was_started(ask: Ask) -> None:
     with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError, match="nothing was started"):
         ask(KICKOFF, base_url=closed.url)
 
 
 @pytest.mark.row("N10")
-def test_a_kickoff_that_was_given_up_before_it_was_sent_is_never_sent_later() -> None:
+def test_a_kickoff_given_up_before_sending_is_never_sent_later() -> None:
     with FaultServer(listening=False) as late:
         late.on("POST /kickoff", {"kickoff_id": "k-1"})
         with pytest.raises(CrewConnectionError, match="nothing was started"):
@@ -167,7 +167,7 @@ def test_a_kickoff_that_was_given_up_before_it_was_sent_is_never_sent_later() ->
 
 
 @pytest.mark.row("N3")
-def test_a_peer_that_speaks_no_tls_is_named_with_what_to_do(ask: Ask) -> None:
+def test_a_peer_without_tls_is_named_with_what_to_do(ask: Ask) -> None:
     plain = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=plain.serve_forever, daemon=True).start()
     try:

@@ -40,7 +40,7 @@ def test_an_id_reaches_the_service_as_one_segment(ask: Ask, server: FaultServer,
 
 @pytest.mark.row("N15")
 @pytest.mark.parametrize("identifier", ["", ".", "..", "x" * 2049, "ü" * 1025, "x" * 10_000, None, 5, b"k", "\ud800"])
-def test_what_cannot_be_an_id_is_refused_before_anything_is_sent(identifier: Any) -> None:
+def test_an_invalid_id_is_refused_before_anything_is_sent(identifier: Any) -> None:
     for call in (endpoints.status, endpoints.stop):
         with pytest.raises(CrewInvalidInput, match="nothing was sent"):
             call(identifier)

@@ -32,7 +32,7 @@ def test_a_poll_reads_the_answer_of_either_dialect(ask: Ask, server: FaultServer
 
 @pytest.mark.row("N1")
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_server_error_is_named_with_the_words_of_its_page(ask: Ask, server: FaultServer, status: int) -> None:
+def test_a_server_error_carries_the_words_of_its_page(ask: Ask, server: FaultServer, status: int) -> None:
     server.on(POLL, Reply(status=status, body=GATEWAY, headers={"Content-Type": "text/html"}))
     with pytest.raises(CrewServerError) as error:
         ask(STATUS)
@@ -177,9 +177,7 @@ def test_an_abandoned_poll_ends_its_connection_wherever_the_response_stops(ask: 
         Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}),
     ],
 )
-def test_what_cannot_be_read_is_an_error_that_a_wait_forgives_for_a_while(
-    ask: Ask, server: FaultServer, fault: Reply
-) -> None:
+def test_an_unreadable_status_is_an_error_a_wait_can_forgive(ask: Ask, server: FaultServer, fault: Reply) -> None:
     server.on(POLL, fault)
     with pytest.raises((CrewProtocolError, CrewConnectionError)):
         ask(STATUS)

@@ -32,7 +32,7 @@ WITHOUT_ID = {
 
 @pytest.mark.row("N11")
 @pytest.mark.parametrize("fault", [*LOST, *WITHOUT_ID])
-def test_a_kickoff_whose_answer_is_lost_is_unknown_and_sent_once(ask: Ask, server: FaultServer, fault: str) -> None:
+def test_a_kickoff_with_lost_response_is_unknown_and_sent_once(ask: Ask, server: FaultServer, fault: str) -> None:
     server.on("POST /kickoff", {**LOST, **WITHOUT_ID}[fault])
     with pytest.raises(CrewOutcomeUnknown, match=r"unknown|not known"):
         ask(KICKOFF, kickoff_timeout=1.0)
@@ -58,7 +58,7 @@ RESUMED_NONSENSE = {
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("fault", [*LOST, *RESUMED_NONSENSE])
-def test_a_resume_whose_answer_is_lost_is_unknown_and_sent_once(ask: Ask, server: FaultServer, fault: str) -> None:
+def test_a_resume_with_lost_response_is_unknown_and_sent_once(ask: Ask, server: FaultServer, fault: str) -> None:
     server.on("POST /resume", {**LOST, **RESUMED_NONSENSE}[fault])
     with pytest.raises(CrewOutcomeUnknown):
         ask(RESUME, kickoff_timeout=1.0)

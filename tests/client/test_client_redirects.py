@@ -18,7 +18,7 @@ from airflow_crew_provider.models import ExecutionState
 
 @pytest.mark.row("N9")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_to_the_same_host_is_followed_with_the_token(ask: Ask, server: FaultServer, status: int) -> None:
+def test_a_same_host_redirect_is_followed_with_the_token(ask: Ask, server: FaultServer, status: int) -> None:
     server.on(POLL, Reply(status=status, headers={"Location": "/v2/status/k-1"}))
     server.on("GET /v2/status/k-1", LIVE.running)
     assert ask(STATUS).state is ExecutionState.RUNNING
@@ -81,7 +81,7 @@ def test_redirects_that_lead_nowhere_end(ask: Ask, server: FaultServer) -> None:
 
 
 @pytest.mark.row("N9")
-def test_the_body_of_a_redirect_is_read_up_to_the_limit_of_all_bodies(ask: Ask) -> None:
+def test_a_redirect_body_is_read_up_to_the_usual_limit(ask: Ask) -> None:
     head = b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\n\r\n"
     with EndlessServer(head, bytes(65536)) as server:
         with pytest.raises(CrewProtocolError, match="more than 16 MiB"):

@@ -65,7 +65,7 @@ def test_the_base_url_is_read_as_it_is_meant(host: str, port: int | None, schema
         *("https://u:se-cret@x", "https://u:se-cret/x@y"),
     ],
 )
-def test_a_host_that_is_no_base_url_is_refused_and_not_shown(host: str | None) -> None:
+def test_an_invalid_base_url_is_refused_and_not_shown(host: str | None) -> None:
     with pytest.raises(CrewInvalidInput, match="crew_x") as error:
         connection(host=host)
     assert "se-cret" not in str(error.value)
@@ -99,13 +99,13 @@ def test_an_extra_that_cannot_be_meant_is_refused_by_name(extra: Any, problem: s
 
 
 @pytest.mark.parametrize("password", [None, "", "  "])
-def test_a_connection_without_a_token_is_refused_and_says_where_to_find_one(password: str | None) -> None:
+def test_a_missing_token_is_refused_saying_where_to_find_one(password: str | None) -> None:
     with pytest.raises(CrewInvalidInput, match="Status tab"):
         connection(password=password)
 
 
 @pytest.mark.parametrize("password", ["a\nb", "ü-token", "a\x00b"])
-def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(password: str) -> None:
+def test_a_token_unfit_for_headers_is_refused_and_not_shown(password: str) -> None:
     with pytest.raises(CrewInvalidInput, match="nothing was sent") as error:
         connection(password=password)
     assert password not in str(error.value)

@@ -76,7 +76,7 @@ def test_a_ca_file_that_is_replaced_is_read_again(path: str, tls_server: FaultSe
 
 @pytest.mark.row("N24")
 @path
-def test_a_wait_forgives_one_failure_while_the_ca_file_is_replaced(
+def test_a_wait_forgives_one_failure_during_ca_file_replacement(
     path: str, tls_server: FaultServer, ca_file: Path, new: Path
 ) -> None:
     tls_server.on(POLL, then(tls_server, lambda: tls_server.use_certificate(new)), SPEC.completed)

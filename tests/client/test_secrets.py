@@ -108,9 +108,7 @@ def assert_hidden(value: Any, secret: str = TOKEN, where: Any = "") -> None:
 
 
 @pytest.mark.parametrize("name", ["inputs", "kickoff", "status"])
-def test_an_answer_that_echoes_the_token_does_not_put_it_into_an_error(
-    ask: Ask, server: FaultServer, name: str
-) -> None:
+def test_a_token_echoed_by_a_response_stays_out_of_errors(ask: Ask, server: FaultServer, name: str) -> None:
     for form, status in itertools.product(FORMS, [200, 204, 302, 400, 401, 404, 418, 422, 429, 500, 502]):
         _echo(server, FORMS[form], status)
         with pytest.raises(CrewError) as error:
@@ -119,7 +117,7 @@ def test_an_answer_that_echoes_the_token_does_not_put_it_into_an_error(
         assert_hidden(pickle.loads(pickle.dumps(error.value)), where=(form, status))
 
 
-def test_an_id_that_holds_the_token_names_no_execution_that_continues_another(ask: Ask, server: FaultServer) -> None:
+def test_an_id_holding_the_token_never_names_a_continuing_execution(ask: Ask, server: FaultServer) -> None:
     call = endpoints.kickoff(Kickoff(inputs={}, continue_from="k-1"))
     for echoed, kind in ((f"k-{TOKEN}", CrewApiError), ("k-2", CrewAlreadyContinued)):
         server.on("POST *", Reply(status=409, body={"detail": TOKEN, "kickoff_id": echoed}))
@@ -150,16 +148,14 @@ def test_a_json_refusal_that_echoes_the_token_is_masked(ask: Ask, server: FaultS
 @pytest.mark.parametrize(
     "fault", [NoReply(RESET), Reply(body=b"{}", stop_after=1, end=RESET), Reply(body=b"x", delay=9)]
 )
-def test_an_exchange_that_breaks_off_leaves_no_token_in_the_error(
-    ask: Ask, server: FaultServer, name: str, fault: Any
-) -> None:
+def test_a_broken_exchange_leaves_no_token_in_the_error(ask: Ask, server: FaultServer, name: str, fault: Any) -> None:
     server.on("GET *", fault).on("POST *", fault)
     with pytest.raises(CrewError) as error:
         ask(CALLS[name], timeout=0.2, kickoff_timeout=0.2)
     assert_hidden(error.value)
 
 
-def test_a_connection_that_cannot_be_made_leaves_no_credential_in_the_error(ask: Ask) -> None:
+def test_a_failed_connection_leaves_no_credential_in_the_error(ask: Ask) -> None:
     with FaultServer(listening=False) as closed:
         proxy = closed.url.replace("//", "//user:proxy-pa55word@")
         with pytest.raises(CrewConnectionError) as error:
@@ -188,7 +184,7 @@ def test_the_credential_of_a_proxy_in_the_environment_is_hidden(
 
 @pytest.mark.row("N16")
 @pytest.mark.parametrize("place", ["connection", "environment"])
-def test_a_proxy_that_echoes_its_credential_does_not_put_it_into_an_error(
+def test_a_credential_echoed_by_a_proxy_stays_out_of_errors(
     ask: Ask, no_proxy_variables: pytest.MonkeyPatch, place: str
 ) -> None:
     with FaultServer() as proxy:
@@ -226,7 +222,7 @@ def test_a_credential_within_an_extra_header_is_hidden(
     assert_hidden(error.value, "sekret-abcdef-123")
 
 
-def test_words_of_an_extra_header_and_a_short_password_of_a_proxy_hide_no_other_text(
+def test_header_words_and_short_proxy_passwords_hide_no_other_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://u:p@proxy.example:3128")
@@ -266,7 +262,7 @@ def test_a_failure_that_echoes_the_token_is_masked(ask: Ask, server: FaultServer
         assert ask(CALLS["status"]).error == "bad ***"
 
 
-def test_the_log_does_not_show_the_token_that_a_status_echoes(
+def test_a_token_echoed_by_a_status_stays_out_of_logs(
     ask: Ask, server: FaultServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.on("GET *", {"status": f"odd {TOKEN}", "current_task": TOKEN, "note": TOKEN})

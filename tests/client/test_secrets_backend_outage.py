@@ -48,9 +48,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Away:
 
 @pytest.mark.row("N18")
 @path
-def test_a_wait_that_begins_while_the_back_end_is_unavailable_forgives_it(
-    path: str, server: FaultServer, away: Away
-) -> None:
+def test_a_wait_forgives_a_secrets_backend_unavailable_at_its_start(path: str, server: FaultServer, away: Away) -> None:
     server.on(POLL, SPEC.running, SPEC.completed)
     failed = away(3)
     assert wait(path).kind == COMPLETED
@@ -80,7 +78,7 @@ def test_a_sensor_forgives_it_from_its_first_moment_on(server: FaultServer, away
 
 @pytest.mark.row("N18", "N5")
 @path
-def test_a_token_that_rotates_while_the_back_end_is_unavailable_is_found_later(
+def test_a_token_rotated_during_a_backend_outage_is_found_later(
     path: str, server: FaultServer, connect: Connect, away: Away
 ) -> None:
     def rotate(request: Any) -> Any:

@@ -118,7 +118,7 @@ def _services(group: ProcessGroup, folder: Path, database: str, *, has_flow: boo
         file = folder / f"{name}.json"
         file.write_text(json.dumps(scenario))
         crews += ["--crew", f"{name}={file}"]
-    token = secrets.token_urlsafe(24)
+    token = secrets.token_hex(24)
     shared: dict[str, Any] = {"options": crews, "database": database, "token": token, "group": group}
     services = [
         CrewService(None, name=f"crew-service-{number}", env=_clock(days), **shared).start()

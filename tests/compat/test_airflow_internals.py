@@ -248,7 +248,7 @@ INTERNALS = [
 ]
 
 
-def test_the_installed_airflow_has_what_the_package_uses_of_its_internals() -> None:
+def test_the_installed_airflow_has_the_internals_the_package_uses() -> None:
     missing = [
         f"Airflow {INSTALLED} has no {each.name}, which {each.used_by} uses ({each.purpose}). Find what took its "
         "place, handle it there, and note in this table until which version it existed"
@@ -258,7 +258,7 @@ def test_the_installed_airflow_has_what_the_package_uses_of_its_internals() -> N
     assert missing == []
 
 
-def test_the_installed_airflow_has_no_internal_that_the_table_denies_it() -> None:
+def test_the_installed_airflow_lacks_the_internals_the_table_denies() -> None:
     unexpected = [
         f"Airflow {INSTALLED} has {each.name} although the table says: from {each.since} until before {each.until}. "
         f"Correct the table; {each.used_by} may take another way than was tried"
@@ -305,5 +305,5 @@ def _parts(name: str) -> Iterator[str]:
     yield from (".".join(words[:length]) for length in range(1, len(words) + 1))
 
 
-def test_which_versions_were_tried_is_left_to_the_table_that_the_matrix_writes() -> None:
+def test_only_the_generated_table_says_which_versions_were_tried() -> None:
     assert [path.name for path in PACKAGE.rglob("*.py") if re.search(r"\b[Tt]ried (on|with) ", path.read_text())] == []

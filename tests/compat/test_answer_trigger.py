@@ -41,9 +41,7 @@ def trigger(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.row("A13")
-def test_an_answer_that_is_there_waits_until_its_task_has_left_the_worker(
-    trigger: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ready_answer_waits_until_its_task_left_the_worker(trigger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[Any] = []
 
     async def sleep(seconds: float) -> None:
@@ -125,7 +123,7 @@ def test_a_look_says_what_is_missing(
 
 
 @pytest.mark.row("A26")
-def test_a_look_finds_the_answer_to_the_form_of_an_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_finds_the_answer_to_an_earlier_attempts_form(monkeypatch: pytest.MonkeyPatch) -> None:
     event = look(monkeypatch, ANSWERED)
     assert airflow_form.found_nothing({"event": event}) is None
     assert (event["chosen_options"], event["responded_by_user"]["id"]) == (["approve"], "7")

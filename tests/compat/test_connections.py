@@ -49,7 +49,7 @@ def stored(database: None) -> str:
 
 @pytest.mark.waits
 @pytest.mark.since_airflow("3.1")  # before, `dag.test()` runs triggers without a supervisor
-def test_a_connection_of_the_database_is_found_by_a_trigger_of_dag_test(stored: str) -> None:
+def test_a_dag_test_trigger_finds_a_connection_of_the_database(stored: str) -> None:
     assert ended(Finds(stored)) == "crew.example.com"
 
 

@@ -11,7 +11,7 @@ from airflow_crew_provider.compat import version
 
 
 @pytest.mark.since_airflow("3.0")
-def test_a_task_that_is_queued_again_early_still_counts_as_lost() -> None:
+def test_a_task_queued_again_early_still_counts_as_lost() -> None:
     """Once this fails, Airflow forgives a running one too: see whether `deferral.NOTICED_AFTER` can be less there."""
     judging = inspect.getsource(SchedulerJobRunner.process_executor_events)
     _, _, rest = judging.partition("ti_queued = ")

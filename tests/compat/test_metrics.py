@@ -59,7 +59,7 @@ def received(server: StatsdServer, number: int) -> set[tuple[str, float, str]]:
     return {(each.name, each.value, each.kind) for each in metrics}
 
 
-def test_a_task_that_waits_in_its_worker_sends_all_of_an_execution(server: FaultServer, of_tasks: StatsdServer) -> None:
+def test_a_task_waiting_in_its_worker_sends_all_execution_metrics(server: FaultServer, of_tasks: StatsdServer) -> None:
     server.on(POLL, SPEC.running, USED)
     run(kickoff(wait_for_completion=True, deferrable=False))
     assert received(of_tasks, 7) == {
@@ -101,7 +101,7 @@ def test_a_figure_that_no_counter_holds_is_left_out(server: FaultServer, of_task
 
 
 @pytest.mark.parametrize("status", [SPEC.failed, SPEC.running], ids=["failed", "over its budget"])
-def test_what_an_execution_has_used_is_counted_too_where_it_failed_or_was_stopped(
+def test_usage_is_counted_for_failed_and_stopped_executions_too(
     server: FaultServer, of_tasks: StatsdServer, status: object
 ) -> None:
     server.on(POLL, Reply(body=status, headers={USAGE: '{"total_tokens": 900, "cost_usd": 0.25}'}))
@@ -118,7 +118,7 @@ def test_a_draft_ends_a_wait_and_no_execution(server: FaultServer, of_tasks: Sta
     assert received(of_tasks, 1) == {("execution.polls", 1, "c")}
 
 
-def test_a_lost_answer_is_counted_as_unknown_and_not_as_started(server: FaultServer, of_tasks: StatsdServer) -> None:
+def test_a_lost_response_is_counted_as_unknown_not_as_started(server: FaultServer, of_tasks: StatsdServer) -> None:
     server.on("POST /kickoff", NoReply(CLOSE))
     with pytest.raises(CrewTaskFailed, match="so none is sent"):
         run(kickoff())

@@ -113,7 +113,7 @@ def test_an_answer_that_is_removed_is_explained(session: Session, option: str, p
 
 
 @pytest.mark.row("A13")
-def test_only_the_last_reason_is_shown_and_none_for_an_accepted_answer(session: Session) -> None:
+def test_only_the_last_reason_is_shown_until_an_accepted_answer(session: Session) -> None:
     detail = question(session, "revise", {"feedback": "Shorter."})
     asks_again(session, detail)
     answered(session, detail, "revise", {"human_feedback": ""})
@@ -123,7 +123,7 @@ def test_only_the_last_reason_is_shown_and_none_for_an_accepted_answer(session: 
 
 
 @pytest.mark.parametrize("params", [PARAMS, {"human_feedback": ""}], ids=["described", "values only"])
-def test_questions_of_other_operators_with_such_a_field_keep_their_text(session: Session, params: Any) -> None:
+def test_other_operators_questions_with_such_a_field_keep_their_text(session: Session, params: Any) -> None:
     detail = question(session, "revise", {"human_feedback": ""}, params_of_form=params, pushed="return_value")
     assert asks_again(session, detail) == TEXT
 
@@ -149,7 +149,7 @@ def test_a_process_without_airflows_models_is_left_alone(monkeypatch: pytest.Mon
 
 
 @pytest.mark.row("A26")
-def test_nothing_listens_where_the_task_that_asks_again_brings_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_listens_where_the_reasking_task_brings_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "RELEASE", (3, 4))
     refusal_notice.explain_refusals()
     assert not event.contains(hitl.HITLDetail, "before_update", refusal_notice._before_update)

@@ -54,7 +54,7 @@ def parent(number: int) -> str:
 
 
 @pytest.mark.row("N31")
-def test_a_post_that_is_sent_again_in_another_span_is_the_same(server: FaultServer) -> None:
+def test_a_post_resent_in_another_span_is_unchanged(server: FaultServer) -> None:
     server.on(POST, NoReply(RESET), {"kickoff_id": "k-1"})
     task_run = TaskRun()
     with a_try(1), pytest.raises(Exception, match="sends the kickoff again"):

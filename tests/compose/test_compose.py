@@ -147,14 +147,14 @@ def test_a_secret_comes_from_the_environment_and_has_no_default() -> None:
         assert (rule or "").startswith(":-" if name.endswith(("_PORT", "_PORTS")) else ":?"), name
 
 
-def test_the_example_of_the_environment_names_exactly_what_is_asked_for() -> None:
+def test_the_example_env_file_names_exactly_the_variables_asked_for() -> None:
     example = (ROOT / ".env.example").read_text()
     asked = {found[1] for text in (TEXT, OWN_TEXT) for found in VARIABLE.finditer(text)}
     assert set(re.findall(r"^#?(\w+)=", example, re.MULTILINE)) == asked
     assert not re.findall(r"^(?!#)\w+=[^\s#]+", example, re.MULTILINE), "the example must hold no secret"
 
 
-def test_the_file_with_crews_of_ones_own_is_valid_by_the_published_schema() -> None:
+def test_the_compose_file_for_own_crews_satisfies_the_published_schema() -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(OWN)
     jsonschema.Draft202012Validator(SCHEMA).validate(yaml.safe_load(fill_in(OWN_TEXT)))
     assert set(OWN["services"]) == {*OWN_CREWS, *AIRFLOW, "postgres"}
@@ -162,7 +162,7 @@ def test_the_file_with_crews_of_ones_own_is_valid_by_the_published_schema() -> N
 
 
 @pytest.mark.parametrize("name", OWN_CREWS)
-def test_a_crew_of_ones_own_has_its_image_keys_database_storage_and_connection(name: str) -> None:
+def test_an_own_crew_has_its_own_resources_and_airflow_connection(name: str) -> None:
     service, demo = OWN["services"][name], SERVICES["crew-service"]
     assert service["build"] == f"./{name}"
     assert service["env_file"] == [{"path": f"./{name}/.env", "required": False}], "crewai writes none without a key"
@@ -188,7 +188,7 @@ def test_no_port_of_the_two_files_is_published_twice() -> None:
     assert len(ports) == len(set(ports))
 
 
-def test_the_manifest_runs_the_image_of_ones_own_with_its_secrets_and_probes() -> None:
+def test_the_manifest_runs_the_own_image_with_secrets_and_probes() -> None:
     spec = MANIFEST["Deployment"]["spec"]
     assert spec["strategy"] == {"type": "Recreate"}
     (container,) = spec["template"]["spec"]["containers"]
@@ -214,7 +214,7 @@ def test_a_stop_has_the_time_that_it_may_take() -> None:
     assert job["terminationGracePeriodSeconds"] > takes
 
 
-def test_what_guards_the_service_is_about_its_pods_and_leads_to_its_port() -> None:
+def test_guarding_objects_select_the_services_pods_and_its_port() -> None:
     labels = MANIFEST["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert MANIFEST["Service"]["spec"]["selector"] == labels
     assert MANIFEST["PodDisruptionBudget"]["spec"]["selector"] == {"matchLabels": labels}
@@ -255,7 +255,7 @@ def test_kedas_schemas_accept_the_manifests_and_notice_an_unknown_field(kind: st
         validator.validate({**JOBS[kind], "spec": {**JOBS[kind]["spec"], "maxReplicas": 3}})
 
 
-def test_a_job_takes_one_execution_of_its_own_crew_and_is_not_repeated() -> None:
+def test_a_job_takes_one_execution_of_its_crew_without_retries() -> None:
     job = JOBS["ScaledJob"]["spec"]["jobTargetRef"]
     (container,) = job["template"]["spec"]["containers"]
     arguments = cli._parser().parse_args(container["command"][1:])

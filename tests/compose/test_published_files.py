@@ -168,7 +168,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (checked.returncode, copy.name in checked.stderr) == (0, False), checked.stderr
 
 
-def test_a_crew_that_uses_up_the_memory_does_not_end_the_unit() -> None:
+def test_a_crew_exhausting_memory_does_not_end_the_unit() -> None:
     """By default, systemd stops all processes of a unit if the kernel kills one of them."""
     assert unit()["OOMPolicy"] == "continue"
 

@@ -38,7 +38,7 @@ def test_every_section_that_is_cited_stands_in_the_page() -> None:
         assert any(heading.startswith(start) for heading in headings(CITED[name])), f"{path.name}: {name}, {part}"
 
 
-def test_the_specification_is_cited_at_least_where_the_requests_are_described() -> None:
+def test_the_specification_is_cited_wherever_requests_are_described() -> None:
     assert {"4.1", "4.2", "4.3", "4.4"} <= {part for _, name, part in citations() if name == "specification"}
     assert any(name == "observed dialect" for _, name, _ in citations())
 
@@ -65,7 +65,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         assert not anchor or anchor in anchors(target), f"{page.name} links to {target}#{anchor}"
 
 
-def test_every_page_is_linked_from_another_and_ends_with_where_to_go_next() -> None:
+def test_every_page_is_linked_and_ends_with_a_next_step() -> None:
     linked = {target for page, target, _ in links() if page != target}
     for page in DOCS.glob("*.md"):
         assert page in linked, f"no page links to {page.name}"

@@ -66,7 +66,7 @@ def test_one_release_is_tried_by_name() -> None:
         table.chosen("3.99.0")
 
 
-def test_a_pre_release_is_installed_by_naming_its_parts_by_make_too(tmp_path: Path) -> None:
+def test_a_prerelease_is_installed_by_its_parts_in_make_too(tmp_path: Path) -> None:
     parts = ("apache-airflow==3.4.0b2", "apache-airflow-core==3.4.0b2", "apache-airflow-task-sdk==1.4.0b2")
     assert table.pins("3.4.0b2") == parts
     assert table.pins("3.4.0") == ("apache-airflow==3.4.0",)

@@ -108,7 +108,7 @@ def test_every_method_of_the_hook_is_documented_with_its_signature(name: str) ->
 
 
 @pytest.mark.parametrize("model", [models.Webhooks, models.HumanInputWebhook], ids=lambda model: model.__name__)
-def test_the_fields_of_what_is_sent_are_documented_with_their_defaults(model: type) -> None:
+def test_request_fields_are_documented_with_their_defaults(model: type) -> None:
     fields = [
         field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default}"
         for field in dataclasses.fields(model)

@@ -13,7 +13,7 @@ from scripts import reliability
 PROVEN_BY_LONG_TESTS = {"A27", "S100", "S101", "S102"}
 
 
-def test_the_page_and_the_list_of_tests_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_and_the_test_list_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["reliability", "--check"])
     assert reliability.main() == 0, "run: python -m scripts.reliability"
 
@@ -27,12 +27,12 @@ def test_each_row_has_a_test_that_is_not_long() -> None:
     assert rows == PROVEN_BY_LONG_TESTS
 
 
-def test_the_row_of_a_test_is_its_mark_and_not_in_its_name() -> None:
+def test_a_tests_row_is_its_mark_and_not_its_name() -> None:
     names = [each.function for tests in reliability.proofs().values() for each in tests]
     assert [name for name in names if re.match(r"test_[anfs]\d+_", name)] == []
 
 
-def test_markers_of_functions_and_of_whole_files_are_read_and_rows_without_a_test_are_named(tmp_path: Path) -> None:
+def test_function_and_file_markers_are_read_and_untested_rows_named(tmp_path: Path) -> None:
     file = tmp_path / "tests" / "test_x.py"
     file.parent.mkdir()
     file.write_text(
@@ -52,7 +52,7 @@ def test_the_page_has_every_fault_that_users_may_notice() -> None:
     assert set(missing) == set(reliability.ROWS) - reliability.NOTICED
 
 
-def test_a_row_that_is_not_in_the_matrix_is_an_error(tmp_path: Path) -> None:
+def test_a_row_missing_from_the_matrix_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "tests" / "test_x.py"
     file.parent.mkdir()
     file.write_text("import pytest\n@pytest.mark.row('N99')\ndef test_it() -> None: ...\n")

@@ -12,12 +12,12 @@ from scripts.seeded_faults import SeededFault, main, problem_with, seeded_faults
 FAULTS = seeded_faults()
 
 
-def test_each_row_that_a_quick_enough_test_proves_has_a_fault() -> None:
+def test_each_row_proven_by_a_quick_test_has_a_fault() -> None:
     proven = [row for row, tests in reliability.proofs().items() if not all(test.is_long for test in tests)]
     assert [fault.row for fault in FAULTS] == proven
 
 
-def test_each_names_a_test_of_its_row_that_is_not_long() -> None:
+def test_each_fault_names_a_quick_test_of_its_row() -> None:
     proofs = {
         row: {f"{test.file}::{test.function}" for test in tests if not test.is_long}
         for row, tests in reliability.proofs().items()
@@ -51,9 +51,7 @@ def test_anything(): assert answer()
         ("test_code.py::test_misspelled", "pytest ended with 4"),
     ],
 )
-def test_a_fault_counts_as_detected_if_only_it_makes_the_test_fail(
-    tmp_path: Path, test: str, problem: str | None
-) -> None:
+def test_a_fault_is_detected_if_it_alone_fails_the_test(tmp_path: Path, test: str, problem: str | None) -> None:
     code = "def answer():\n    return 42\n"
     (tmp_path / "code_with_fault.py").write_text(code)
     (tmp_path / "test_code.py").write_text(TEST.format(expected=42))

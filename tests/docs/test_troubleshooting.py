@@ -42,7 +42,7 @@ def test_every_entry_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("blocking", [True, False], ids=["worker", "triggerer"])
-def test_the_words_of_whoever_forgot_to_start_the_service_are_found(blocking: bool) -> None:
+def test_the_troubleshooting_page_has_the_error_of_an_unstarted_service(blocking: bool) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         client = Client(Deployment(f"http://127.0.0.1:{unused.getsockname()[1]}", token="a-bearer-token"))

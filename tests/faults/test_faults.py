@@ -15,7 +15,7 @@ from faults.wire import RESET, SILENCE, NoReply, Reply, Request
 from scripts.stack.waiting import PATIENCE, wait_until
 
 
-def test_answers_are_given_in_turn_and_the_last_one_again_and_again() -> None:
+def test_answers_are_given_in_turn_and_the_last_one_repeats() -> None:
     with FaultServer() as server:
         server.on("GET /a", 503, {"status": "running"})
         answers = [requests.get(f"{server.url}/a", timeout=PATIENCE) for _ in range(3)]
@@ -72,7 +72,7 @@ def test_a_body_can_drip() -> None:
     assert time.monotonic() - began >= 0.2
 
 
-def test_the_proxy_forwards_and_drops_answers_as_configured_and_reports_what_it_did() -> None:
+def test_the_proxy_forwards_and_drops_as_configured_and_reports_it() -> None:
     scenario = {"tasks": [{"id": "only_task", "agent": "Writer", "output": "done"}]}
     lost = Fault("N11", "answer lost", KICKOFF, lambda forward, random: (forward(), NoReply(RESET))[1])
     with running_service(scenario=scenario) as service, FaultProxy(service.url, seed=1, rate=1, faults=[lost]) as proxy:
@@ -101,7 +101,7 @@ def test_calls_are_distinguished(method: str, target: str, call: str) -> None:
     assert call_of(Request(method, target, {}, b"", 0.0)) == call
 
 
-def test_a_late_post_is_answered_by_a_504_and_arrives_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_post_gets_a_504_and_arrives_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faults.proxy.LATE", (0.2, 0.2))
     with FaultServer() as service, FaultProxy(service.url, seed=1, rate=1, faults=LATE_POSTS) as proxy:
         service.on("POST /resume", {"kickoff_id": "k-1"})
@@ -111,7 +111,7 @@ def test_a_late_post_is_answered_by_a_504_and_arrives_afterwards(monkeypatch: py
         assert len(service.sent("POST /resume")) == 1
 
 
-def test_a_status_lags_behind_a_resume_and_a_waiting_draft_is_unknown_at_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_lags_behind_a_resume_and_drafts_are_sometimes_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faults.lagging.LAG", (1.0, 1.0))
     monkeypatch.setattr("faults.lagging.SHARE", 1.0)
     with FaultServer() as service, LaggingProxy(service.url, seed=1, rate=0.5, faults=()) as proxy:

@@ -40,7 +40,7 @@ def reply(body: Any, status: int = 200) -> HttpResponse:
         ("https://x.example", "/"),
     ],
 )
-def test_a_callback_is_asked_at_its_path_which_is_not_shown(url: str, target: str) -> None:
+def test_a_callback_is_requested_at_its_path_without_showing_it(url: str, target: str) -> None:
     callback = allowed(url, "https://x.example", ())
     assert callback
     call = respond(callback, ANSWER)
@@ -68,7 +68,7 @@ def answered_through(proxy: FaultServer, answer: Any) -> Resumed:
     return answers.send(hook, ANSWER, AnswerAddress(CALLBACK, "respond-secret"))
 
 
-def test_a_callback_is_reached_like_the_deployment_without_its_token_and_headers() -> None:
+def test_callbacks_are_reached_like_the_deployment_without_token_or_headers() -> None:
     with FaultServer() as proxy:
         assert answered_through(proxy, {"status": "accepted"}).status == "accepted"
         [request] = proxy.requests
@@ -109,7 +109,7 @@ CALLS: list[Ask] = [
 
 @pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
 @pytest.mark.parametrize("body", [{"status": "accepted"}, {}])
-def test_an_answer_that_is_taken_goes_on_under_the_same_id(ask: Ask, body: Any) -> None:
+def test_an_accepted_answer_continues_under_the_same_id(ask: Ask, body: Any) -> None:
     assert endpoints.read(ask(), reply(body)) == Resumed("e-1", "accepted")
 
 

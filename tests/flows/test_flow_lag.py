@@ -63,12 +63,12 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     return Service(monkeypatch)
 
 
-def test_a_status_that_lags_is_polled_until_it_shows_the_question(service: Service) -> None:
+def test_a_lagging_status_is_polled_until_it_shows_the_question(service: Service) -> None:
     assert service.find(10.0, RUNNING, UNKNOWN, PAUSED) == BY_ID
     assert (service.polled, service.slept) == (["e-1"] * 3, [1.0, 1.0])
 
 
-def test_a_short_lag_is_waited_for_no_longer_than_it_may_last(service: Service) -> None:
+def test_a_short_lag_is_not_waited_for_beyond_its_limit(service: Service) -> None:
     assert service.find(0.25, RUNNING, PAUSED) == BY_ID
     assert service.slept == [0.25]
 
@@ -89,12 +89,12 @@ def test_a_question_that_the_status_never_shows_is_not_answered(service: Service
 
 
 @pytest.mark.parametrize("status", [RUNNING, UNKNOWN], ids=["running", "not found"])
-def test_after_an_answer_that_may_have_arrived_any_state_will_do(service: Service, status: Any) -> None:
+def test_any_state_will_do_after_a_possibly_delivered_answer(service: Service, status: Any) -> None:
     assert service.find(0.0, status) is None
     assert (len(service.polled), service.slept) == (1, [])
 
 
-def test_a_service_that_follows_the_specification_is_answered_like_a_crew(service: Service) -> None:
+def test_a_service_following_the_specification_is_answered_like_a_crew(service: Service) -> None:
     plain = Execution(kickoff_id="e-1", state=ExecutionState.RUNNING, raw_state="running", raw={"status": "running"})
     assert service.find(10.0, plain) is None
     assert len(service.polled) == 1

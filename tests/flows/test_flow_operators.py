@@ -50,7 +50,7 @@ def answered(pending: dict[str, Any], task_id: str, **said: Any) -> str:
 
 
 @pytest.mark.row("F1", "F3")
-def test_a_flow_continues_with_the_chosen_outcome_and_gets_the_feedback() -> None:
+def test_a_flow_continues_with_the_chosen_outcome_and_the_feedback() -> None:
     # F1: none of the Flow's inputs is required, so one that is missing starts it all the same.
     flow = kicked_off(topic="ducks")
     first = waited(flow)
@@ -66,7 +66,7 @@ def test_a_flow_continues_with_the_chosen_outcome_and_gets_the_feedback() -> Non
 
 
 @pytest.mark.row("F3")
-def test_an_outcome_that_the_flow_does_not_know_is_refused_with_those_that_there_are() -> None:
+def test_an_outcome_unknown_to_the_flow_is_refused_with_alternatives() -> None:
     flow = kicked_off(topic="geese")
     pending = waited(flow)
     with pytest.raises(CrewTaskFailed, match="publish, rework, drop"):

@@ -104,9 +104,7 @@ def test_all_else_is_answered_as_a_crew_is(
     assert find(flow(**extra)) is None
 
 
-def test_a_flow_that_cannot_be_polled_is_not_answered_as_a_crew_is(
-    flow: Callable[..., CrewHook], server: FaultServer
-) -> None:
+def test_an_unpollable_flow_is_not_answered_like_a_crew(flow: Callable[..., CrewHook], server: FaultServer) -> None:
     server.on(POLL, 401)
     with pytest.raises(CrewUnauthorized):
         find(flow(kind="flow"))
@@ -143,7 +141,7 @@ def test_without_an_address_nothing_is_sent(flow: Callable[..., CrewHook], flow_
     assert str(error.value) == ("The webhook for this question had neither callback_url nor flow_id; nothing was sent")
 
 
-def test_a_callback_gets_neither_the_token_nor_the_headers_of_the_deployment(
+def test_a_callback_gets_neither_token_nor_headers_of_the_deployment(
     flow: Callable[..., CrewHook], server: FaultServer, receiver: FaultServer
 ) -> None:
     hook = flow(headers={"X-Key": "a-key-of-the-deployment"}, callback_hosts=[receiver.url[7:]])
@@ -166,9 +164,7 @@ def test_a_callback_is_reached_as_the_deployment_is(flow: Callable[..., CrewHook
     assert receiver.requests[0].target == "http://a.example:8443/respond?token=0123456789"
 
 
-def test_a_callback_may_take_as_long_as_a_post_to_the_deployment(
-    flow: Callable[..., CrewHook], receiver: FaultServer
-) -> None:
+def test_a_callback_may_take_as_long_as_a_deployment_post(flow: Callable[..., CrewHook], receiver: FaultServer) -> None:
     receiver.on("POST /respond*", NoReply(SILENCE))
     hook = flow(kickoff_timeout=0.3, callback_hosts=[receiver.url[7:]])
     with pytest.raises(CrewOutcomeUnknown):

@@ -66,7 +66,7 @@ def failure(**more: Any) -> str:
     return str(failed.value)
 
 
-def test_a_crew_is_named_by_its_connection_and_says_what_it_can_do_without_a_request(server: FaultServer) -> None:
+def test_a_crew_tells_its_name_and_capabilities_without_a_request(server: FaultServer) -> None:
     bound = CrewHook("crew_b").agent("newsroom")
     assert isinstance(bound.hook, contract.BaseManagedAgentHook)
     assert bound.ref == contract.ManagedAgentRef("crewai.crew", "crew_b:newsroom")
@@ -75,7 +75,7 @@ def test_a_crew_is_named_by_its_connection_and_says_what_it_can_do_without_a_req
     assert server.requests == []
 
 
-def test_the_prompt_is_the_input_and_the_output_is_the_answer(server: FaultServer) -> None:
+def test_the_prompt_is_the_input_and_the_output_the_answer(server: FaultServer) -> None:
     used = '{"total_tokens": 9, "prompt_tokens": 7, "completion_tokens": 2}'
     body = {**SPEC.completed, "result": {"output": '{"cups": 3}'}}
     server.on(POLL, SPEC.running, Reply(body=body, headers={USAGE: used}))
@@ -103,7 +103,7 @@ def test_a_service_that_reports_no_tokens_gives_no_usage(server: FaultServer) ->
         ({"inputs": ["topic"]}, None, "topic"),
     ],
 )
-def test_the_prompt_goes_to_the_input_that_is_named_or_the_only_one_that_can_be_meant(
+def test_the_prompt_goes_to_the_named_or_only_possible_input(
     server: FaultServer, asked: Any, prompt_input: str | None, taken: str
 ) -> None:
     server.on(ASK, asked).on(POLL, SPEC.completed)
@@ -126,7 +126,7 @@ def test_the_prompt_goes_to_the_input_that_is_named_or_the_only_one_that_can_be_
         ({"inputs": []}, None, "the crew asks for none, and requires none"),
     ],
 )
-def test_a_crew_that_one_prompt_does_not_fit_is_refused_in_words(
+def test_a_crew_unfit_for_one_prompt_is_refused_with_reason(
     server: FaultServer, asked: Any, prompt_input: str | None, said: str
 ) -> None:
     server.on(ASK, asked)
@@ -138,7 +138,7 @@ def test_a_crew_that_one_prompt_does_not_fit_is_refused_in_words(
 
 
 @pytest.mark.parametrize("more", [{"vendor_options": {"crew_conn_id": "other"}}, {"prompt": None, "messages": [{}]}])
-def test_a_request_for_what_a_crew_cannot_do_is_refused_in_words(server: FaultServer, more: Any) -> None:
+def test_a_request_beyond_a_crews_capabilities_is_refused_with_reason(server: FaultServer, more: Any) -> None:
     with pytest.raises(errors.ManagedAgentInvocationError, match=r"A crew accepts only a prompt, not .*Nothing was"):
         CrewHook().agent("newsroom").invoke(Request(**{"prompt": "x", **more}))
     with pytest.raises(ValueError, match="session_id"):
@@ -175,7 +175,7 @@ def test_what_a_later_try_may_mend_goes_through(server: FaultServer, endpoint: s
         (START, Reply(status=422)),
     ],
 )
-def test_what_no_later_try_can_mend_is_terminal_and_says_that_nothing_was_started(
+def test_an_unfixable_failure_is_terminal_and_says_nothing_was_started(
     server: FaultServer, endpoint: str, fault: Any
 ) -> None:
     server.on(endpoint, fault)
@@ -200,7 +200,7 @@ def test_a_prompt_that_the_service_refuses_may_be_written_anew(server: FaultServ
     [NoReply(RESET), Reply(status=502), Reply(status=503), Reply(status=500), Reply(body=b"{"), Reply(body={})],
     ids=["reset", "502", "503", "500", "unreadable", "no id"],
 )
-def test_an_agent_whose_kickoff_has_an_unknown_outcome_fails_for_good(server: FaultServer, fault: Any) -> None:
+def test_an_agent_with_an_unknown_kickoff_outcome_fails_for_good(server: FaultServer, fault: Any) -> None:
     server.on(START, fault)
     assert "A second kickoff could run the crew twice, so none is sent" in failure()
     assert starts(server) == 1
@@ -236,7 +236,7 @@ def test_a_kickoff_takes_no_longer_than_the_request_allows(server: FaultServer) 
     assert "A second kickoff could run the crew twice" in failure(timeout=0.3)
 
 
-def test_the_question_for_the_inputs_counts_towards_what_the_request_allows(server: FaultServer) -> None:
+def test_asking_for_inputs_counts_towards_the_requests_timeout(server: FaultServer) -> None:
     """The time may be over during it, or right after it; a later try may have more luck."""
     server.on(ASK, NoReply(SILENCE))
     with pytest.raises(CrewConnectionError):
@@ -247,7 +247,7 @@ def test_the_question_for_the_inputs_counts_towards_what_the_request_allows(serv
     assert starts(server) == 0
 
 
-def test_polls_that_fail_for_good_are_a_failure_after_the_start(server: FaultServer) -> None:
+def test_polls_failing_for_good_are_a_failure_after_the_start(server: FaultServer) -> None:
     server.on(POLL, Reply(status=401))
     server.on(STOP, Reply(status=401))
     assert "Execution k-1 could not be stopped" in failure()
@@ -273,9 +273,7 @@ def asking(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> TaskRun:
 
 
 @pytest.mark.row("N36")
-def test_a_question_that_was_answered_is_not_asked_again_when_another_one_fails(
-    server: FaultServer, asking: TaskRun
-) -> None:
+def test_an_answered_question_is_not_repeated_when_another_one_fails(server: FaultServer, asking: TaskRun) -> None:
     assert ask("What is tea?").trace_ref == "k-1"
     server.on(START, Reply(status=429), {"kickoff_id": "k-2"})
     with pytest.raises(CrewRateLimited):
@@ -290,9 +288,7 @@ def test_a_question_that_was_answered_is_not_asked_again_when_another_one_fails(
 
 
 @pytest.mark.row("N36")
-def test_a_question_that_is_asked_twice_in_a_try_has_two_answers_in_the_next_one_too(
-    server: FaultServer, asking: TaskRun
-) -> None:
+def test_a_question_asked_twice_keeps_two_answers_across_tries(server: FaultServer, asking: TaskRun) -> None:
     for _ in range(2):
         assert [ask().trace_ref, ask().trace_ref] == ["k-1", "k-2"]
         asking.retry()
@@ -300,7 +296,7 @@ def test_a_question_that_is_asked_twice_in_a_try_has_two_answers_in_the_next_one
 
 
 @pytest.mark.row("N36", "A2")
-def test_a_try_after_a_dead_worker_goes_on_with_the_execution(server: FaultServer, asking: TaskRun) -> None:
+def test_a_try_after_a_dead_worker_continues_the_execution(server: FaultServer, asking: TaskRun) -> None:
     server.on(POLL, SPEC.running).on(STOP, 503)
     with pytest.raises(Ended), interrupted(Ended, lambda: server.sent(POLL)):
         ask()
@@ -319,7 +315,7 @@ def test_an_execution_that_was_stopped_is_followed_by_another(server: FaultServe
 
 @pytest.mark.row("N36", "A1")
 @pytest.mark.parametrize("keyed", [True, False])
-def test_a_kickoff_of_unknown_outcome_is_sent_again_under_its_key_only(
+def test_an_unknown_kickoff_is_resent_only_under_its_key(
     server: FaultServer, asking: TaskRun, connect: Connect, keyed: bool
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -337,9 +333,7 @@ def test_a_kickoff_of_unknown_outcome_is_sent_again_under_its_key_only(
 
 
 @pytest.mark.row("N36", "N22")
-def test_a_kickoff_whose_key_was_not_sent_is_not_sent_again(
-    server: FaultServer, asking: TaskRun, connect: Connect
-) -> None:
+def test_a_kickoff_sent_without_its_key_is_not_resent(server: FaultServer, asking: TaskRun, connect: Connect) -> None:
     server.on(START, NoReply(RESET), {"kickoff_id": "k-1"})
     failure()
     connect(server.url, idempotency_keys=True)
@@ -366,7 +360,7 @@ def test_the_answers_of_a_deleted_run_are_not_taken_over(server: FaultServer, as
 
 @pytest.mark.row("N36", "A35")
 @pytest.mark.parametrize("same_try", [True, False])
-def test_the_answers_of_a_run_that_is_set_to_queued_count(
+def test_a_run_set_to_queued_keeps_its_answers(
     server: FaultServer, asking: TaskRun, variables: Any, same_try: bool
 ) -> None:
     assert ask().trace_ref == "k-1"
@@ -426,16 +420,14 @@ def test_a_task_that_is_ended_from_outside_stops_the_crew(server: FaultServer, l
     assert "Execution k-1 was stopped" in log_text()
 
 
-def test_a_task_that_is_ended_during_the_kickoff_says_that_the_crew_may_run(
-    server: FaultServer, log_text: Callable[[], str]
-) -> None:
+def test_a_task_ended_during_kickoff_says_the_crew_may_run(server: FaultServer, log_text: Callable[[], str]) -> None:
     server.on(START, NoReply(SILENCE))
     with pytest.raises(Ended), interrupted(Ended, lambda: server.sent(START)):
         ask()
     assert "may be running" in log_text()
 
 
-def test_the_tasks_own_timeout_stops_the_crew_and_fails_for_good(server: FaultServer) -> None:
+def test_a_task_timeout_stops_the_crew_and_fails_for_good(server: FaultServer) -> None:
     server.on(POLL, SPEC.running)
     with interrupted(AirflowTaskTimeout, lambda: server.sent(POLL)):
         assert "Execution k-1 was stopped" in failure()
@@ -448,7 +440,7 @@ def test_the_tasks_own_timeout_during_the_kickoff_fails_for_good(server: FaultSe
         assert "A second kickoff could run the crew twice" in failure()
 
 
-def test_the_tasks_own_timeout_before_the_kickoff_is_left_to_airflow(server: FaultServer) -> None:
+def test_a_task_timeout_before_the_kickoff_is_left_to_airflow(server: FaultServer) -> None:
     server.on(ASK, NoReply(SILENCE))
     with pytest.raises(AirflowTaskTimeout), interrupted(AirflowTaskTimeout, lambda: server.sent(ASK)):
         ask()
@@ -458,7 +450,7 @@ def test_the_tasks_own_timeout_before_the_kickoff_is_left_to_airflow(server: Fau
 # --- in common-ai ---
 
 
-def test_a_group_that_fails_over_on_our_errors_alone_starts_no_second_crew(server: FaultServer) -> None:
+def test_failover_on_our_errors_alone_starts_no_second_crew(server: FaultServer) -> None:
     """By default a group goes to its next member on any error, so also after a kickoff of unknown outcome."""
     members = [CrewHook().agent(name) for name in ("first", "second")]
     narrow = contract.FailoverManagedAgentClient(members, failover_on=(CrewError,))

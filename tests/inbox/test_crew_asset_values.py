@@ -30,7 +30,7 @@ def test_a_long_secret_that_fits_into_a_path_is_taken(secret: str) -> None:
 
 
 @pytest.mark.parametrize("secret", [None, "", "a" * 31, "a" * 101, "a" * 32 + "/", "ä" * 32, 10**40, "a" * 32 + "\n"])
-def test_a_secret_that_could_be_guessed_or_is_no_part_of_a_path_counts_as_none(secret: Any) -> None:
+def test_a_guessable_or_path_unsafe_secret_counts_as_none(secret: Any) -> None:
     assert webhook_secret({"crew_webhook_secret": secret}) is None
     assert webhook_secret({}) is None
 

@@ -70,7 +70,7 @@ def queued(asset: int) -> list[str]:
         return list(session.scalars(rows))
 
 
-def test_a_completed_crew_queues_the_dag_and_leaves_its_ids_only(
+def test_a_completed_crew_queues_the_dag_leaving_only_its_ids(
     send: Send, asset: int, conn_id: str, dag_run: RegisteredRun
 ) -> None:
     answer = send()
@@ -84,14 +84,14 @@ def test_the_same_event_delivered_twice_makes_one_asset_event(send: Send, asset:
     assert len(events(asset)) == 1
 
 
-def test_the_same_event_delivered_ten_times_at_once_makes_one_asset_event(send: Send, asset: int) -> None:
+def test_ten_concurrent_deliveries_of_one_event_make_one_asset_event(send: Send, asset: int) -> None:
     with ThreadPoolExecutor(10) as threads:
         answers = list(threads.map(lambda _: send(), range(10)))
     assert [answer.status_code for answer in answers] == [200] * 10
     assert len(events(asset)) == 1
 
 
-def test_another_execution_is_another_event_though_its_id_contains_the_first(send: Send, asset: int) -> None:
+def test_an_execution_with_an_overlapping_id_is_a_separate_event(send: Send, asset: int) -> None:
     for kickoff_id in ("k-11", "k-1", 'k-"1', "k-ä"):
         assert send(kickoff_id).json() == {"status": "taken"}
     assert [each["kickoff_id"] for each in events(asset)] == ["k-11", "k-1", 'k-"1', "k-ä"]
@@ -102,9 +102,7 @@ def test_another_execution_is_another_event_though_its_id_contains_the_first(sen
     [{"secret": "x" * 40}, {"secret": "short", "to": "crew_short"}, {"to": "crew_plain"}, {"to": "nobody"}],
     ids=["another-secret", "a-secret-to-be-guessed", "no-secret", "no-connection"],
 )
-def test_what_is_not_proven_is_refused_with_one_answer_and_nothing_is_stored(
-    send: Send, asset: int, wrong: dict[str, str]
-) -> None:
+def test_unproven_events_get_the_same_refusal_and_store_nothing(send: Send, asset: int, wrong: dict[str, str]) -> None:
     refused = send(**wrong)
     assert refused.status_code == 401
     assert refused.json() == {"detail": "Unknown address or wrong credential"}
@@ -129,7 +127,7 @@ def test_where_no_dag_uses_the_asset_the_sender_is_told(send: Send) -> None:
     assert refused.json()["detail"] == "no DAG uses this connection's asset; nothing was stored"
 
 
-def test_a_paused_dag_is_not_queued_and_the_event_is_kept(send: Send, asset: int, dag_run: RegisteredRun) -> None:
+def test_a_paused_dag_is_not_queued_but_keeps_the_event(send: Send, asset: int, dag_run: RegisteredRun) -> None:
     with create_session(scoped=False) as session:
         session.get(DagModel, dag_run.dag_id).is_paused = True
     assert send().json() == {"status": "taken"}

@@ -72,7 +72,7 @@ def use_keys(monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
         "database",  # as a task of Airflow 2.11
     ],
 )
-def test_a_record_of_another_fernet_key_is_an_error_and_found_again_once_the_key_is_back(
+def test_a_record_is_an_error_until_its_fernet_key_returns(
     identity: dict[str, Any], monkeypatch: pytest.MonkeyPatch, access: str
 ) -> None:
     if access == "database":

@@ -82,7 +82,7 @@ def is_open(body: Json) -> bool:
     [(TAKEN_BEFORE, "already_responded"), (Reply(body=ACCEPTED), "accepted")],
     ids=["had arrived", "had not"],
 )
-def test_an_answer_whose_answer_was_lost_is_sent_again_to_an_address_that_takes_one(
+def test_an_unconfirmed_answer_is_resent_to_a_single_answer_address(
     dag_run: RegisteredRun,
     server: FaultServer,
     ask: Ask,
@@ -106,7 +106,7 @@ def test_an_answer_whose_answer_was_lost_is_sent_again_to_an_address_that_takes_
 
 
 @pytest.mark.row("F4")
-def test_an_answer_without_an_address_does_not_reach_the_next_question(
+def test_an_answer_without_an_address_never_reaches_the_next_question(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     first = ask(at=None)
@@ -117,7 +117,7 @@ def test_an_answer_without_an_address_does_not_reach_the_next_question(
 
 
 @pytest.mark.row("F5")
-def test_an_address_that_is_refused_shows_nothing_of_its_token_and_can_be_tried_again(
+def test_a_refused_address_hides_its_token_and_can_be_retried(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.on(CALLBACK, Reply(status=401, body={"detail": f"token {TOKEN} is not valid"}), ACCEPTED)
@@ -131,7 +131,7 @@ def test_an_address_that_is_refused_shows_nothing_of_its_token_and_can_be_tried_
 
 
 @pytest.mark.row("F5")
-def test_the_console_that_the_connection_allows_gets_the_answer_and_not_the_deployments_token(
+def test_an_allowed_console_gets_the_answer_without_the_deployments_token(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     with FaultServer() as console:
@@ -145,7 +145,7 @@ def test_the_console_that_the_connection_allows_gets_the_answer_and_not_the_depl
     assert server.sent("POST /*") == []
 
 
-def test_a_question_without_an_address_is_answered_by_the_id_of_the_flow(
+def test_a_question_without_an_address_is_answered_by_flow_id(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     body, task = ask(at=None), Task(dag_run, f"resume-{uuid4().hex[:6]}")
@@ -164,7 +164,7 @@ def test_a_question_without_an_address_is_answered_by_the_id_of_the_flow(
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_an_answer_by_the_id_of_the_flow_that_was_lost_is_never_sent_to_a_later_question(
+def test_a_lost_answer_by_flow_id_reaches_no_later_question(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask, keyed: bool
 ) -> None:
     body, task = ask(at=None, idempotency_keys=keyed), Task(dag_run, f"resume-{uuid4().hex[:6]}")

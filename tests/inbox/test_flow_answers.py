@@ -84,7 +84,7 @@ def address(seen: Execution) -> Any:
 
 @pytest.mark.row("F4")
 @pytest.mark.row("F5")
-def test_a_flow_is_answered_by_the_address_that_came_with_its_question(
+def test_a_flow_is_answered_at_the_address_of_its_question(
     dag_run: RegisteredRun,
     connect: Callable[..., None],
     flow: LocalService,
@@ -124,7 +124,7 @@ def test_a_flow_is_answered_by_the_address_that_came_with_its_question(
 
 
 @pytest.mark.row("F3")
-def test_a_flow_that_asks_by_the_webhook_of_its_kickoff_gets_the_chosen_outcome(
+def test_a_flow_asking_by_kickoff_webhook_gets_the_chosen_outcome(
     dag_run: RegisteredRun, connect: Callable[..., None]
 ) -> None:
     connect(extra={"inbox_url": dag_run.inbox_url})

@@ -106,7 +106,7 @@ def other_run(dag_run: RegisteredRun) -> RegisteredRun:
 
 
 @pytest.mark.row("A24")
-def test_the_questions_of_a_flow_go_within_a_day_of_the_run_that_started_it(
+def test_flow_questions_go_within_a_day_after_the_starting_run(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     body = ask(flow_execution_id=kick_off(dag_run, server))
@@ -124,7 +124,7 @@ def test_the_questions_of_a_flow_go_within_a_day_of_the_run_that_started_it(
 
 
 @pytest.mark.row("A24")
-def test_the_questions_of_a_flow_stay_with_a_failed_run_whose_review_may_be_cleared(
+def test_flow_questions_stay_with_failed_runs_that_may_be_cleared(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     body = ask(flow_execution_id=kick_off(dag_run, server))
@@ -137,7 +137,7 @@ def test_the_questions_of_a_flow_stay_with_a_failed_run_whose_review_may_be_clea
 
 
 @pytest.mark.row("A24")
-def test_the_questions_of_a_flow_go_with_a_run_that_is_deleted_and_others_stay(
+def test_flow_questions_go_with_their_deleted_run_and_others_stay(
     dag_run: RegisteredRun, other_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     ask(flow_execution_id=kick_off(dag_run, server))
@@ -150,7 +150,7 @@ def test_the_questions_of_a_flow_go_with_a_run_that_is_deleted_and_others_stay(
 
 
 @pytest.mark.row("A24")
-def test_the_questions_of_a_flow_stay_while_another_run_waits_for_it_by_its_other_id(
+def test_flow_questions_stay_while_another_run_waits_by_another_id(
     dag_run: RegisteredRun, other_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     kickoff_id = kick_off(dag_run, server)
@@ -166,7 +166,7 @@ def test_the_questions_of_a_flow_stay_while_another_run_waits_for_it_by_its_othe
 
 
 @pytest.mark.row("A24")
-def test_a_question_that_is_known_by_the_id_of_the_flow_alone_goes_with_the_run_that_found_it(
+def test_questions_known_only_by_flow_id_go_with_their_run(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:
     body = ask()
@@ -176,9 +176,7 @@ def test_a_question_that_is_known_by_the_id_of_the_flow_alone_goes_with_the_run_
     assert not rows()
 
 
-def test_the_names_of_a_run_hold_no_credential_and_no_draft(
-    dag_run: RegisteredRun, server: FaultServer, ask: Ask
-) -> None:
+def test_a_runs_names_hold_no_credential_or_draft(dag_run: RegisteredRun, server: FaultServer, ask: Ask) -> None:
     body = ask(flow_execution_id=kick_off(dag_run, server))
     [shown] = [text for key, text in rows().items() if key.startswith(FLOW_RUN_KEY)]
     assert dag_run.run_id in shown
@@ -208,7 +206,7 @@ def test_a_run_that_cannot_be_noted_fails_nothing(dag_run: RegisteredRun, server
     assert not rows()
 
 
-def test_questions_that_cannot_be_decrypted_keep_nothing_else_from_being_removed(
+def test_undecryptable_questions_keep_nothing_else_from_being_removed(
     dag_run: RegisteredRun, server: FaultServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ask(flow_execution_id=kick_off(dag_run, server))
@@ -221,7 +219,7 @@ def test_questions_that_cannot_be_decrypted_keep_nothing_else_from_being_removed
 
 
 @pytest.mark.row("A24")
-def test_a_question_beside_one_that_cannot_be_decrypted_is_not_acknowledged(
+def test_a_question_beside_an_undecryptable_one_is_not_acknowledged(
     dag_run: RegisteredRun, ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = ask()
@@ -234,7 +232,7 @@ def test_a_question_beside_one_that_cannot_be_decrypted_is_not_acknowledged(
 
 
 @pytest.mark.row("A24")
-def test_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowledged(
+def test_a_webhook_beside_undecryptable_messages_is_not_acknowledged(
     encrypted: None, dag_run: RegisteredRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     spoil(messages_key(dag_run.kickoff.registration.id))
@@ -244,7 +242,7 @@ def test_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowledged(
 
 
 @pytest.mark.row("A14")
-def test_a_retry_leaves_messages_that_cannot_be_decrypted_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_leaves_undecryptable_messages_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = stand_in_for_variables(monkeypatch)
     registration, _ = registered("https://airflow.example/crew-inbox", None)
     task, nothing = RegisteredTask(registration, "dag", "run", "kickoff"), InboxMessages(registration.id)

@@ -67,7 +67,7 @@ def test_another_signature_is_refused(signature: str) -> None:
 
 
 @pytest.mark.parametrize("at", ["", "soon", "-5", "1.5", f" {AT}", "²", "0" * 6 + str(AT)])
-def test_a_time_that_is_none_is_refused_though_it_is_signed(at: str) -> None:
+def test_an_invalid_time_is_refused_even_if_signed(at: str) -> None:
     assert is_taken(at=at, now=int(at) if at.isdecimal() and at.isascii() else 0) is False
 
 
@@ -87,14 +87,14 @@ def by_crewai(secret: str = STANDARD, at: str = str(AT)) -> dict[str, str]:
 
 @pytest.mark.row("F2")
 @pytest.mark.parametrize("size", [24, 25, 26, 27, 28])
-def test_a_standard_secret_of_any_length_is_base64_with_or_without_its_padding(size: int) -> None:
+def test_standard_secrets_of_any_length_are_base64_with_optional_padding(size: int) -> None:
     secret = "whsec_" + base64.b64encode(bytes(range(size))).decode()
     for each in (secret, secret.rstrip("=")):
         assert is_signed(each, by_standard(secret), RAW, now=AT) is True
 
 
 @pytest.mark.row("F2")
-def test_a_secret_with_characters_other_than_base64_is_no_standard_one() -> None:
+def test_a_secret_with_non_base64_characters_is_no_standard_one() -> None:
     assert is_signed(STANDARD[:10] + "-" + STANDARD[10:], by_standard(), RAW, now=AT) is False
 
 
@@ -134,18 +134,18 @@ def test_another_standard_signature_is_refused(changed: dict[str, str]) -> None:
     assert is_signed(STANDARD, {**by_standard(), **changed}, RAW, now=AT) is False
 
 
-def test_while_a_secret_is_changed_one_of_several_signatures_is_enough() -> None:
+def test_during_secret_rotation_one_of_several_signatures_is_enough() -> None:
     signatures = [by_standard(OTHER)["webhook-signature"], "v1a,x", by_standard()["webhook-signature"]]
     assert is_signed(STANDARD, {**by_standard(), "webhook-signature": " ".join(signatures)}, RAW, now=AT) is True
 
 
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_no base64!", STANDARD.removeprefix("whsec_"), SECRET])
-def test_a_secret_that_is_none_of_the_standard_proves_nothing_by_it(secret: str) -> None:
+def test_a_nonstandard_secret_proves_nothing_by_the_standard(secret: str) -> None:
     assert is_signed(secret, by_standard(), RAW, now=AT) is False
     assert is_signed(secret, by_crewai(secret), RAW, now=AT) is True
 
 
-def test_the_longest_time_is_read_and_one_that_no_header_can_carry_is_refused() -> None:
+def test_the_longest_time_is_read_and_non_ascii_is_refused() -> None:
     assert is_taken(at="0" * 5 + str(AT)) is True
     assert is_taken(signed(at="?"), at="€") is False
 
@@ -278,7 +278,7 @@ def test_outcomes_are_read_as_they_are(emit: list[str]) -> None:
     )
 
 
-def test_a_callback_is_cut_off_where_no_url_is_as_long_and_an_empty_one_is_none() -> None:
+def test_overlong_callbacks_are_cut_and_empty_ones_are_none() -> None:
     found = read({**BODY, "callback_url": "x" * (LONGEST_URL + 1), "response_token": ""})
     assert found
     assert found[1] == AnswerAddress("x" * LONGEST_URL, None, "f-1")
@@ -322,6 +322,6 @@ def test_a_question_is_what_a_poll_would_have_shown() -> None:
         ),
     ],
 )
-def test_the_address_of_an_answer_is_secret_in_all_its_parts(address: AnswerAddress, secrets: Any) -> None:
+def test_all_parts_of_an_answer_address_are_secret(address: AnswerAddress, secrets: Any) -> None:
     assert address.secrets == secrets
     assert AnswerAddress(**address.as_dict()) == address

@@ -58,7 +58,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Database:
 
 
 @pytest.mark.row("N17")
-def test_what_the_inbox_shares_with_tasks_goes_past_an_xcom_backend(database: Database) -> None:
+def test_what_the_inbox_shares_with_tasks_bypasses_an_xcom_backend(database: Database) -> None:
     def elsewhere(**more: Any) -> None:
         raise AssertionError("pushed through the backend")
 

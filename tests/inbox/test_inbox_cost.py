@@ -78,7 +78,7 @@ def _xcoms(session: Any, dag_run: RegisteredRun) -> tuple[Any, Callable[[], Json
 
 @pytest.mark.long
 @pytest.mark.row("A24")
-def test_a_wrong_credential_costs_no_more_beside_100_000_variables_and_xcoms(
+def test_wrong_credentials_cost_no_more_beside_100_000_stored_rows(
     dag_run: RegisteredRun, record_property: Callable[[str, Any], None]
 ) -> None:
     sends, empty, full = wrong(dag_run), [], []

@@ -71,7 +71,7 @@ def test_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wrong: 
 
 
 @pytest.mark.row("F2")
-def test_a_webhook_without_a_signature_or_with_another_body_is_refused(dag_run: RegisteredRun, send: Send) -> None:
+def test_an_unsigned_or_altered_webhook_is_refused(dag_run: RegisteredRun, send: Send) -> None:
     url = f"{dag_run.inbox_url}/flow/crew_flow"
     assert dag_run.http.post(url, json=question(), timeout=PATIENCE).status_code == 401
     at = str(int(time.time()))
@@ -82,9 +82,7 @@ def test_a_webhook_without_a_signature_or_with_another_body_is_refused(dag_run: 
 
 @pytest.mark.row("F2")
 @pytest.mark.parametrize("to", ["crew_flow", "crew_plain", "nobody"])
-def test_the_size_of_the_body_does_not_reveal_which_connections_exist(
-    dag_run: RegisteredRun, send: Send, to: str
-) -> None:
+def test_the_body_size_does_not_reveal_which_connections_exist(dag_run: RegisteredRun, send: Send, to: str) -> None:
     large = "x" * (1024 * 1024 + 1)
     assert send(large, to=to, secret="another").status_code == 413
     assert send(large, to=to, secret="another", age=600).status_code == 401
@@ -104,7 +102,7 @@ def test_the_size_of_the_body_does_not_reveal_which_connections_exist(
         {"Webhook-Signature": "v1,0", "Webhook-Timestamp": "{now}", "X-Signature": "sha256=0"},
     ],
 )
-def test_without_a_signature_and_its_time_a_webhook_is_refused_before_its_body_is_read(
+def test_a_webhook_lacking_signature_or_time_is_refused_unread(
     dag_run: RegisteredRun, send: Send, to: str, headers: dict[str, str]
 ) -> None:
     where = urlsplit(f"{dag_run.inbox_url}/flow/{to}")
@@ -128,7 +126,7 @@ def test_a_signature_holds_for_five_minutes() -> None:
 @pytest.mark.row("F2")
 @pytest.mark.parametrize("shape", [dict, nested], ids=["flat", "nested"])
 @pytest.mark.parametrize("named_by", ["flow_id", "flow_execution_id", "kickoff_id"])
-def test_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
+def test_either_question_shape_is_taken_once_and_wakes_its_task(
     dag_run: RegisteredRun, send: Send, shape: Callable[[Json], Json], named_by: str
 ) -> None:
     body = question(**{named_by: dag_run.execution_id})
@@ -185,7 +183,7 @@ def test_an_event_that_asks_nothing_is_acknowledged(send: Send) -> None:
         "http://crew.example.com:8300.evil.example.com/respond?token=",
     ],
 )
-def test_a_callback_to_a_foreign_host_is_refused_and_kept_nowhere(
+def test_a_foreign_callback_host_is_refused_and_stored_nowhere(
     dag_run: RegisteredRun, send: Send, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = stored()
@@ -209,9 +207,7 @@ def rows_of(body: Json) -> list[tuple[str, str, str]]:
 
 @pytest.mark.usefixtures("encrypted")
 @pytest.mark.parametrize("now", ["", Fernet.generate_key().decode()], ids=["none", "another"])
-def test_what_was_encrypted_by_a_key_that_is_gone_is_not_taken_for_plain(
-    monkeypatch: pytest.MonkeyPatch, now: str
-) -> None:
+def test_text_encrypted_with_lost_keys_is_not_taken_for_plain(monkeypatch: pytest.MonkeyPatch, now: str) -> None:
     text = seal("{}")
     assert unseal(text) == "{}"
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", now)
@@ -221,7 +217,7 @@ def test_what_was_encrypted_by_a_key_that_is_gone_is_not_taken_for_plain(
 
 
 @pytest.mark.usefixtures("encrypted")
-def test_what_answers_a_question_is_not_shown_to_whoever_may_read_variables(send: Send) -> None:
+def test_readers_of_variables_do_not_see_what_answers_a_question(send: Send) -> None:
     body = question()
     assert send(body).ok
     rows = rows_of(body)

@@ -81,7 +81,7 @@ def test_a_scan_would_be_noticed(dag_run: RegisteredRun) -> None:
 
 
 @pytest.mark.row("A24")
-def test_a_request_without_a_valid_credential_costs_one_statement_by_indexes(dag_run: RegisteredRun) -> None:
+def test_a_request_without_valid_credentials_costs_one_indexed_statement(dag_run: RegisteredRun) -> None:
     unknown = dag_run.kickoff.url[:-10] + "a" * 10
     for send in (
         lambda: dag_run.send_question(token="wrong"),
@@ -114,7 +114,7 @@ def test_what_is_stored_goes_within_a_day_of_its_run(dag_run: RegisteredRun) -> 
 
 
 @pytest.mark.row("A24")
-def test_what_is_stored_goes_with_its_run_and_nothing_else_does(dag_run: RegisteredRun) -> None:
+def test_stored_rows_go_with_their_run_and_nothing_else_does(dag_run: RegisteredRun) -> None:
     kept, mine = names(dag_run.kickoff), f"{INBOX_PREFIX[:-1]}s_of_a_user_{uuid4().hex[:8]}"
     Variable.set(mine, "a Variable of a user")
     with create_session(scoped=False) as session:
@@ -138,7 +138,7 @@ def kept_by_a_task(dag_run: RegisteredRun, name: str) -> set[str]:
 @pytest.mark.row("A24")
 @pytest.mark.parametrize("name", store.KEPT_BY_TASKS)
 @pytest.mark.parametrize("ended", ["success", "failed"])
-def test_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
+def test_task_rows_go_within_a_day_of_a_successful_run(
     dag_run: RegisteredRun, name: str, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_variables(monkeypatch)
@@ -160,7 +160,7 @@ def test_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
 
 @pytest.mark.row("A33")
 @pytest.mark.since_airflow("3.1")
-def test_what_confirms_an_execution_stays_after_success_until_its_run_goes(
+def test_an_executions_confirmation_stays_after_success_until_its_run_goes(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_variables(monkeypatch)
@@ -190,7 +190,7 @@ def test_more_rows_than_one_page_of_a_sweep_go(dag_run: RegisteredRun, monkeypat
 
 
 @pytest.mark.parametrize("value", ["gAAAA, which cannot be decrypted any more", "5", "{}"])
-def test_a_value_that_cannot_be_read_keeps_nothing_else_from_being_removed(dag_run: RegisteredRun, value: str) -> None:
+def test_an_unreadable_value_keeps_nothing_else_from_being_removed(dag_run: RegisteredRun, value: str) -> None:
     kept, other = names(dag_run.kickoff), INBOX_PREFIX + uuid4().hex
     Variable.set(other, value)
     with create_session(scoped=False) as session:
@@ -232,9 +232,7 @@ def earlier(dag_run: RegisteredRun) -> Given:
 
 
 @pytest.mark.row("A24")
-def test_a_webhook_for_a_registration_of_before_an_upgrade_still_arrives(
-    dag_run: RegisteredRun, earlier: Given
-) -> None:
+def test_a_webhook_for_a_pre_upgrade_registration_still_arrives(dag_run: RegisteredRun, earlier: Given) -> None:
     trigger = dag_run.wait(earlier, dag_run.execution_id)
     assert dag_run.send_question(earlier, token="wrong").status_code == 401
     assert not stored(names(earlier)), "who proves nothing moves nothing"
@@ -247,9 +245,7 @@ def test_a_webhook_for_a_registration_of_before_an_upgrade_still_arrives(
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_an_event_for_a_trigger_whose_id_was_given_to_another_one_wakes_nobody(
-    dag_run: RegisteredRun, is_same: bool
-) -> None:
+def test_an_event_for_a_reused_trigger_id_wakes_nobody(dag_run: RegisteredRun, is_same: bool) -> None:
     trigger_id = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
     with create_session(scoped=False) as session:
         since = session.scalars(select(Trigger.created_date).where(Trigger.id == trigger_id)).one()

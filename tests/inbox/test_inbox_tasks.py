@@ -96,7 +96,7 @@ def asked(poller: Poller, kickoff_id: str) -> Execution:
     return found
 
 
-def test_a_poll_returns_what_only_the_webhook_reports_at_each_gate(dag_run: RegisteredRun, connect: Any) -> None:
+def test_each_gates_poll_returns_what_only_the_webhook_reports(dag_run: RegisteredRun, connect: Any) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     first = asked(poller_of(start), kickoff_id)
@@ -119,7 +119,7 @@ def test_a_poll_returns_what_only_the_webhook_reports_at_each_gate(dag_run: Regi
 
 @pytest.mark.row("A46")
 @pytest.mark.since_airflow("3.1")
-def test_an_approval_with_a_comment_lets_a_live_crew_go_on(dag_run: RegisteredRun, connect: Any) -> None:
+def test_an_approval_with_a_comment_lets_a_live_crew_continue(dag_run: RegisteredRun, connect: Any) -> None:
     from airflow_crew_provider.operators.review import CrewReviewOperator
 
     start = Task(dag_run, "start")
@@ -164,7 +164,7 @@ def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connec
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "by a busy triggerer"])
-def test_a_question_that_came_while_the_task_left_its_worker_is_found_long_before_the_next_poll(
+def test_a_question_during_deferral_is_found_before_the_next_poll(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 0.2)
@@ -186,7 +186,7 @@ def test_a_question_that_came_while_the_task_left_its_worker_is_found_long_befor
 
 
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the end of the task
-def test_a_further_try_takes_the_execution_up_and_its_registration_too(dag_run: RegisteredRun, connect: Any) -> None:
+def test_a_further_try_takes_over_the_execution_and_its_registration(dag_run: RegisteredRun, connect: Any) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     before = start.pushed[POSTED_KEY]
@@ -246,7 +246,7 @@ def started_unrecorded(dag_run: RegisteredRun) -> tuple[Task, str]:
 
 
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the end of the task
-def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
+def test_a_repeated_request_keeps_its_body_where_keys_are_honoured(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_beside_state_store(monkeypatch)
@@ -258,7 +258,7 @@ def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
 
 @pytest.mark.row("N32")
 @pytest.mark.since_airflow("3.3")
-def test_a_request_that_is_repeated_after_the_inbox_has_moved_has_the_same_body(
+def test_a_repeated_request_keeps_its_body_after_the_inbox_moved(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_beside_state_store(monkeypatch)
@@ -269,7 +269,7 @@ def test_a_request_that_is_repeated_after_the_inbox_has_moved_has_the_same_body(
     assert start.run(kickoff()) == kickoff_id
 
 
-def test_the_secrets_of_a_repeated_request_take_both_the_token_and_the_key() -> None:
+def test_a_repeated_requests_secrets_depend_on_token_and_key() -> None:
     made = {repeatable(token, key)(purpose) for token in "ab" for key in "cd" for purpose in ("id", "progress")}
     assert len(made) == 8
     assert repeatable("a", "c")("id") in made
@@ -297,7 +297,7 @@ def test_nothing_that_a_task_stores_or_shows_holds_a_secret(
 
 
 @pytest.mark.parametrize("extra", [{}, {"inbox_url": "airflow.example.com/crew-inbox"}])
-def test_without_the_inboxs_address_nothing_is_sent_and_the_message_says_where_it_goes(
+def test_a_missing_inbox_address_prevents_sending_and_names_its_place(
     dag_run: RegisteredRun, connect: Any, extra: dict[str, str]
 ) -> None:
     connect(**extra)
@@ -315,7 +315,7 @@ def test_before_airflow_3_the_inbox_is_refused_with_a_sentence(
         registering.register({}, CrewHook("crew_live"), "key")
 
 
-def test_an_inbox_that_cannot_be_read_leaves_the_wait_to_polling(
+def test_an_unreadable_inbox_leaves_the_wait_to_polling(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = Task(dag_run, "start")
@@ -340,7 +340,7 @@ def test_a_trigger_stored_before_there_was_an_inbox_still_loads() -> None:
 
 
 @pytest.mark.parametrize(("arrived", "state"), [(True, "success"), (False, "success"), (True, "failed")])
-def test_a_task_that_was_woken_and_quick_is_not_taken_for_one_that_a_user_ended(
+def test_a_woken_task_finishing_quickly_does_not_seem_user_ended(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch, arrived: bool, state: str
 ) -> None:
     start = Task(dag_run, "start")

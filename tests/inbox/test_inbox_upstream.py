@@ -62,7 +62,7 @@ def address_in(start: Callable[[], Any], **defaults: Any) -> Any:
         lambda: mapped().expand_kwargs([{"inputs": {}, "webhooks": "inbox"}]),
     ],
 )
-def test_a_kickoff_that_may_use_the_inbox_is_asked_for_its_address(start: Callable[[], Any]) -> None:
+def test_kickoffs_possibly_using_the_inbox_are_asked_for_its_address(start: Callable[[], Any]) -> None:
     assert address_in(start) == ADDRESS
 
 
@@ -72,7 +72,7 @@ def test_the_word_may_come_from_the_dags_defaults(start: Callable[[], Any]) -> N
 
 
 @pytest.mark.parametrize("webhooks", [None, {"crew": "https://hooks.example.com"}], ids=str)
-def test_a_kickoff_that_cannot_use_the_inbox_costs_a_wait_no_request(webhooks: Any) -> None:
+def test_a_kickoff_without_the_inbox_costs_a_wait_no_request(webhooks: Any) -> None:
     assert address_in(lambda: kickoff(webhooks=webhooks)) is None
     if webhooks:
         assert address_in(lambda: mapped(webhooks=webhooks).expand(inputs=[{}])) is None

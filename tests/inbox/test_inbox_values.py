@@ -69,7 +69,7 @@ IN_A_LOOP = {"region_id": "loop", "region_index": 2}
 
 @pytest.mark.parametrize("loop", [{}, IN_A_LOOP])
 @pytest.mark.parametrize("kickoff_id", [None, "k-1"])
-def test_the_task_of_a_registration_is_stored_with_it_and_read_back(loop: Any, kickoff_id: str | None) -> None:
+def test_a_registrations_task_is_stored_with_it_and_read_back(loop: Any, kickoff_id: str | None) -> None:
     task = RegisteredTask(RESUME, "dag", "run", "resume", 3, kickoff_id, **loop)
     named = {"dag_id": "dag", "run_id": "run", "task_id": "resume", "map_index": 3, "kickoff_id": kickoff_id}
     assert task.as_dict() == {"registration": RESUME.as_dict(), **named, **loop}
@@ -88,7 +88,7 @@ def test_what_is_no_registered_task_is_none(value: Any) -> None:
     assert RegisteredTask.of(value) is None
 
 
-def test_the_variables_of_a_registration_have_names_of_their_own_which_do_not_show_its_id() -> None:
+def test_a_registrations_variables_have_distinct_names_hiding_its_id() -> None:
     task = RegisteredTask(KICKOFF, "dag", "run", "kickoff")
     assert task.key == rows.registration_key("r-1") == f"crew_inbox_of_{digest('r-1')}"
     assert task.messages_key == rows.messages_key("r-1") == f"crew_inbox_box_{digest('r-1')}"
@@ -96,13 +96,13 @@ def test_the_variables_of_a_registration_have_names_of_their_own_which_do_not_sh
     assert task.newest_key("e-1") == f"crew_inbox_newest_{digest('dag', 'run', 'e-1')}"
 
 
-def test_a_resume_names_the_latest_registration_of_its_execution_and_a_kickoff_none() -> None:
+def test_only_a_resume_names_the_latest_registration_of_its_execution() -> None:
     task = RegisteredTask(RESUME, "dag", "run", "resume")
     assert task.newest == (task.newest_key("e-1"), {"at": 1.5, "dag_id": "dag", "run_id": "run"})
     assert RegisteredTask(KICKOFF, "dag", "run", "kickoff").newest is None
 
 
-def test_the_root_is_the_first_kickoff_which_only_its_response_names() -> None:
+def test_the_root_is_the_first_kickoff_known_from_its_response() -> None:
     kickoff = RegisteredTask(KICKOFF, "dag", "run", "kickoff")
     assert kickoff.root is None
     assert kickoff.posted("k-1") == replace(kickoff, kickoff_id="k-1")
@@ -184,7 +184,7 @@ ASKED = {
 }
 
 
-def test_a_question_in_the_middle_of_a_task_comes_back_from_the_store_with_its_ask() -> None:
+def test_a_mid_task_question_is_restored_with_its_ask() -> None:
     stored = InboxMessages("r").asking(HumanInputRequest.read(ASKED)).as_dict()
     found = InboxMessages.of(json.loads(json.dumps(stored)), "r").newest
     assert found is not None
@@ -194,7 +194,7 @@ def test_a_question_in_the_middle_of_a_task_comes_back_from_the_store_with_its_a
 
 
 @pytest.mark.parametrize(("question", "outcomes"), [("May this go out?", ["publish", "drop"]), ("Where to?", [])])
-def test_a_flows_question_comes_back_from_the_store_with_its_outcomes(question: str, outcomes: list[str]) -> None:
+def test_a_flows_question_is_restored_with_its_outcomes(question: str, outcomes: list[str]) -> None:
     body = {**QUESTION, "question": question, "outcomes": outcomes}
     stored = InboxMessages("r").asking(HumanInputRequest.read(body)).as_dict()
     found = InboxMessages.of(json.loads(json.dumps(stored)), "r").newest
@@ -209,7 +209,7 @@ def test_a_draft_is_stored_as_release_02_reads_it() -> None:
 
 
 @pytest.mark.parametrize("ask", ["tool", {"kind": "vote"}, 5])
-def test_an_ask_in_a_webhook_that_cannot_be_read_is_kept_as_one(ask: Any) -> None:
+def test_an_unreadable_ask_in_a_webhook_is_kept_as_unreadable(ask: Any) -> None:
     seen = HumanInputRequest.read({**ASKED, "ask": ask, "outcomes": 5}).as_execution("polled")
     assert (seen.ask or {})["kind"] == "unreadable"
 
@@ -219,7 +219,7 @@ def test_a_stored_question_of_release_02_is_still_read() -> None:
     assert HumanInputRequest(**stored).as_execution("k").ask is None
 
 
-def test_messages_come_back_as_they_were_stored_and_only_to_their_registration() -> None:
+def test_messages_are_restored_unchanged_and_only_to_their_registration() -> None:
     question = HumanInputRequest("t", "Draft", "k", None)
     stored = InboxMessages("r").asking(question).with_progress("task", {"name": "write", "agent": "Ann"})
     assert stored.as_dict() == {
@@ -233,7 +233,7 @@ def test_messages_come_back_as_they_were_stored_and_only_to_their_registration()
     assert InboxMessages("r").newest is None
 
 
-def test_the_newest_question_is_kept_whole_and_of_the_others_the_id() -> None:
+def test_the_newest_question_is_kept_whole_and_others_by_id() -> None:
     messages = InboxMessages("r")
     for number in range(MOST_QUESTIONS):
         assert not messages.full

@@ -32,7 +32,7 @@ def test_a_question_that_comes_before_the_kickoffs_answer_is_kept(dag_run: Regis
     assert (question.task_id, question.output) == ("e5a3", "Draft 1.")
 
 
-def test_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(dag_run: RegisteredRun) -> None:
+def test_a_question_wakes_its_waiting_task_and_decides_nothing(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
     other = dag_run.wait(dag_run.kickoff, "another-execution")
@@ -46,7 +46,7 @@ def test_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(dag_run
     assert "pprove" not in json.dumps(dag_run.messages().as_dict())
 
 
-def test_a_task_that_was_deferred_a_moment_ago_is_woken_once_airflow_has_noticed_it(
+def test_a_just_deferred_task_is_woken_once_airflow_noticed_it(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 2.0)
@@ -62,7 +62,7 @@ def test_a_task_that_was_deferred_a_moment_ago_is_woken_once_airflow_has_noticed
     assert datetime.now(UTC) - deferred_at >= timedelta(seconds=2)
 
 
-def test_the_time_in_which_airflow_notices_a_deferral_is_longer_than_a_heartbeat() -> None:
+def test_noticing_a_deferral_is_given_more_than_a_heartbeat() -> None:
     assert conf.getint("workers", "min_heartbeat_interval") < deferral.NOTICED_AFTER
 
 
@@ -126,7 +126,7 @@ def test_who_still_sends_too_large_a_body_reads_the_refusal(dag_run: RegisteredR
     assert answers == [b"HTTP/1.1 413"] * 3
 
 
-def test_too_large_a_body_that_does_not_come_is_refused_soon(
+def test_an_overlarge_body_that_never_comes_is_refused_soon(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "DRAINING_SECONDS", 0.3)
@@ -137,9 +137,7 @@ def test_who_has_no_token_cannot_make_the_inbox_read(dag_run: RegisteredRun) -> 
     assert begin(dag_run, "wrong", 9) == b"HTTP/1.1 401"
 
 
-def test_a_body_that_does_not_come_to_its_end_is_given_up(
-    dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_body_is_given_up(dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
     assert begin(dag_run, dag_run.kickoff.token, 9) == b"HTTP/1.1 408"
 
@@ -203,7 +201,7 @@ def test_a_duplicate_is_acknowledged_and_taken_once(dag_run: RegisteredRun) -> N
     assert dag_run.still_waits(after)
 
 
-def test_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: RegisteredRun) -> None:
+def test_concurrent_webhooks_are_all_kept_and_duplicates_taken_once(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(dag_run.send_question) for _ in range(8)]
@@ -213,7 +211,7 @@ def test_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: Regis
     assert dag_run.messages().steps == 24
 
 
-def test_after_a_resume_the_old_token_asks_nothing_new_and_the_new_one_does(dag_run: RegisteredRun) -> None:
+def test_after_a_resume_only_the_new_token_asks_new_questions(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     assert dag_run.send_question().status_code == 200
     resume = dag_run.register("resume", execution_id=dag_run.execution_id)
@@ -226,7 +224,7 @@ def test_after_a_resume_the_old_token_asks_nothing_new_and_the_new_one_does(dag_
     assert dag_run.messages(resume).newest.task_id == "f00d"  # type: ignore[union-attr]
 
 
-def test_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag_run: RegisteredRun) -> None:
+def test_a_question_before_a_resume_wakes_no_wait_after_it(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     resume = dag_run.register("resume", execution_id=dag_run.execution_id)
     dag_run.posted(resume, "continuation")
@@ -249,7 +247,7 @@ def test_what_comes_after_the_run_is_acknowledged_and_changes_nothing(dag_run: R
 
 @pytest.mark.row("A50")
 @pytest.mark.parametrize("state", ["failed", "success"])
-def test_a_question_to_a_run_that_has_ended_is_kept_for_a_clear(dag_run: RegisteredRun, state: str) -> None:
+def test_a_question_to_an_ended_run_is_kept_for_clearing(dag_run: RegisteredRun, state: str) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     dag_run.end_run(state=state, end_date=datetime.now(UTC))
     assert dag_run.send_question().json() == {"status": "taken"}
@@ -277,7 +275,7 @@ def test_progress_never_becomes_a_question(dag_run: RegisteredRun) -> None:
     )
 
 
-def test_the_crews_success_makes_a_worker_poll_once_and_is_no_result(dag_run: RegisteredRun) -> None:
+def test_a_success_webhook_causes_one_poll_and_is_no_result(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id, wait_past_pending=True)
     assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew, result="forged").status_code == 200

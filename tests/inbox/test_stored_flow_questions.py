@@ -33,7 +33,7 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_names_are_of_a_connection_and_an_id_and_stay_what_they_were() -> None:
+def test_names_depend_on_connection_and_id_and_never_change() -> None:
     digest = hashlib.sha256(b'["crew_flow", "e-1"]').hexdigest()[:40]
     assert questions.questions_key("crew_flow", "e-1") == f"crew_flow_questions_{digest}"
     assert questions.answer_key("crew_flow", "e-1") == f"crew_flow_secret_{digest}"
@@ -73,7 +73,7 @@ def test_without_anything_stored_there_is_no_question_and_no_address() -> None:
     assert address_in(None) is None
 
 
-def test_questions_are_read_back_the_oldest_first_and_the_newest_are_kept() -> None:
+def test_questions_return_oldest_first_and_the_newest_are_kept() -> None:
     kept = "null"
     for number in range(MOST_QUESTIONS + 2):
         kept = json.dumps(FlowQuestions.of(json.loads(kept)).asking(question(number)))
@@ -89,7 +89,7 @@ def test_an_address_is_read_back_until_it_is_used_up() -> None:
 RUN = FlowRun("crew_flow", "e-1", "dag", "run")
 
 
-def test_a_run_is_stored_under_a_name_of_its_own_and_read_back() -> None:
+def test_a_run_is_stored_under_its_own_name_and_restored() -> None:
     digest = hashlib.sha256(b'["crew_flow", "e-1", "dag", "run"]').hexdigest()[:40]
     assert RUN.key == f"crew_flow_run_{digest}"
     assert RUN.description == "Inbox of the crew provider, for run of dag; removed within a day of its end"

@@ -66,7 +66,7 @@ def left(a_memory: Any, variables: Any) -> Callable[..., TaskRun]:
 
 @pytest.mark.row("N32", "A8")
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_a_record_of_an_earlier_release_is_of_the_same_request(
+def test_an_earlier_releases_record_is_of_the_same_request(
     server: FaultServer, left: Callable[..., TaskRun], sample: Any
 ) -> None:
     task_run = left({**sample["record"], "kickoff_id": "k-1"}, sample["arguments"])
@@ -77,7 +77,7 @@ def test_a_record_of_an_earlier_release_is_of_the_same_request(
 
 @pytest.mark.row("N32", "A8")
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_a_post_of_an_earlier_release_is_sent_again_as_that_release_built_it(
+def test_an_earlier_releases_post_is_resent_unchanged(
     server: FaultServer, left: Callable[..., TaskRun], sample: Any
 ) -> None:
     assert run(kickoff(**sample["arguments"]), left(sample["record"], sample["arguments"])) == "k-1"
@@ -126,9 +126,7 @@ def test_a_key_that_belongs_to_another_body_settles_nothing(server: FaultServer)
 
 
 @pytest.mark.row("A28", "N32")
-def test_in_a_loop_the_iteration_is_named_and_is_no_part_of_what_names_the_request(
-    server: FaultServer, variables: Any
-) -> None:
+def test_a_loop_iteration_is_recorded_without_naming_the_request(server: FaultServer, variables: Any) -> None:
     def started(iteration: int | None) -> Any:
         ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="kickoff", map_index=-1)
         ti.region_id, ti.region_index = UUID(int=7), iteration
@@ -163,7 +161,7 @@ def sent_by(server: FaultServer) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_address_of_this_airflow_goes_along_and_names_no_request(
+def test_this_airflows_address_is_sent_without_naming_the_request(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, url: str, sent: str | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", url)
@@ -185,7 +183,7 @@ def test_the_address_of_this_airflow_goes_along_and_names_no_request(
         ({"assigned_users": ["ann"]}, {"task_id": "review", "approvals": 1, "named_people": True}),
     ],
 )
-def test_a_review_that_not_just_anybody_decides_is_named_and_names_no_request(
+def test_a_restricted_review_is_sent_without_naming_the_request(
     server: FaultServer, asked: dict[str, Any], sent: Any
 ) -> None:
     from airflow_crew_provider.operators.review import CrewReviewOperator

@@ -56,7 +56,7 @@ def named(request: Request) -> Any:
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_file_is_uploaded_as_a_form_and_named_in_the_kickoff(server: FaultServer, report: Path, scheme: str) -> None:
+def test_files_are_uploaded_as_forms_and_named_in_the_kickoff(server: FaultServer, report: Path, scheme: str) -> None:
     assert run(kickoff(f"{scheme}{report}"), TaskRun()) == "k-1"
     (upload,) = server.sent(UPLOAD)
     boundary = upload.headers["content-type"].removeprefix("multipart/form-data; boundary=")
@@ -69,7 +69,7 @@ def test_a_file_is_uploaded_as_a_form_and_named_in_the_kickoff(server: FaultServ
     assert named(server.sent(POST)[0]) == {"report": f"{URL}0"}
 
 
-def test_a_web_address_is_passed_on_and_a_path_object_is_a_path(server: FaultServer, report: Path) -> None:
+def test_web_addresses_are_passed_on_and_path_objects_are_paths(server: FaultServer, report: Path) -> None:
     web = "https://bucket.example/report.pdf?signature=1"
     run(kickoff(report, files={"report": report, "logo": web}), TaskRun())
     assert named(server.sent(POST)[0]) == {"logo": web, "report": f"{URL}0"}
@@ -88,9 +88,7 @@ def test_a_web_address_is_passed_on_and_a_path_object_is_a_path(server: FaultSer
         (["/report.pdf"], "files: must be an object"),
     ],
 )
-def test_files_that_cannot_be_sent_are_refused_before_anything_is_sent(
-    server: FaultServer, given: Any, problem: str
-) -> None:
+def test_unsendable_files_are_refused_before_anything_is_sent(server: FaultServer, given: Any, problem: str) -> None:
     with pytest.raises(CrewTaskFailed, match=re.escape(problem)):
         run(kickoff("", files=given), TaskRun())
     assert server.requests == []
@@ -98,9 +96,7 @@ def test_files_that_cannot_be_sent_are_refused_before_anything_is_sent(
 
 @pytest.mark.row("A72")
 @pytest.mark.parametrize("kind", ["missing", "empty", "a folder", "an unknown scheme"])
-def test_a_file_that_cannot_be_read_fails_the_try_and_a_retry_reads_it_again(
-    server: FaultServer, report: Path, kind: str
-) -> None:
+def test_an_unreadable_file_fails_the_try_and_retries_reread_it(server: FaultServer, report: Path, kind: str) -> None:
     source = {"a folder": report.parent, "an unknown scheme": "nowhere://bucket/report.pdf"}.get(kind, report)
     if kind == "missing":
         report.unlink()
@@ -138,7 +134,7 @@ def test_a_file_that_is_never_taken_fails_the_task(
 
 
 @pytest.mark.row("A70")
-def test_an_upload_is_repeated_when_the_service_is_busy_or_its_answer_is_lost(
+def test_an_upload_is_repeated_after_a_busy_or_lost_response(
     server: FaultServer, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "PAUSE", 0.01)
@@ -149,7 +145,7 @@ def test_an_upload_is_repeated_when_the_service_is_busy_or_its_answer_is_lost(
     assert named(server.sent(POST)[0]) == {"report": f"{URL}9"}
 
 
-def test_a_busy_service_is_waited_for_no_longer_than_the_kickoff_timeout(
+def test_waiting_for_a_busy_service_ends_with_the_kickoff_timeout(
     server: FaultServer, connect: Connect, report: Path
 ) -> None:
     connect(server.url, kickoff_timeout=5)
@@ -166,7 +162,7 @@ def test_what_arrives_damaged_is_not_used(server: FaultServer, report: Path) -> 
 
 
 @pytest.mark.parametrize("size", [-1, 1])
-def test_a_file_that_changes_while_it_is_read_is_not_used(
+def test_a_file_changing_while_read_is_not_used(
     server: FaultServer, report: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     real = Path.open
@@ -216,7 +212,7 @@ def test_a_retry_with_an_execution_on_record_needs_no_file(
 
 
 @pytest.mark.row("A70")
-def test_a_worker_that_died_between_upload_and_kickoff_has_started_nothing(
+def test_a_worker_dying_between_upload_and_kickoff_starts_nothing(
     server: FaultServer, a_memory: Any, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: Any, **__: Any) -> None:
@@ -233,7 +229,7 @@ def test_a_worker_that_died_between_upload_and_kickoff_has_started_nothing(
 
 
 @pytest.mark.row("A70")
-def test_a_worker_that_died_between_the_kickoff_and_its_record_sends_no_second_one(
+def test_a_worker_death_before_the_record_causes_no_second_kickoff(
     server: FaultServer, a_memory: Any, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep = a_memory.set
@@ -255,7 +251,7 @@ def test_a_worker_that_died_between_the_kickoff_and_its_record_sends_no_second_o
 
 @pytest.mark.row("A70")
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_a_kickoff_that_is_sent_again_uses_the_addresses_on_record(
+def test_a_resent_kickoff_uses_the_recorded_file_addresses(
     server: FaultServer, connect: Connect, report: Path, is_gone: bool
 ) -> None:
     connect(server.url, idempotency_keys=True)
@@ -271,9 +267,7 @@ def test_a_kickoff_that_is_sent_again_uses_the_addresses_on_record(
     assert len(server.sent(UPLOAD)) == (2 if is_gone else 1)
 
 
-def test_a_kickoff_that_is_sent_again_without_its_files_is_never_for_others(
-    server: FaultServer, connect: Connect, report: Path
-) -> None:
+def test_a_resent_kickoff_never_uses_changed_files(server: FaultServer, connect: Connect, report: Path) -> None:
     connect(server.url, idempotency_keys=True)
     server.on(POST, NoReply(CLOSE), Reply(status=404, body={"detail": "The file is not known."}), STARTED)
     task_run = TaskRun()
@@ -308,7 +302,7 @@ def test_a_new_kickoff_sends_only_files_that_its_dag_names(
 
 
 @pytest.mark.row("A70")
-def test_a_resent_kickoff_that_is_not_found_uploads_its_files_once_a_try(
+def test_a_resent_kickoff_answered_404_uploads_files_once_per_try(
     server: FaultServer, connect: Connect, report: Path
 ) -> None:
     """The service does not know the state that the Flow is to be restored from."""
@@ -339,7 +333,7 @@ def test_after_a_refusal_a_retry_uploads_the_files_again(server: FaultServer, re
     assert [named(request)["report"] for request in server.sent(POST)] == [f"{URL}0", f"{URL}1"]
 
 
-def test_a_crew_that_says_which_files_it_takes_gets_no_others(server: FaultServer, report: Path) -> None:
+def test_a_crew_naming_its_accepted_files_gets_no_others(server: FaultServer, report: Path) -> None:
     server.on("GET /inputs", {"inputs": ["topic"], "required": ["topic"], "files": ["page"]})
     with pytest.raises(
         CrewTaskFailed, match=r"The crew takes no file named 'report'; it takes page. Nothing was started"
@@ -375,7 +369,7 @@ def test_the_hook_uploads_and_starts(server: FaultServer, report: Path) -> None:
     ],
     ids=lambda wrong: "-".join(wrong),
 )
-def test_the_hook_uploads_nothing_for_a_request_that_cannot_be_sent(
+def test_the_hook_uploads_nothing_for_an_unsendable_request(
     server: FaultServer, report: Path, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(CrewInvalidInput, match=r"(?i)nothing was sent"):

@@ -61,7 +61,7 @@ def a_crew(server: FaultServer) -> None:
     server.on("GET /inputs", {"inputs": ["topic"]})
 
 
-def test_a_kickoff_returns_the_id_and_says_where_it_comes_from(server: FaultServer) -> None:
+def test_a_kickoff_returns_the_id_and_names_its_origin(server: FaultServer) -> None:
     server.on(POST, STARTED)
     task_run = TaskRun()
     assert run(kickoff(meta={"team": "news"}), task_run) == "k-1"
@@ -75,7 +75,7 @@ def test_a_kickoff_returns_the_id_and_says_where_it_comes_from(server: FaultServ
 @pytest.mark.parametrize("idempotency_keys", [False, True])
 @pytest.mark.parametrize("on_unknown_outcome", ["fail", "retry"])
 @pytest.mark.parametrize("fault", LOST)
-def test_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_or_asked_for(
+def test_a_lost_kickoff_is_repeated_only_if_safe_or_requested(
     server: FaultServer, connect: Connect, fault: str, on_unknown_outcome: str, idempotency_keys: bool
 ) -> None:
     patience = {"kickoff_timeout": 2.0} if fault == "silence" else {}
@@ -101,7 +101,7 @@ def test_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_or_as
 
 
 @pytest.mark.row("N11", "A1")
-def test_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown_outcome(
+def test_a_worker_death_before_the_record_leaves_an_unknown_outcome(
     server: FaultServer, a_memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.on(POST, STARTED)
@@ -124,7 +124,7 @@ def test_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown_ou
 
 
 @pytest.mark.row("N11")
-def test_a_cleared_task_starts_a_new_execution_after_an_unknown_outcome(
+def test_a_clear_after_an_unknown_outcome_starts_a_new_execution(
     server: FaultServer, log_text: Callable[[], str]
 ) -> None:
     server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
@@ -218,7 +218,7 @@ def test_a_retry_of_a_failed_execution_starts_another(server: FaultServer, diale
 
 @pytest.mark.row("A7")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
-def test_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_of_the_old_one(
+def test_a_clear_starts_anew_and_logs_the_old_executions_fate(
     server: FaultServer, dialect: Dialect, log_text: Callable[[], str], cancel_on_kill: bool
 ) -> None:
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.running).on(
@@ -234,7 +234,7 @@ def test_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_of_t
 
 
 @pytest.mark.row("A7")
-def test_a_task_that_is_cleared_after_its_success_starts_a_new_execution(server: FaultServer) -> None:
+def test_a_clear_after_success_starts_a_new_execution(server: FaultServer) -> None:
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, {"status": "completed", "result": {"output": "x"}})
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
@@ -270,7 +270,7 @@ def refused(task_run: TaskRun, said: str = NO_SECOND, **more: Any) -> None:
 
 
 @pytest.mark.row("A7", "N35")
-def test_an_execution_that_is_not_known_for_long_counts_as_over_after_a_stop_was_tried(
+def test_long_unknown_executions_count_as_over_after_a_stop_attempt(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, log_text: Callable[[], str]
 ) -> None:
     for _ in range(2):
@@ -285,7 +285,7 @@ def test_an_execution_that_is_not_known_for_long_counts_as_over_after_a_stop_was
 @pytest.mark.row("N35")
 @pytest.mark.parametrize("end", ["first", "last"])
 @pytest.mark.parametrize("inputs", [404, 503, 401])
-def test_a_404_is_not_believed_where_get_inputs_fails_at_one_end(
+def test_a_404_beside_a_failed_get_inputs_is_not_believed(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, end: str, inputs: int
 ) -> None:
     quiet = {"check_inputs": False}
@@ -300,7 +300,7 @@ def test_a_404_is_not_believed_where_get_inputs_fails_at_one_end(
 
 @pytest.mark.row("N35")
 @pytest.mark.parametrize("seen", [{"status": "running"}, {"state": "NOT FOUND", "status": "?", "result": None}, 503])
-def test_what_is_seen_between_two_404s_begins_anew_or_proves_nothing(
+def test_between_two_404s_a_status_restarts_and_errors_prove_nothing(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, seen: Any
 ) -> None:
     refused(not_found)
@@ -318,7 +318,7 @@ def test_what_is_seen_between_two_404s_begins_anew_or_proves_nothing(
 
 @pytest.mark.row("N35", "N29")
 @pytest.mark.parametrize("moved", [{"token": "another-token-of-somebody"}, {"path": "/other"}])
-def test_a_404_for_another_token_or_at_another_place_says_nothing(
+def test_a_404_for_another_token_or_place_says_nothing(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, connect: Connect, moved: Any
 ) -> None:
     refused(not_found)
@@ -343,7 +343,7 @@ def test_without_a_stop_a_404_is_not_believed(
 
 @pytest.mark.row("A16", "N6")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
-def test_an_execution_that_is_not_found_for_a_moment_is_not_over(
+def test_an_execution_briefly_not_found_is_not_over(
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, cancel_on_kill: bool
 ) -> None:
     for long_enough in (False, True):
@@ -355,14 +355,14 @@ def test_an_execution_that_is_not_found_for_a_moment_is_not_over(
 
 
 @pytest.mark.row("A7", "N35")
-def test_a_clear_stops_an_execution_that_is_not_found_all_the_same(server: FaultServer, not_found: TaskRun) -> None:
+def test_a_clear_stops_even_an_execution_not_found(server: FaultServer, not_found: TaskRun) -> None:
     assert run(kickoff(), not_found.clear()) == "k-2"
     assert len(server.sent("POST /stop/k-1")) == 1
 
 
 @pytest.mark.row("A7", "N6")
 @pytest.mark.since_airflow("3.3")  # before, nothing is remembered after the task's end
-def test_after_a_clear_an_execution_that_is_not_found_for_a_moment_is_stopped_all_the_same(
+def test_a_clear_stops_even_an_execution_briefly_not_found(
     server: FaultServer,
 ) -> None:
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404, {"status": "running"})
@@ -375,7 +375,7 @@ def test_after_a_clear_an_execution_that_is_not_found_for_a_moment_is_stopped_al
 
 @pytest.mark.row("N11")
 @pytest.mark.parametrize("on_unknown_outcome", ["fail", "retry"])
-def test_a_changed_request_after_an_unknown_outcome_never_borrows_the_key(
+def test_a_changed_request_never_reuses_an_unknown_kickoffs_key(
     server: FaultServer, connect: Connect, on_unknown_outcome: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
@@ -395,7 +395,7 @@ def test_a_changed_request_after_an_unknown_outcome_never_borrows_the_key(
 
 
 @pytest.mark.parametrize("swept", [True, False], ids=["Airflow 3", "Airflow 2"])
-def test_before_airflow_3_3_a_variable_remembers_and_is_removed_at_the_end_if_nothing_sweeps_it(
+def test_before_airflow_3_3_variables_remember_until_done_or_swept(
     server: FaultServer, variables: Any, monkeypatch: pytest.MonkeyPatch, swept: bool
 ) -> None:
     monkeypatch.setattr(version, "RELEASE", (3, 2) if swept else (2, 11))
@@ -448,9 +448,7 @@ def test_a_timeout_reports_the_fate_of_the_execution(
 
 
 @pytest.mark.row("A6")
-def test_a_retry_waits_again_for_an_execution_that_a_timeout_could_not_stop(
-    server: FaultServer, dialect: Dialect
-) -> None:
+def test_a_retry_waits_again_for_an_execution_unstopped_at_timeout(server: FaultServer, dialect: Dialect) -> None:
     server.on(POST, STARTED).on(POLL, dialect.running).on("POST /stop/k-1", 404)
     operator = kickoff(wait_for_completion=True, deferrable=False, timeout=0.2)
     with pytest.raises(AirflowException, match="could not be stopped") as error:
@@ -464,7 +462,7 @@ LOST_STOP = "POST /stop/k-1"
 
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("after", ["stopped", "failed", "cannot stop", "stop lost again", "completed"])
-def test_after_a_lost_response_to_the_stop_at_its_timeout_a_retry_starts_nothing(
+def test_after_a_timeout_stop_without_response_a_retry_starts_nothing(
     server: FaultServer, dialect: Dialect, after: str
 ) -> None:
     server.on(POST, STARTED).on(POLL, dialect.running).on(LOST_STOP, NoReply(RESET))
@@ -561,7 +559,7 @@ def test_a_preflight_that_is_refused_fails_and_names_the_connection(server: Faul
 
 
 @pytest.mark.row("N12")
-def test_a_path_without_a_crew_ends_at_once_with_the_crews_that_there_are(server: FaultServer) -> None:
+def test_a_crewless_path_fails_at_once_naming_the_existing_crews(server: FaultServer) -> None:
     there = f"Nothing is here. The crews are at /crews/newsroom, /crews/{TOKEN}"
     server.on("GET /inputs", Reply(status=404, body={"detail": there}))
     with pytest.raises(CrewTaskFailed, match=r"The crews are at /crews/newsroom, /crews/\*\*\*\. Check") as error:
@@ -585,7 +583,7 @@ def test_a_404_is_final_whatever_else_is_said(server: FaultServer, answer: Any, 
     "fault",
     [500, 503, NoReply(RESET), Reply(body=[]), Reply(body={"inputs": [5]}), Reply(body={"inputs": None}), 204],
 )
-def test_a_preflight_that_fails_otherwise_does_not_hold_the_kickoff_up(
+def test_any_other_preflight_failure_does_not_hold_up_the_kickoff(
     server: FaultServer, fault: Any, log_text: Callable[[], str]
 ) -> None:
     server.on("GET /inputs", fault).on(POST, STARTED)
@@ -593,7 +591,7 @@ def test_a_preflight_that_fails_otherwise_does_not_hold_the_kickoff_up(
     assert "could not be checked" in log_text()
 
 
-def test_inputs_that_the_crew_did_not_ask_for_are_a_warning(server: FaultServer, log_text: Callable[[], str]) -> None:
+def test_unrequested_inputs_cause_only_a_warning(server: FaultServer, log_text: Callable[[], str]) -> None:
     server.on("GET /inputs", {"inputs": []}).on(POST, STARTED)
     assert run(kickoff()) == "k-1"
     assert "did not ask for topic" in log_text()

@@ -45,7 +45,7 @@ LOOKS_ALIKE = "a retry and a clear look alike. This try counts as a retry"
 @pytest.mark.row("A34")
 @pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize(("try_number", "retries"), [(2, 1), (3, 0)])
-def test_a_clear_that_looks_like_a_retry_starts_nothing_and_a_further_one_starts_anew(
+def test_a_clear_resembling_a_retry_starts_nothing_until_cleared_again(
     server: FaultServer, try_number: int, retries: int, counted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     task_run = TaskRun(retries=2)
@@ -79,7 +79,7 @@ def test_a_retry_after_retries_were_edited_takes_the_execution_up(
 
 
 @pytest.mark.row("A17")
-def test_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(server: FaultServer) -> None:
+def test_a_try_ending_before_it_sends_remembers_the_clear(server: FaultServer) -> None:
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     server.on("GET /inputs", Reply(status=401), {"inputs": ["topic"]})
@@ -114,7 +114,7 @@ def test_a_clear_is_distinguished_from_a_retry(kept: Any, now: Attempt, cleared:
 
 @pytest.mark.row("N27")
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the last step
-def test_a_task_that_died_after_its_last_step_is_tried_again_though_a_neighbour_was_cleared(
+def test_a_task_dead_after_finishing_is_retried_despite_neighbour_clears(
     server: FaultServer,
 ) -> None:
     task_run = TaskRun()
@@ -127,7 +127,7 @@ def test_a_task_that_died_after_its_last_step_is_tried_again_though_a_neighbour_
 
 @pytest.mark.since_airflow("3.0")  # 2.11 has no inbox to remove old records, so they go as the task succeeds
 @pytest.mark.row("A5", "A17")
-def test_a_clear_stops_the_execution_of_a_kickoff_that_had_succeeded(server: FaultServer, variables: Any) -> None:
+def test_a_clear_stops_the_execution_of_a_successful_kickoff(server: FaultServer, variables: Any) -> None:
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     assert run(kickoff(), task_run.clear()) == "k-2"
@@ -155,9 +155,7 @@ def test_the_execution_of_a_deleted_run_is_not_taken_over(server: FaultServer, l
 
 
 @pytest.mark.row("A22")
-def test_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
-    server: FaultServer, left_by_a_deleted_run: TaskRun
-) -> None:
+def test_a_try_that_starts_nothing_forgets_a_deleted_run(server: FaultServer, left_by_a_deleted_run: TaskRun) -> None:
     server.on("GET /inputs", 503, {"inputs": ["topic"]}).on(POST, Reply(status=429), {"kickoff_id": "k-2"})
     with pytest.raises(AirflowException):
         run(kickoff(), left_by_a_deleted_run)
@@ -165,7 +163,7 @@ def test_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
 
 
 @pytest.mark.row("A35")
-def test_a_deleted_run_is_not_taken_over_though_the_first_try_died_before_it_executed(
+def test_a_deleted_run_is_not_adopted_after_an_unexecuted_try(
     server: FaultServer, left_by_a_deleted_run: TaskRun
 ) -> None:
     left_by_a_deleted_run.retry()
@@ -181,7 +179,7 @@ COUNTS = "The DAG run has started again without a clear. What this task did befo
 @pytest.mark.row("A35", "N11")
 @pytest.mark.parametrize("known", [True, False], ids=["this Airflow", "before Airflow 3"])
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_run_that_is_set_to_queued_is_the_same_run(
+def test_a_run_set_to_queued_is_the_same_run(
     server: FaultServer, variables: Any, known: bool, lost: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     task_run = TaskRun()
@@ -205,7 +203,7 @@ def test_a_run_that_is_set_to_queued_is_the_same_run(
 
 @pytest.mark.row("A35")
 @pytest.mark.parametrize("started_again", [True, False])
-def test_a_run_that_goes_on_after_a_neighbour_was_cleared_is_the_same_run(
+def test_a_run_is_the_same_after_a_neighbour_was_cleared(
     server: FaultServer, variables: Any, started_again: bool
 ) -> None:
     task_run = TaskRun()
@@ -231,7 +229,7 @@ def test_a_run_that_goes_on_after_a_neighbour_was_cleared_is_the_same_run(
         ({}, True),
     ],
 )
-def test_a_record_is_of_this_run_unless_a_mark_shows_another(kept: Any, same_run: bool) -> None:
+def test_a_record_belongs_to_this_run_unless_marked_otherwise(kept: Any, same_run: bool) -> None:
     assert (Attempt(2, 2, 2, 0, 5.0, 3.0).relation_to(kept) is not Relation.OTHER_RUN) is same_run
     assert Attempt(2, 2, 2, 0).relation_to(kept) is not Relation.OTHER_RUN
 
@@ -255,7 +253,7 @@ def test_a_cleared_kickoff_stops_the_execution_of_before(server: FaultServer, em
 
 
 @pytest.mark.row("A7")
-def test_a_kickoff_that_is_cleared_after_its_end_names_the_execution_of_before(
+def test_a_kickoff_cleared_after_its_end_names_the_previous_execution(
     server: FaultServer, emptied_by_clears: None, log_text: Callable[[], str]
 ) -> None:
     task_run = TaskRun()
@@ -282,9 +280,7 @@ def test_what_was_kept_before_an_upgrade_is_found(
 
 @pytest.mark.row("A14")
 @pytest.mark.parametrize("reads", [1, 2, 1000])
-def test_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
-    server: FaultServer, variables: Any, reads: int
-) -> None:
+def test_an_unreadable_record_is_not_taken_for_empty(server: FaultServer, variables: Any, reads: int) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     variables.unreadable = reads
@@ -300,7 +296,7 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
 @pytest.mark.row("A14")
 @pytest.mark.since_airflow("3.0")  # before, a task can ask for the names
 @pytest.mark.parametrize("reads", range(1, 12))
-def test_nor_is_it_taken_for_missing_where_airflow_names_no_variables(
+def test_unreadable_records_are_not_missing_where_airflow_lists_no_variables(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, reads: int
 ) -> None:
     variables, task_run = keep_in_variables(monkeypatch, Variables()), TaskRun()
@@ -314,7 +310,7 @@ def test_nor_is_it_taken_for_missing_where_airflow_names_no_variables(
 
 
 @pytest.mark.row("A14")
-def test_a_record_that_another_fernet_key_encrypted_is_not_taken_for_none(server: FaultServer, variables: Any) -> None:
+def test_a_record_under_another_fernet_key_is_not_missing(server: FaultServer, variables: Any) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
     variables.encrypted = set(variables.kept)
@@ -354,7 +350,7 @@ def test_a_state_store_that_fails_stops_the_kickoff(server: FaultServer, connect
     assert server.requests == []
 
 
-def test_a_kickoff_whose_intent_could_not_be_stored_was_not_sent(
+def test_a_kickoff_with_an_unstored_intent_is_not_sent(
     server: FaultServer, a_memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_run = TaskRun()

@@ -46,7 +46,7 @@ def back_end_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.row("N18")
-def test_a_kickoff_leaves_a_connection_that_is_not_found_to_its_retries(
+def test_a_kickoff_leaves_a_missing_connection_to_its_retries(
     back_end_away: Callable[[], None],
 ) -> None:
     back_end_away()
@@ -56,7 +56,7 @@ def test_a_kickoff_leaves_a_connection_that_is_not_found_to_its_retries(
 
 
 @pytest.mark.row("N18")
-def test_a_retry_goes_on_with_its_execution_although_the_connection_is_not_found(
+def test_a_retry_continues_its_execution_even_without_the_connection(
     server: FaultServer, back_end_away: Callable[[], None]
 ) -> None:
     task_run = TaskRun()
@@ -67,7 +67,7 @@ def test_a_retry_goes_on_with_its_execution_although_the_connection_is_not_found
 
 
 @pytest.mark.row("N18")
-def test_no_try_says_that_nothing_was_started_while_an_earlier_kickoff_is_open(
+def test_an_open_earlier_kickoff_forbids_saying_nothing_was_started(
     server: FaultServer, back_end_away: Callable[[], None]
 ) -> None:
     server.on(POST, NoReply(RESET))
@@ -143,7 +143,7 @@ def test_the_refusal_of_a_changed_request_settles_nothing(server: FaultServer, c
 
 
 @pytest.mark.row("N22", "N11")
-def test_without_idempotency_keys_a_refusal_says_nothing_of_the_first_kickoff(server: FaultServer) -> None:
+def test_without_keys_a_refusal_says_nothing_of_the_first_kickoff(server: FaultServer) -> None:
     operator = kickoff(on_unknown_outcome="retry")
     task_run = lost(server, operator)
     server.on(POST, Reply(status=422, body={"detail": "Missing inputs: tone"}))
@@ -154,7 +154,7 @@ def test_without_idempotency_keys_a_refusal_says_nothing_of_the_first_kickoff(se
 
 @pytest.mark.row("N22", "N11")
 @pytest.mark.parametrize("then", [False, True])
-def test_a_kickoff_is_not_sent_again_once_the_connection_says_otherwise_about_keys(
+def test_a_kickoff_is_not_resent_after_the_key_setting_changed(
     server: FaultServer, connect: Connect, then: bool
 ) -> None:
     connect(server.url, idempotency_keys=then)
@@ -166,7 +166,7 @@ def test_a_kickoff_is_not_sent_again_once_the_connection_says_otherwise_about_ke
 
 
 @pytest.mark.row("N22")
-def test_a_kickoff_whose_key_was_not_sent_is_followed_by_one_of_its_own(server: FaultServer, connect: Connect) -> None:
+def test_a_retry_of_a_keyless_kickoff_is_a_separate_kickoff(server: FaultServer, connect: Connect) -> None:
     task_run = lost(server, kickoff(on_unknown_outcome="retry"))
     connect(server.url, idempotency_keys=True)
     server.on(POST, Reply(status=429), {"kickoff_id": "k-2"})
@@ -178,9 +178,7 @@ def test_a_kickoff_whose_key_was_not_sent_is_followed_by_one_of_its_own(server: 
 
 
 @pytest.mark.row("N22")
-def test_a_preflight_that_is_refused_on_a_retry_does_not_say_that_nothing_was_started(
-    server: FaultServer, connect: Connect
-) -> None:
+def test_a_retrys_refused_preflight_does_not_deny_an_earlier_start(server: FaultServer, connect: Connect) -> None:
     connect(server.url, idempotency_keys=True)
     task_run = lost(server, kickoff())
     server.on("GET /inputs", Reply(status=401, body={"detail": "Invalid token"}))
@@ -195,7 +193,7 @@ def test_a_preflight_that_is_refused_on_a_retry_does_not_say_that_nothing_was_st
 @pytest.mark.row("A16")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
 @pytest.mark.parametrize("state", [RUNNING, {"state": "NOT FOUND", "status": "?", "result": None}, 503])
-def test_a_retry_with_other_inputs_starts_no_second_execution_while_the_first_may_run(
+def test_changed_inputs_start_nothing_while_the_first_execution_may_run(
     server: FaultServer, cancel_on_kill: bool, state: Any
 ) -> None:
     task_run = TaskRun()
@@ -256,7 +254,7 @@ def test_the_preflight_comes_before_the_first_execution_is_stopped(server: Fault
 
 
 @pytest.mark.row("A15")
-def test_a_task_that_is_killed_during_the_post_says_since_when(server: FaultServer, log_text: LogText) -> None:
+def test_a_task_killed_during_the_post_logs_its_time(server: FaultServer, log_text: LogText) -> None:
     operator = kickoff(check_inputs=False)
 
     def killed(*_: Any) -> None:
@@ -295,7 +293,7 @@ def test_a_task_that_is_killed_before_the_post_sends_none(server: FaultServer) -
 
 
 @pytest.mark.row("A15")
-def test_a_task_that_is_killed_before_the_record_names_the_id(
+def test_a_task_killed_before_the_record_logs_the_execution_id(
     server: FaultServer, log_text: LogText, a_memory: Any
 ) -> None:
     task_run, operator = TaskRun(), kickoff(check_inputs=False, cancel_on_kill=False)
@@ -315,7 +313,7 @@ def test_a_task_that_is_killed_before_the_record_names_the_id(
 
 
 @pytest.mark.row("A15")
-def test_an_id_that_one_write_could_not_store_is_known_to_a_retry(
+def test_a_retry_knows_an_id_despite_one_failed_write(
     server: FaultServer, a_memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.on(POLL, {"status": "error", "error": "no ink"}).on(
@@ -336,7 +334,7 @@ def test_an_id_that_one_write_could_not_store_is_known_to_a_retry(
 
 
 @pytest.mark.row("A15")
-def test_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(
+def test_an_unrecordable_id_is_logged_and_kept_as_xcom(
     server: FaultServer, log_text: LogText, full: Callable[[TaskRun], None]
 ) -> None:
     task_run = TaskRun()
@@ -349,9 +347,7 @@ def test_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(
 
 
 @pytest.mark.row("A15")
-def test_a_try_after_one_that_could_not_record_its_id_starts_nothing(
-    server: FaultServer, full: Callable[[TaskRun], None]
-) -> None:
+def test_a_try_after_an_unrecorded_id_starts_nothing(server: FaultServer, full: Callable[[TaskRun], None]) -> None:
     task_run = TaskRun()
     full(task_run)
     die_after_recording(task_run, kickoff())

@@ -102,7 +102,7 @@ def test_without_a_record_nothing_was_done(memory: Memory) -> None:
         ({"try_number": 1, "clears": 1, "run_started": 5.0}, True),
     ],
 )
-def test_a_record_of_a_deleted_run_with_the_same_id_is_ignored(
+def test_a_deleted_runs_record_with_the_same_id_is_ignored(
     memory: Memory, caplog: pytest.LogCaptureFixture, kept: Any, forgotten: bool
 ) -> None:
     memory.keep({"fingerprint": "one", "max_tries": 2, "retries": 2, **kept})
@@ -140,7 +140,7 @@ def test_a_try_that_overlaps_with_another_one_sends_nothing(memory: Memory, answ
     assert killed.newest == record(memory, try_number=2, max_tries=3).newest
 
 
-def test_an_id_that_was_recorded_is_found_by_the_same_request_only(memory: Memory) -> None:
+def test_only_the_same_request_finds_a_recorded_id(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)
     first.record_id("k-1")
@@ -149,7 +149,7 @@ def test_an_id_that_was_recorded_is_found_by_the_same_request_only(memory: Memor
     assert record(memory, "two").earlier is Earlier.ANOTHER
 
 
-def test_the_same_post_keeps_its_key_and_when_it_was_first_sent(memory: Memory, clock: list[float]) -> None:
+def test_a_repeated_post_keeps_its_key_and_first_sending_time(memory: Memory, clock: list[float]) -> None:
     key = record(memory).intend(SENDER)
     clock[0] = 200.0
     again = record(memory, try_number=2)
@@ -160,7 +160,7 @@ def test_the_same_post_keeps_its_key_and_when_it_was_first_sent(memory: Memory, 
 
 
 @pytest.mark.parametrize(("request_", "sender"), [("two", SENDER), ("one", OTHER)], ids=["request", "sender"])
-def test_another_post_gets_a_key_of_its_own_and_the_first_stays_on_record(
+def test_another_post_has_its_own_key_and_the_first_stays(
     memory: Memory, clock: list[float], request_: str, sender: Sender
 ) -> None:
     key = record(memory).intend(SENDER)
@@ -182,7 +182,7 @@ def test_changes_of_the_sender_are_named(memory: Memory) -> None:
     assert "the token (or an extra header)" in str(first.why_not_again(OTHER, keyed=True, at_risk=True))
 
 
-def test_a_clear_is_stored_at_once_and_makes_the_record_anothers(memory: Memory) -> None:
+def test_a_clear_is_stored_at_once_and_disowns_the_record(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)
     first.record_id("k-1")
@@ -195,7 +195,7 @@ def test_a_clear_is_stored_at_once_and_makes_the_record_anothers(memory: Memory)
     assert record(memory, try_number=3, max_tries=3, clears=1).earlier is Earlier.ANOTHER
 
 
-def test_at_most_so_many_posts_are_named_and_those_that_have_finished_are_not(memory: Memory) -> None:
+def test_only_a_limited_number_of_unfinished_posts_is_named(memory: Memory) -> None:
     for number in range(KEPT + 5):
         record(memory, str(number), try_number=number + 1).intend(SENDER)
     names = [post.fingerprint for post in record(memory).newest.unsettled]
@@ -257,7 +257,7 @@ def test_a_refusal_takes_back_the_newest_post_only(memory: Memory) -> None:
     assert kept["earlier"][0]["idempotency_key"] == first["idempotency_key"]
 
 
-def test_a_refusal_that_cannot_be_stored_is_one_all_the_same(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unstorable_refusal_still_counts_as_one(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     first = record(memory)
     first.intend(SENDER)
     memory.broken = True
@@ -300,7 +300,7 @@ def test_a_post_that_is_adopted_leaves_all_others_on_record(memory: Memory, befo
     assert ids == {"other request": ["k-1", None], "answered": ["k-1", "k-0"], "nothing": ["k-1"]}[before]
 
 
-def test_after_a_refusal_an_execution_that_has_ended_is_on_record_again(memory: Memory) -> None:
+def test_a_refusal_restores_an_ended_execution_to_the_record(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)
     first.record_id("k-1")
@@ -314,7 +314,7 @@ def test_after_a_refusal_an_execution_that_has_ended_is_on_record_again(memory: 
     assert again.intend(SENDER), "a further POST is not taken for another try's"
 
 
-def test_after_a_refusal_of_another_request_an_execution_that_has_ended_is_not(memory: Memory) -> None:
+def test_another_requests_refusal_does_not_restore_an_ended_execution(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)
     first.record_id("k-1")
@@ -335,7 +335,7 @@ def test_half_of_a_surrogate_pair_is_content_too() -> None:
     assert len({fingerprint({"a": text}) for text in ("\ud800", "\udfff", "?", "")}) == 4
 
 
-def test_without_keys_a_lost_post_is_followed_by_one_of_its_own(memory: Memory) -> None:
+def test_without_keys_the_post_after_a_lost_one_is_separate(memory: Memory) -> None:
     key = record(memory).intend(SENDER)
     again = record(memory, try_number=2)
     assert again.intend(SENDER, keyed=False) != key
@@ -354,7 +354,7 @@ def test_a_key_is_used_again_only_if_it_was_sent(memory: Memory, then: bool | No
     assert (again.intend(SENDER, keyed=now) == key) is same
 
 
-def test_a_request_that_was_answered_and_is_sent_again_after_a_clear_has_a_key_of_its_own(memory: Memory) -> None:
+def test_an_answered_request_gets_a_new_key_after_a_clear(memory: Memory) -> None:
     first = record(memory)
     key = first.intend(SENDER)
     first.record_id("k-1")
@@ -364,14 +364,14 @@ def test_a_request_that_was_answered_and_is_sent_again_after_a_clear_has_a_key_o
     assert [post["kickoff_id"] for post in memory.recall()["earlier"]] == ["k-1"]
 
 
-def test_a_post_that_is_sent_again_keeps_those_before_it_on_record(memory: Memory) -> None:
+def test_a_resent_post_keeps_earlier_ones_on_record(memory: Memory) -> None:
     record(memory, "one").intend(SENDER)
     key = record(memory, "two", try_number=2).intend(SENDER)
     assert record(memory, "two", try_number=3).intend(SENDER) == key
     assert [post.fingerprint for post in record(memory).newest.unsettled] == ["two", "one"]
 
 
-def test_a_post_that_is_sent_again_repeats_the_fields_that_were_added_to_it(memory: Memory) -> None:
+def test_a_resent_post_repeats_the_fields_added_to_it(memory: Memory) -> None:
     key = record(memory).intend(SENDER, added={"a": 1})
     again = record(memory, try_number=2)
     assert again.intend(SENDER, added={"a": 2}) == key
@@ -381,7 +381,7 @@ def test_a_post_that_is_sent_again_repeats_the_fields_that_were_added_to_it(memo
     assert another.added == {"a": 3}
 
 
-def test_a_post_whose_record_names_no_first_time_is_sent_again(memory: Memory) -> None:
+def test_a_post_recorded_without_a_first_time_is_resent(memory: Memory) -> None:
     key = record(memory).intend(SENDER)
     kept = memory.recall()
     del kept["first_at"]
@@ -390,7 +390,7 @@ def test_a_post_whose_record_names_no_first_time_is_sent_again(memory: Memory) -
     assert memory.recall()["first_at"] == 100.0
 
 
-def test_posts_that_may_still_run_stay_on_record_and_one_that_is_noted_as_finished_does_not(memory: Memory) -> None:
+def test_only_posts_not_noted_as_finished_stay_on_record(memory: Memory) -> None:
     tried = record(memory)
     for name in ("a", "b", "c"):
         tried.fingerprint = name
@@ -429,7 +429,7 @@ def test_a_task_whose_record_is_gone_ends_all_the_same(memory: Memory) -> None:
     assert record(memory).earlier is Earlier.NOTHING
 
 
-def test_what_a_try_learns_of_its_execution_is_found_by_the_next_one(memory: Memory) -> None:
+def test_the_next_try_finds_what_one_learned_of_its_execution(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER, of_a_room=1)
     first.mark(inbox={"id": "r"})
@@ -445,7 +445,7 @@ def test_what_a_try_learns_of_its_execution_is_found_by_the_next_one(memory: Mem
     assert record(memory).newest.more == {"of_a_room": 3, "more": 4}
 
 
-def test_a_timeout_stays_on_record_until_the_execution_was_certainly_not_stopped(memory: Memory) -> None:
+def test_a_timeout_stays_recorded_until_its_stop_has_certainly_failed(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)
     first.record_id("k-1")
@@ -458,14 +458,14 @@ def test_a_timeout_stays_on_record_until_the_execution_was_certainly_not_stopped
     assert record(memory).newest.timed_out == ""
 
 
-def test_what_is_not_known_is_not_stored_and_what_another_release_stores_stays() -> None:
+def test_unknown_values_are_not_stored_and_another_releases_fields_stay() -> None:
     assert StoredPost().to_json() == {}
     earlier = [{"fingerprint": "e", "of_another_release": 1}]
     other = {"fingerprint": "f", "keyed": False, "try_number": 1, "of_another_release": 1, "earlier": earlier}
     assert StoredPost.from_json(other).to_json() == other
 
 
-def test_a_record_that_airflow_cannot_remove_stays_open_and_the_refusal_is_reported(memory: Memory) -> None:
+def test_an_unremovable_record_stays_open_and_the_refusal_is_reported(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)
     again = record(memory, try_number=2)

@@ -55,7 +55,7 @@ FAILS = r"k-1 failed: the outcome of send_mail is unknown\. A retry of this task
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_an_unknown_outcome_is_answered_fail_and_the_task_fails_with_the_words_of_the_service(
+def test_an_unknown_outcome_is_answered_fail_and_fails_the_task(
     server: FaultServer, log_text: LogText, deferrable: bool
 ) -> None:
     with pytest.raises(CrewTryFailed, match=FAILS):
@@ -91,15 +91,13 @@ def test_the_answer_names_the_hash_where_the_service_compares_it(server: FaultSe
     ],
     ids=["400", "404", "lost"],
 )
-def test_an_answer_that_somebody_else_gave_or_that_was_lost_is_seen_by_the_next_poll(
-    server: FaultServer, lost: Any, deferrable: bool
-) -> None:
+def test_the_next_poll_sees_a_lost_answer_or_somebody_elses(server: FaultServer, lost: Any, deferrable: bool) -> None:
     server.on(RESUME, lost)
     with pytest.raises(CrewTryFailed, match=FAILS):
         run(kickoff(deferrable=deferrable))
 
 
-def test_a_service_that_refuses_the_answer_ends_the_try_and_the_next_one_answers(server: FaultServer) -> None:
+def test_a_refused_answer_ends_the_try_and_the_next_answers(server: FaultServer) -> None:
     server.on("GET /status/k-1", lambda _: FAILED if len(server.sent(RESUME)) > 1 else ASKS)
     server.on(RESUME, Reply(status=500, body={"detail": "database"}), RESUMED)
     task_run = TaskRun(retries=2)
@@ -112,7 +110,7 @@ def test_a_service_that_refuses_the_answer_ends_the_try_and_the_next_one_answers
 
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("asks", [TOOL, {**TOOL, "ask": {"kind": "vote"}}], ids=["tool", "unreadable"])
-def test_other_questions_are_waited_for_with_the_warning_that_nobody_is_asked(
+def test_other_questions_are_awaited_with_a_nobody_is_asked_warning(
     server: FaultServer, log_text: LogText, asks: Any, deferrable: bool
 ) -> None:
     server.on("GET /status/k-1", asks, asks, COMPLETED)

@@ -76,7 +76,7 @@ def test_the_decorated_task_does_too(server: FaultServer) -> None:
     assert sent(server) == [None, "k-1"]
 
 
-def test_what_a_flow_was_restored_from_is_left_to_the_service(server: FaultServer) -> None:
+def test_a_retry_leaves_a_flows_restored_state_to_the_service(server: FaultServer) -> None:
     operator = kickoff(restore_from="state-1")
     run(operator, failed_once(operator))
     assert [request.json.get("restoreFromStateId") for request in server.sent(POST)] == ["state-1", None]
@@ -90,7 +90,7 @@ def test_what_a_flow_was_restored_from_is_left_to_the_service(server: FaultServe
         (500, "it is not known whether the service can continue executions"),
     ],
 )
-def test_a_service_that_does_not_say_so_starts_from_the_beginning(
+def test_a_service_without_continuation_support_starts_from_the_beginning(
     server: FaultServer, log_text: LogText, answer: Any, why: str
 ) -> None:
     server.on(INPUTS, answer)
@@ -99,7 +99,7 @@ def test_a_service_that_does_not_say_so_starts_from_the_beginning(
     assert f"Starting from the beginning, because {why}" in log_text()
 
 
-def test_a_retry_from_the_start_a_clear_and_another_request_start_from_the_beginning(server: FaultServer) -> None:
+def test_anything_but_a_retry_from_the_failed_task_starts_anew(server: FaultServer) -> None:
     server.on(POST, {"kickoff_id": "k-1"})
     start = kickoff(retry_from="start")
     with pytest.raises(CrewTryFailed):
@@ -112,7 +112,7 @@ def test_a_retry_from_the_start_a_clear_and_another_request_start_from_the_begin
 
 
 @pytest.mark.parametrize("refused", [UNKNOWN, REFUSED])
-def test_an_execution_that_cannot_be_continued_is_started_anew_in_the_same_try(
+def test_an_uncontinuable_execution_is_started_anew_in_the_same_try(
     server: FaultServer, log_text: LogText, refused: Reply
 ) -> None:
     server.on(POST, {"kickoff_id": "k-1"}, refused, {"kickoff_id": "k-2"})
@@ -131,7 +131,7 @@ def test_missing_inputs_are_missing_inputs(server: FaultServer) -> None:
 
 
 @pytest.mark.parametrize("answer", [NoReply(RESET), Reply(status=502)])
-def test_a_lost_answer_leads_to_the_same_request_under_the_same_key(server: FaultServer, answer: Any) -> None:
+def test_a_lost_continuation_is_repeated_unchanged_under_the_same_key(server: FaultServer, answer: Any) -> None:
     server.on(POST, {"kickoff_id": "k-1"}, answer, {"kickoff_id": "k-2"})
     task_run = failed_once()
     with pytest.raises(CrewTryFailed):
@@ -143,9 +143,7 @@ def test_a_lost_answer_leads_to_the_same_request_under_the_same_key(server: Faul
     assert keys(server)[1] == keys(server)[2] != keys(server)[0]
 
 
-def test_a_worker_that_dies_before_the_post_sends_it_in_its_next_try(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_sends_the_post_a_dead_worker_never_sent(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     task_run = failed_once()
     with monkeypatch.context() as patch:
 
@@ -172,9 +170,7 @@ def details(airflow: Any) -> dict[str, Any]:
     return {"state": "running", "meta": {"airflow": airflow}}
 
 
-def test_one_that_is_continued_already_is_adopted_where_this_task_has_started_it(
-    server: FaultServer, connect: Connect
-) -> None:
+def test_a_continuation_this_task_already_started_is_adopted(server: FaultServer, connect: Connect) -> None:
     """Without keys, the second request of a lost answer is told of what the first one has started."""
     connect(server.url)
     server.on(POST, {"kickoff_id": "k-1"}, NoReply(RESET), CONTINUED)
@@ -191,7 +187,7 @@ def test_one_that_is_continued_already_is_adopted_where_this_task_has_started_it
 @pytest.mark.parametrize(
     "found", [details({**IDENTITY, "run_id": "other"}), details(None), details({**IDENTITY, "region_id": "r"})]
 )
-def test_one_that_somebody_else_continues_is_neither_adopted_nor_started_again(
+def test_somebody_elses_continuation_is_neither_adopted_nor_repeated(
     server: FaultServer, found: dict[str, Any]
 ) -> None:
     server.on(POST, {"kickoff_id": "k-1"}, CONTINUED).on("GET /executions/k-9", found)
@@ -200,7 +196,7 @@ def test_one_that_somebody_else_continues_is_neither_adopted_nor_started_again(
     assert sent(server) == [None, "k-1"]
 
 
-def test_as_long_as_it_is_not_known_whose_it_is_nothing_is_started(server: FaultServer) -> None:
+def test_nothing_is_started_while_a_continuations_owner_is_unknown(server: FaultServer) -> None:
     server.on(POST, {"kickoff_id": "k-1"}, CONTINUED)
     server.on("GET /executions/k-9", 500, details(IDENTITY)).on("GET /status/k-9", COMPLETED)
     task_run = failed_once()
@@ -247,6 +243,6 @@ def test_a_chain_over_its_budget_that_failed_is_not_continued(server: FaultServe
     assert sent(server) == [None]
 
 
-def test_a_word_that_is_none_is_refused_when_the_dag_is_parsed() -> None:
+def test_an_invalid_retry_from_is_refused_at_dag_parsing() -> None:
     with pytest.raises(ValueError, match="retry_from must be 'failed_task' or 'start', not 'task'"):
         kickoff(retry_from="task")

@@ -72,7 +72,7 @@ def test_a_request_is_named_as_release_0_1_named_it() -> None:
     assert meta == {"by": "me", "airflow": IDENTITY}
 
 
-def test_a_later_field_is_in_the_name_where_it_is_given() -> None:
+def test_a_later_field_is_in_the_name_when_given() -> None:
     assert name_of(Kickoff(inputs={}, restore_from="s-1"), IDENTITY, "crew_a") == {**NAMED, "restore_from": "s-1"}
     assert name_of(Kickoff(inputs={}, webhooks="inbox"), IDENTITY, "crew_a") == {**NAMED, "webhooks": "inbox"}
 
@@ -119,7 +119,7 @@ def test_a_task_may_be_the_review_itself() -> None:
 @pytest.mark.parametrize(
     ("url", "named"), [("https://airflow.example", {"base_url": "https://airflow.example"}), ("", {})]
 )
-def test_the_page_links_to_this_airflow_and_defers_to_its_review(
+def test_the_page_links_to_airflow_and_defers_to_its_review(
     monkeypatch: pytest.MonkeyPatch, url: str, named: Any
 ) -> None:
     monkeypatch.setattr(web, "RELEASE", (3, 0))

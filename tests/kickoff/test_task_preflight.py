@@ -75,7 +75,7 @@ def test_secrets_among_the_names_are_not_shown(log: WarningLog) -> None:
 
 
 @pytest.mark.parametrize("kind", ["flow", None])
-def test_where_it_is_not_known_what_is_required_the_service_decides(log: WarningLog, kind: str | None) -> None:
+def test_the_service_decides_where_required_inputs_are_unknown(log: WarningLog, kind: str | None) -> None:
     asked = ExpectedInputs(["topic", "tone", "size"])
     assert check_inputs(hook(asked, kind), {"tone": 1}, log) is asked
     assert log.lines == ["The crew also asks for topic, size. The service decides whether these inputs are required"]
@@ -113,7 +113,7 @@ def test_a_check_that_fails_otherwise_holds_nothing_up(log: WarningLog, error: C
     assert log.lines == [f"The crew's inputs could not be checked ({error}); starting the crew anyway"]
 
 
-def test_a_refusal_of_the_service_is_worded_in_the_same_way() -> None:
+def test_a_service_refusal_is_worded_in_the_same_way() -> None:
     said = missing_inputs(["a"], ExpectedInputs(["a", "b"]), {"b": 1, "c": 2})
     assert said == "Missing inputs: a (the crew asks for a, b; given: b, c)"
 

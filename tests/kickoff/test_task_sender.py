@@ -37,7 +37,7 @@ def test_what_is_kept_shows_no_secret() -> None:
     assert "token" not in str(kept)
 
 
-def test_the_same_sender_has_no_changes_in_whatever_order_its_headers_stand() -> None:
+def test_header_order_does_not_change_the_sender() -> None:
     same = replace(DEPLOYMENT, headers=(("X-A", "1"), ("X-B", "2")), timeout=1.0)
     assert sender(same).changes(sender().as_dict()) == []
     assert not sender(same).is_another(sender().as_dict())
@@ -78,7 +78,7 @@ def test_every_part_of_a_credential_counts() -> None:
     assert len(inboxes) == 3
 
 
-def test_a_request_that_is_sent_again_has_the_inbox_that_it_had_before() -> None:
+def test_a_resent_request_keeps_its_earlier_inbox() -> None:
     moved = sender(webhooks="inbox", inbox_url="https://new", before="https://i")
     assert moved == sender(webhooks="inbox")
     assert sender(webhooks=human(token="t"), before="https://new") == sender(webhooks=human(token="t"))

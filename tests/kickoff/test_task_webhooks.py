@@ -88,7 +88,7 @@ def hook(server: FaultServer, connect: Connect) -> CrewHook:
         (None, INBOX, {}),
     ],
 )
-def test_the_inbox_of_a_post_is_stored_with_it_unless_it_carries_a_credential(
+def test_a_posts_inbox_is_stored_unless_it_carries_a_credential(
     webhooks: Any, inbox_url: str | None, added: Any
 ) -> None:
     hook: Any = SimpleNamespace(connection=SimpleNamespace(inbox_url=inbox_url))
@@ -96,7 +96,7 @@ def test_the_inbox_of_a_post_is_stored_with_it_unless_it_carries_a_credential(
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_the_sender_of_a_post_that_is_sent_again_is_the_one_of_its_own_inbox(keyed: bool) -> None:
+def test_a_resent_posts_sender_is_that_of_its_own_inbox(keyed: bool) -> None:
     connection: Any = SimpleNamespace(
         deployment=Deployment("https://x", "token"), inbox_url=INBOX, idempotency_keys=keyed
     )
@@ -132,7 +132,7 @@ def test_credentials_are_looked_up_except_for_the_inbox(hook: CrewHook, monkeypa
 
 
 @pytest.mark.usefixtures("a_memory")
-def test_for_webhooks_of_the_users_own_the_inbox_is_not_needed(server: FaultServer, connect: Connect) -> None:
+def test_a_users_own_webhooks_do_not_need_the_inbox(server: FaultServer, connect: Connect) -> None:
     connect(server.url)
     context, given = TaskRun().context(), Webhooks(step=URL)
     record = new_record(context)
@@ -145,9 +145,7 @@ def test_for_webhooks_of_the_users_own_the_inbox_is_not_needed(server: FaultServ
 
 
 @pytest.mark.since_airflow("3.0")
-def test_for_the_inbox_a_registration_is_made_and_kept_in_the_record(
-    hook: CrewHook, inbox_variables: Variables
-) -> None:
+def test_an_inbox_registration_is_made_and_kept_in_the_record(hook: CrewHook, inbox_variables: Variables) -> None:
     context = TaskRun().context()
     record = new_record(context)
     record.intend(Sender.of(hook.connection, "inbox"))
@@ -165,9 +163,7 @@ def test_for_the_inbox_a_registration_is_made_and_kept_in_the_record(
 
 
 @pytest.mark.since_airflow("3.0")
-def test_a_request_that_was_sent_with_another_inbox_keeps_its_address(
-    hook: CrewHook, inbox_variables: Variables
-) -> None:
+def test_a_request_sent_with_another_inbox_keeps_its_address(hook: CrewHook, inbox_variables: Variables) -> None:
     context = TaskRun().context()
     record = new_record(context)
     record.intend(Sender.of(hook.connection, "inbox"), added={"inbox_url": "https://before.example/crew-inbox"})
@@ -211,7 +207,7 @@ def test_the_inbox_gets_the_id_of_the_answer(hook: CrewHook, inbox_variables: Va
 
 @pytest.mark.since_airflow("3.0")
 @pytest.mark.parametrize(("more", "found"), [({}, 0), ({"again": False}, 0), ({"again": True}, 1)])
-def test_messages_from_before_an_upgrade_are_kept_if_an_earlier_try_sent_the_post(
+def test_pre_upgrade_messages_are_kept_if_an_earlier_try_posted(
     hook: CrewHook, inbox_variables: Variables, more: Any, found: int
 ) -> None:
     context = TaskRun().context()

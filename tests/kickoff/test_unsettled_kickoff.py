@@ -20,9 +20,7 @@ def kickoff() -> CrewKickoffOperator:
 
 @pytest.mark.row("N11", "N12")
 @pytest.mark.parametrize("refusal", [429, 400, 401, 403, 404, 422])
-def test_a_refusal_after_a_lost_answer_keeps_the_key_for_the_next_try(
-    server: FaultServer, connect: Connect, refusal: int
-) -> None:
+def test_a_refusal_after_a_lost_response_keeps_the_key(server: FaultServer, connect: Connect, refusal: int) -> None:
     connect(server.url, idempotency_keys=True)
     server.on(POST, NoReply(RESET), Reply(status=refusal, body={"detail": "not now"}), {"kickoff_id": "k-1"})
     task_run, operator = TaskRun(), kickoff()

@@ -77,5 +77,5 @@ def test_only_a_completed_record_can_be_replayed():
         recorded({"state": "pending"})
 
 
-def test_the_demo_crew_asks_for_a_topic_and_takes_whether_to_review(crew_service):
+def test_the_demo_crew_takes_a_topic_and_whether_to_review(crew_service):
     assert CrewHook().get_inputs() == ["topic", "review"]

@@ -69,7 +69,7 @@ def recorded(variables: Variables) -> list[tuple[str, str, bool]]:
 
 @pytest.mark.since_airflow("3.1")
 @pytest.mark.row("A33")
-def test_tasks_that_ask_the_service_record_their_execution_and_one_that_passes_a_record_on_does_not(
+def test_only_tasks_that_ask_the_service_record_their_execution(
     connect: Connect, service: Any, a_memory: Variables
 ) -> None:
     connect(service.url, token=service.token)
@@ -87,7 +87,7 @@ def test_tasks_that_ask_the_service_record_their_execution_and_one_that_passes_a
 @pytest.mark.since_airflow("3.1")
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("wait_for_completion", [False, True])
-def test_only_the_try_that_sends_the_kickoff_records_an_execution_as_its_own(
+def test_only_the_sending_try_records_an_execution_as_its_own(
     connect: Connect, service: Any, a_memory: Variables, wait_for_completion: bool
 ) -> None:
     """A task's record, from which a retry has the id, may be written by whoever may edit the task (Airflow 3.3)."""
@@ -102,7 +102,7 @@ def test_only_the_try_that_sends_the_kickoff_records_an_execution_as_its_own(
     assert [is_own for _, _, is_own in recorded(a_memory)] == [False]
 
 
-def test_a_retry_that_goes_on_with_its_execution_keeps_the_link(connect: Connect, service: Any) -> None:
+def test_a_retry_continuing_its_execution_keeps_the_link(connect: Connect, service: Any) -> None:
     connect(service.url, token=service.token)
     task_run = TaskRun("kickoff")
     operator = CrewKickoffOperator(task_id="kickoff", inputs={})

@@ -34,7 +34,7 @@ FAULTS = [fault for fault in ALL_FAULTS if fault.name != "silence"]
 
 @pytest.mark.row("N1", "N7", "N11")
 @pytest.mark.parametrize(("dialect", "deferrable"), crossed(["spec", "live"], [False, True]))
-def test_every_execution_is_started_once_and_ends_with_its_own_result(
+def test_each_execution_starts_once_and_ends_with_its_own_result(
     connect: Connect, tmp_path: Path, dialect: str, deferrable: bool
 ) -> None:
     db = tmp_path / "service.db"

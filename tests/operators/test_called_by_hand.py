@@ -59,14 +59,14 @@ def test_on_kill_stops_the_execution_that_was_started(scripted_crew, context):
 
 
 @pytest.mark.row("A5")
-def test_on_kill_of_a_trigger_without_a_task_stops_the_execution(scripted_crew):
+def test_on_kill_of_a_taskless_trigger_stops_the_execution(scripted_crew):
     scripted_crew(SLOW)
     kickoff_id = CrewHook().kickoff({})
     asyncio.run(CrewStatusTrigger(kickoff_id, cancel_on_kill=True).on_kill())
     assert CrewHook().get_status(kickoff_id).state is ExecutionState.ERROR
 
 
-def test_a_trigger_that_is_made_by_hand_fires_the_end_and_the_sensor_takes_it(scripted_crew, context):
+def test_a_sensor_takes_the_end_event_of_a_handmade_trigger(scripted_crew, context):
     scripted_crew({"inputs": [], "tasks": [{"id": "one", "seconds": 0.5, "output": "done"}]})
     kickoff_id = CrewHook().kickoff({})
 
@@ -113,7 +113,7 @@ def test_the_connection_test_names_a_connection_that_is_missing():
 
 
 @pytest.mark.row("A4")
-def test_a_trigger_forgives_an_airflow_that_cannot_look_up_the_connection(scripted_crew, monkeypatch):
+def test_a_trigger_forgives_failed_connection_lookups(scripted_crew, monkeypatch):
     scripted_crew(scenario("done"))
     kickoff_id = CrewHook().kickoff({"topic": "tea"})
     failures = iter([RuntimeError("API server is away"), ConnectionError("still away")])
@@ -134,7 +134,7 @@ def test_a_trigger_forgives_an_airflow_that_cannot_look_up_the_connection(script
 
 
 @pytest.mark.row("N18")
-def test_a_trigger_gives_a_connection_up_that_is_not_found_for_long(impatient: None):
+def test_a_trigger_gives_up_on_a_long_missing_connection(impatient: None):
     async def first() -> Any:
         return (await CrewStatusTrigger("k-1", "crew_of_nobody", poll_interval=0.05).run().__anext__()).payload
 
@@ -144,7 +144,7 @@ def test_a_trigger_gives_a_connection_up_that_is_not_found_for_long(impatient: N
     assert "has failed" in event["message"]
 
 
-def test_json_in_a_result_text_holds_nothing_that_a_database_refuses():
+def test_json_in_a_result_text_holds_nothing_a_database_refuses():
     seen = execution("k-1", {"status": "completed", "result": {"output": '{"a": 1e999, "b": "\\u0000x"}'}})
     assert seen.output_json == {"a": None, "b": "\ufffdx"}
 
@@ -170,7 +170,7 @@ def test_a_decorated_function_may_be_awaitable(scripted_crew, context, kind):
 
 
 @pytest.mark.parametrize("name", sampled(["loop", "dag_run", "ti", "task_state_store"], 3))
-def test_an_argument_of_a_decorated_function_may_have_a_name_of_airflows_context(scripted_crew, context, name):
+def test_a_decorated_functions_argument_may_share_a_context_name(scripted_crew, context, name):
     scripted_crew(scenario("On {topic}"))
     made = task.crew(lambda **given: {"topic": given[name]}, task_id="write", poll_interval=0.05)(**{name: "tea"})
     assert made.operator.execute(context)["output"] == "On tea"

@@ -49,7 +49,7 @@ def test_a_time_is_read_as_it_is_meant(value: Any, read: float | None) -> None:
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("value", ["ten", "", "None", True, float("nan"), float("inf"), -1, [10], object()])
 @pytest.mark.parametrize("name", ["poll_interval", "timeout", "poll_in_worker"])
-def test_what_is_no_time_is_refused_by_its_name_when_the_dag_is_parsed(name: str, value: Any) -> None:
+def test_an_invalid_time_is_refused_by_name_at_dag_parsing(name: str, value: Any) -> None:
     with pytest.raises(CrewInvalidInput, match=f"{name} must be a number of seconds"):
         kickoff(**{name: value})
 
@@ -63,7 +63,7 @@ def test_times_as_text_reach_the_wait(server: FaultServer, deferrable: bool) -> 
 
 
 @pytest.mark.row("A19")
-def test_a_time_that_was_spoilt_after_parsing_is_refused_before_anything_is_sent(server: FaultServer) -> None:
+def test_a_time_spoilt_after_parsing_is_refused_before_any_request(server: FaultServer) -> None:
     operator = kickoff(wait_for_completion=True)
     operator.poll_interval = "soon"
     with pytest.raises(CrewTaskFailed, match="poll_interval"):
@@ -81,7 +81,7 @@ def test_a_missing_kickoff_id_is_refused_at_once(server: FaultServer, identifier
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_an_error_of_eight_megabytes_stays_out_of_events_and_messages(server: FaultServer, deferrable: bool) -> None:
+def test_an_eight_megabyte_error_is_shortened_in_events_and_messages(server: FaultServer, deferrable: bool) -> None:
     server.on(POLL, {"status": "error", "error": "boom " + "x" * 8_000_000})
     event = fire(CrewStatusTrigger("k-1", poll_interval=0.05))
     assert event["kind"] == FAILED
@@ -103,7 +103,7 @@ def test_a_message_of_the_longest_length_is_kept_whole() -> None:
 
 @pytest.mark.row("N26")
 @pytest.mark.parametrize("required", [None, ["marketing_brief"]])
-def test_a_headers_value_in_the_name_of_an_input_is_masked_where_it_is_shown_only(
+def test_header_values_in_input_names_are_masked_only_when_shown(
     server: FaultServer, connect: Connect, log_text: LogText, required: Any
 ) -> None:
     connect(server.url, headers={"X-Team": "marketing"}, kind="crew")
@@ -117,7 +117,7 @@ def test_a_headers_value_in_the_name_of_an_input_is_masked_where_it_is_shown_onl
 
 
 @pytest.mark.row("F1")
-def test_an_input_that_may_be_optional_is_left_to_the_service(server: FaultServer, log_text: LogText) -> None:
+def test_a_possibly_optional_input_is_left_to_the_service(server: FaultServer, log_text: LogText) -> None:
     server.on("GET /inputs", {"inputs": ["topic", "tone"]})
     server.on(POST, Reply(status=422, body={"detail": "Missing inputs: tone"}))
     message = r"Missing inputs: tone \(the crew asks for topic, tone; given: topic\)"
@@ -146,7 +146,7 @@ def test_a_flow_is_started_without_what_it_does_not_require(
         Reply(status=404, body="Back soon", headers={"Content-Type": "text/html"}),
     ],
 )
-def test_a_page_at_the_preflight_leaves_the_kickoff_to_a_retry(server: FaultServer, page: Reply) -> None:
+def test_a_preflight_page_leaves_the_kickoff_to_a_retry(server: FaultServer, page: Reply) -> None:
     server.on("GET /inputs", page, {"inputs": ["topic"]})
     task_run = TaskRun()
     said = r"Back soon.*If it stays so, this is not a crew deployment: check .* Host. No execution was started"

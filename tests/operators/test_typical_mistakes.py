@@ -121,7 +121,7 @@ def test_a_review_before_airflow_3_1(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.since_airflow("3.1")
-def test_a_review_whose_import_fails_for_another_reason_says_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_review_import_failing_otherwise_names_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, REVIEWS, raising=False)
     monkeypatch.setitem(sys.modules, "airflow.providers.standard.operators.hitl", None)  # as where it is broken
     with pytest.raises(ImportError, match=r"import of airflow\.providers\.standard\.operators\.hitl halted"):

@@ -26,7 +26,7 @@ LINK = re.compile(r"\]\(([^)]+)\)")
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_pins_its_actions_by_hash_and_keeps_no_credentials(workflow: Path) -> None:
+def test_a_workflow_pins_actions_by_hash_and_keeps_no_credentials(workflow: Path) -> None:
     read = yaml.safe_load(workflow.read_text("utf-8"))
     steps = [step for job in read["jobs"].values() for step in job["steps"]]
     used = [step for step in steps if "uses" in step]
@@ -38,7 +38,7 @@ def test_a_workflow_pins_its_actions_by_hash_and_keeps_no_credentials(workflow: 
     assert read["permissions"] == {"contents": "read"}
 
 
-def test_a_release_waits_for_a_tag_and_attests_before_it_hands_out() -> None:
+def test_a_release_needs_a_tag_and_attests_before_uploading() -> None:
     release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text("utf-8"))
     assert release[True] == {"push": {"tags": ["v*"]}}, "YAML reads `on` as true"
     steps = [str(step.get("uses") or step["run"]) for step in release["jobs"]["distributions"]["steps"]]
@@ -69,7 +69,7 @@ def metadata(wheel: Path) -> Message:
         return message_from_string(archive.read(name).decode())
 
 
-def test_the_address_of_the_project_stands_in_the_two_pyproject_files_alone() -> None:
+def test_only_the_pyproject_files_contain_the_project_address() -> None:
     address = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Homepage"]
     said = subprocess.run(
         ["git", "grep", "-oE", rf"github(usercontent)?\.com/[^/ ]+/{address.rpartition('/')[2]}"],
@@ -84,7 +84,7 @@ def test_the_address_of_the_project_stands_in_the_two_pyproject_files_alone() ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["airflow_crew_provider", "airflow_crew_service"])
-def test_the_long_description_reads_on_an_index_as_in_the_repository(name: str, built: Path) -> None:
+def test_the_long_description_reads_the_same_on_a_package_index(name: str, built: Path) -> None:
     (wheel,) = built.glob(f"{name}-*.whl")
     about = metadata(wheel)
     assert about["Author"]
@@ -100,7 +100,7 @@ def test_the_long_description_reads_on_an_index_as_in_the_repository(name: str, 
 
 
 @pytest.mark.long
-def test_the_source_of_the_provider_has_all_that_its_tests_and_pages_need(built: Path) -> None:
+def test_the_source_distribution_has_all_its_tests_and_pages_need(built: Path) -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True)
     with tarfile.open(next(built.glob("airflow_crew_provider-*.tar.gz"))) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}

@@ -207,7 +207,7 @@ def test_every_subpackage_has_its_rule(package: Package) -> None:
 
 
 @EACH_PACKAGE
-def test_the_two_sides_of_the_wire_import_nothing_of_each_other(package: Package) -> None:
+def test_both_sides_of_the_wire_import_nothing_of_each_other(package: Package) -> None:
     others = tuple(each.name for each in BOTH if each is not package)
     paths = [
         path for name, path in package.modules.items() if package.subpackage_of(name) != "testing"

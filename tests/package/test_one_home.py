@@ -44,7 +44,7 @@ def test_a_stored_name_is_written_in_one_module() -> None:
         assert set(places_of(STORED[name])) - of_the_plugin == {"stored_names.py"}, name
 
 
-def test_an_xcom_is_never_pushed_or_pulled_under_a_literal_key() -> None:
+def test_no_xcom_is_pushed_or_pulled_under_a_literal_key() -> None:
     calls = [
         (path, keyword.value.value)
         for path, tree in trees().items()
@@ -70,11 +70,11 @@ def test_only_listed_keys_are_pushed_or_pulled_by_name() -> None:
     assert {STORED[name] for name in named} <= stored_names.XCOM_KEYS
 
 
-def test_the_time_in_which_airflow_notices_a_deferral_is_read_in_one_module() -> None:
+def test_only_one_module_reads_the_time_to_notice_a_deferral() -> None:
     assert places_of("min_heartbeat_interval") == ["compat/deferral.py"]
 
 
-def test_whether_a_status_is_of_the_live_dialect_is_decided_in_one_function() -> None:
+def test_only_one_function_recognizes_a_status_of_the_live_dialect() -> None:
     """The key `state` tells it, so nobody else of the provider asks whether a body has that key."""
     deciding = {
         (path, ast.unparse(node))

@@ -60,7 +60,7 @@ def resume(review: Any = REVIEW, **more: Any) -> CrewResumeOperator:
 
 
 @pytest.mark.parametrize("review", [REVIEW, DENIED, CHANGED], ids=["approve", "deny", "changed"])
-def test_the_word_and_what_fits_it_are_sent_with_the_hash_of_what_was_shown(server: FaultServer, review: Any) -> None:
+def test_a_word_and_its_details_carry_the_shown_questions_hash(server: FaultServer, review: Any) -> None:
     assert run(resume(review)) == "k-1"
     [body] = [request.json for request in server.sent(POST)]
     for name in ("outcome", "is_approve", "human_feedback", "output_sha256"):
@@ -87,7 +87,7 @@ def test_an_answer_to_an_earlier_question_is_not_sent(server: FaultServer) -> No
     assert server.sent(POST) == []
 
 
-def test_an_answer_whose_response_was_lost_is_not_sent_to_the_next_question(server: FaultServer) -> None:
+def test_an_unconfirmed_answer_is_not_sent_to_the_next_question(server: FaultServer) -> None:
     server.on(POLL, lambda _: asks(4) if server.sent(POST) else asks()).on(POST, NoReply(RESET))
     task_run = TaskRun(retries=2)
     with pytest.raises(CrewTryFailed):
@@ -100,7 +100,7 @@ REFUSED = Reply(status=400, body={"detail": "to must be a string"})
 
 
 @pytest.mark.parametrize("has_next_round", [True, False])
-def test_arguments_that_the_tool_does_not_take_are_asked_about_in_the_next_round(
+def test_refused_tool_arguments_are_asked_about_in_the_next_round(
     server: FaultServer, log_text: LogText, has_next_round: bool
 ) -> None:
     server.on(POLL, asks()).on(POST, REFUSED)
@@ -135,7 +135,7 @@ def test_nobodys_answer_is_not_sent_and_the_flow_goes_on(server: FaultServer, lo
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["moved on", "refused"])
-def test_an_answer_after_the_deadline_of_a_flows_question_fails_nothing(
+def test_an_answer_after_a_flow_questions_deadline_fails_nothing(
     server: FaultServer, log_text: LogText, is_open: bool
 ) -> None:
     refused = Reply(status=400, body={"detail": "The execution is not pending human feedback for this task"})

@@ -169,7 +169,7 @@ NOT_SHOWN = (
 
 
 @pytest.mark.parametrize("sha", [FIRST, None], ids=["review", "four fields"])
-def test_the_draft_that_was_answered_waits_so_the_answer_is_sent(service: Service, sha: str | None) -> None:
+def test_the_answer_is_sent_while_the_answered_draft_waits(service: Service, sha: str | None) -> None:
     check = first(service, answer(sha=sha))
     assert check.check_before_sending(SENDER) is False
     assert check.draft == DraftId("k-1", "draft_task", FIRST)
@@ -177,7 +177,7 @@ def test_the_draft_that_was_answered_waits_so_the_answer_is_sent(service: Servic
 
 
 @pytest.mark.parametrize("seen", [NEW_DRAFT, NEXT_TASK])
-def test_another_draft_than_the_one_of_a_review_is_not_answered(service: Service, seen: Execution) -> None:
+def test_a_draft_other_than_the_reviewed_one_is_not_answered(service: Service, seen: Execution) -> None:
     service.shows = [seen]
     assert said(first(service, answer()), CrewAnswerNotTaken) == ANOTHER_DRAFT.format(seen.crew_task_id)
 
@@ -193,7 +193,7 @@ def test_of_four_fields_the_service_judges_which_draft_waits(
 
 
 @pytest.mark.parametrize("seen", [RUNS, DONE])
-def test_a_review_of_an_execution_that_does_not_wait_is_not_sent(service: Service, seen: Execution) -> None:
+def test_a_review_of_an_execution_not_waiting_is_not_sent(service: Service, seen: Execution) -> None:
     service.shows = [seen]
     assert said(first(service, answer()), CrewAnswerNotTaken) == (
         f"Execution k-1 is not waiting for an answer; it is {seen.state}: it was answered elsewhere, or it was "
@@ -202,14 +202,14 @@ def test_a_review_of_an_execution_that_does_not_wait_is_not_sent(service: Servic
 
 
 @pytest.mark.parametrize("check_of", [first, again])
-def test_a_crew_at_work_that_waits_again_was_a_status_that_lagged(service: Service, check_of: Any) -> None:
+def test_a_working_crew_that_waits_again_was_a_lagging_status(service: Service, check_of: Any) -> None:
     service.shows = [RUNS, WAITS]
     assert check_of(service, answer()).check_before_sending(SENDER) is False
     assert service.slept[0] == 0.25
 
 
 @pytest.mark.parametrize(("check_of", "naps"), [(first, 2), (again, 2)])
-def test_a_crew_at_work_proves_something_once_the_lag_is_over(service: Service, check_of: Any, naps: int) -> None:
+def test_a_working_crew_proves_something_only_after_the_lag(service: Service, check_of: Any, naps: int) -> None:
     service.shows = [RUNS]
     check = check_of(service, answer())
     if check_of is first:
@@ -220,7 +220,7 @@ def test_a_crew_at_work_proves_something_once_the_lag_is_over(service: Service, 
 
 
 @pytest.mark.parametrize("check_of", [first, again])
-def test_an_execution_that_is_not_shown_gets_no_answer_in_this_try(service: Service, check_of: Any) -> None:
+def test_a_hidden_execution_gets_no_answer_in_this_try(service: Service, check_of: Any) -> None:
     service.shows = [HIDDEN]
     assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format("raw not_found")
     missing: Any = CrewNotFound(404, "GET", "/status/k-1", "gone")
@@ -256,7 +256,7 @@ def test_an_edit_is_sent_where_the_service_takes_it(service: Service) -> None:
     assert first(service, EDITED).check_before_sending(SENDER) is False
 
 
-def test_an_edit_that_the_service_no_longer_takes_is_not_sent(service: Service) -> None:
+def test_an_edit_the_service_no_longer_takes_is_not_sent(service: Service) -> None:
     assert said(first(service, EDITED)) == (
         "The service no longer accepts an edited draft of execution k-1. Nothing was sent, and the draft is still "
         "waiting; clear the review to ask again"
@@ -276,7 +276,7 @@ def test_an_edit_that_the_service_no_longer_takes_is_not_sent(service: Service) 
     ],
     ids=["new draft", "at work on it", "next task", "at work on the next", "done", "no edit", "no edit, at work"],
 )
-def test_only_an_edit_whose_draft_is_revised_meanwhile_is_left_to_the_next_round(
+def test_only_edits_of_revised_drafts_await_the_next_round(
     service: Service, given: ReviewAnswer, seen: Execution, kind: type[Exception]
 ) -> None:
     service.shows = [seen]
@@ -285,7 +285,7 @@ def test_only_an_edit_whose_draft_is_revised_meanwhile_is_left_to_the_next_round
     assert type(error.value) is kind
 
 
-def test_an_edit_that_was_sent_before_is_not_left_to_the_next_round(service: Service) -> None:
+def test_an_edit_sent_before_does_not_await_the_next_round(service: Service) -> None:
     service.shows = [NEW_DRAFT]
     with pytest.raises(CrewAnswerNotTaken) as error:
         again(service, EDITED).check_before_sending(SENDER)
@@ -304,9 +304,7 @@ def test_an_edit_that_was_sent_before_is_not_left_to_the_next_round(service: Ser
     ],
     ids=["new draft", "at work on it", "the same draft", "next task", "at work on the next", "no status"],
 )
-def test_a_refused_edit_came_too_late_if_its_draft_is_revised_by_now(
-    service: Service, seen: Any, too_late: bool
-) -> None:
+def test_a_refused_edit_of_a_revised_draft_came_too_late(service: Service, seen: Any, too_late: bool) -> None:
     service.shows = [seen]
     assert first(service, EDITED).came_too_late(REFUSED) is too_late
     assert service.polled == [("k-1",)]
@@ -323,7 +321,7 @@ def test_any_other_refusal_is_no_edit_that_came_too_late(service: Service) -> No
 # --- after a POST whose answer was lost ---------------------------------------------------------------------
 
 
-def test_a_draft_that_waits_proves_nothing_before_the_lost_post_has_had_its_time(service: Service) -> None:
+def test_waiting_drafts_prove_nothing_while_the_lost_post_may_arrive(service: Service) -> None:
     check = again(service, answer())
     assert check.check_before_sending(SENDER) is False
     assert service.slept == [0.25] * 4  # the patience of the POST, as long again, and the lag
@@ -362,7 +360,7 @@ def test_what_goes_on_while_the_time_runs_was_taken(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("is_approve", "seen"), [(True, NEXT_TASK), (False, NEW_DRAFT)])
-def test_a_draft_that_may_follow_from_the_answer_shows_that_it_was_taken(
+def test_a_possible_successor_draft_shows_the_answer_was_taken(
     service: Service, is_approve: bool, seen: Execution
 ) -> None:
     service.shows = [seen]
@@ -372,19 +370,19 @@ def test_a_draft_that_may_follow_from_the_answer_shows_that_it_was_taken(
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("sha", [FIRST, None])
 @pytest.mark.parametrize(("is_approve", "seen"), [(True, NEW_DRAFT), (False, NEXT_TASK)])
-def test_a_draft_that_cannot_follow_from_it_is_another_also_to_four_fields(
+def test_an_impossible_successor_draft_is_another_even_with_four_fields(
     service: Service, is_approve: bool, seen: Execution, sha: str | None, keyed: bool
 ) -> None:
     service.shows, service.connection.idempotency_keys = [seen], keyed
     assert said(again(service, answer(is_approve, sha)), CrewAnswerNotTaken) == ANOTHER_DRAFT.format(seen.crew_task_id)
 
 
-def test_four_fields_go_by_the_draft_that_waited_before_the_lost_post(service: Service) -> None:
+def test_four_fields_go_by_the_draft_before_the_lost_post(service: Service) -> None:
     assert again(service, answer(sha=None)).draft == DraftId("k-1", "draft_task", FIRST)
     assert again(service, answer(sha=None), "another request").draft == DraftId("k-1", "draft_task", None)
 
 
-def test_an_open_post_of_another_request_is_waited_for_with_or_without_keys(service: Service) -> None:
+def test_another_requests_open_post_is_awaited_with_or_without_keys(service: Service) -> None:
     service.connection.idempotency_keys = True
     check = again(service, answer(), "another request")
     assert check.check_before_sending(SENDER) is False
@@ -397,7 +395,7 @@ def test_a_post_that_was_answered_is_not_waited_for(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("name", "checks", "sent"), [("this", False, True), ("another request", True, False)])
-def test_a_post_is_repeated_with_or_without_the_hash_as_it_was_sent(
+def test_a_repeated_post_has_the_hash_only_if_sent_before(
     service: Service, name: str, checks: bool, sent: bool
 ) -> None:
     service.shows = [replace(WAITS, checks_draft=checks)]
@@ -411,13 +409,13 @@ def test_a_post_is_repeated_with_or_without_the_hash_as_it_was_sent(
     assert check.hash_to_send is None
 
 
-def test_a_task_may_be_named_like_a_question_in_the_middle_of_one(service: Service) -> None:
+def test_a_task_may_be_named_like_a_mid_task_question(service: Service) -> None:
     service.shows = [replace(NEW_DRAFT, crew_task_id="part#2")]
     given = replace(answer(), crew_task_id="part#2")
     assert "waiting with a different draft" in said(again(service, given), CrewAnswerNotTaken)
 
 
-def test_a_live_deployment_does_not_report_what_came_of_a_lost_post(service: Service) -> None:
+def test_a_live_deployment_does_not_report_a_lost_posts_fate(service: Service) -> None:
     service.shows = [LIVE, RUNS_LIVE]
     assert said(again(service, answer())) == UNKNOWN.format("The service does not report it.")
 
@@ -582,7 +580,7 @@ LOOPS = pytest.mark.parametrize("given", [REVISION, FLOW, replace(FLOW, is_appro
 
 
 @LOOPS
-def test_the_number_of_the_question_is_kept_before_the_answer_is_sent(service: Service, given: ReviewAnswer) -> None:
+def test_the_question_number_is_kept_before_the_answer_is_sent(service: Service, given: ReviewAnswer) -> None:
     service.round = 1
     check = first(service, given)
     assert check.check_before_sending(SENDER) is False
@@ -627,7 +625,7 @@ def test_an_answer_that_names_no_number_proves_nothing(service: Service) -> None
     assert said(check) == UNKNOWN.format("It is not known whether the crew has written the same text again.")
 
 
-def test_a_number_that_cannot_be_read_now_is_left_to_the_next_try(service: Service) -> None:
+def test_an_unreadable_question_number_is_left_to_the_next_try(service: Service) -> None:
     service.round = CrewServerError(503, "GET", "/executions/k-1", "away")
     check = again(service, REVISION, open_round=1)
     assert said(check, CrewTryFailed) == NOT_SHOWN.format(service.round)
@@ -642,9 +640,7 @@ IN_THE_MIDDLE = replace(answer(False), crew_task_id="draft_task#1", outcome="den
 
 
 @pytest.mark.parametrize("given", [answer(), IN_THE_MIDDLE], ids=["approval", "in the middle"])
-def test_an_approval_moves_on_and_a_question_in_the_middle_has_its_own_id(
-    service: Service, given: ReviewAnswer
-) -> None:
+def test_approvals_and_mid_task_questions_need_no_question_number(service: Service, given: ReviewAnswer) -> None:
     service.shows, service.round = [replace(WAITS, crew_task_id=given.crew_task_id)], 2
     assert again(service, given, open_round=1).check_before_sending(SENDER) is False
     check = first(service, given)
@@ -657,14 +653,14 @@ def test_an_approval_moves_on_and_a_question_in_the_middle_has_its_own_id(
 
 @pytest.mark.parametrize("given", [answer(), REVISION])
 @pytest.mark.parametrize("seen", [WAITS, RUNS, DONE, LIVE, RUNS_LIVE])
-def test_with_a_key_the_same_post_is_sent_again_at_once(service: Service, seen: Execution, given: ReviewAnswer) -> None:
+def test_with_a_key_the_same_post_is_resent_at_once(service: Service, seen: Execution, given: ReviewAnswer) -> None:
     service.shows, service.connection.idempotency_keys = [seen], True
     assert again(service, given).check_before_sending(SENDER) is False
     assert (service.polled, service.slept) == ([("k-1",)], [])
 
 
 @pytest.mark.parametrize(("is_approve", "seen"), [(True, NEXT_TASK), (False, NEW_DRAFT)])
-def test_with_a_key_too_a_draft_that_follows_shows_that_it_was_taken(
+def test_with_a_key_a_successor_draft_still_shows_acceptance(
     service: Service, is_approve: bool, seen: Execution
 ) -> None:
     service.shows, service.connection.idempotency_keys = [seen], True
@@ -672,7 +668,7 @@ def test_with_a_key_too_a_draft_that_follows_shows_that_it_was_taken(
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_what_changed_since_a_lost_post_is_named_and_nothing_is_sent(service: Service, keyed: bool) -> None:
+def test_changes_since_a_lost_post_are_named_and_nothing_sent(service: Service, keyed: bool) -> None:
     service.connection.idempotency_keys = keyed
     other = Sender("https://y", "another", "credentials")
     why = "Since then, the base URL and the token (or an extra header) changed."
@@ -683,15 +679,13 @@ def test_what_changed_since_a_lost_post_is_named_and_nothing_is_sent(service: Se
 
 
 @pytest.mark.parametrize(("seen", "taken"), [(RUNS, True), (NEXT_TASK, True), (NEW_DRAFT, False), (HIDDEN, False)])
-def test_a_refusal_after_a_lost_post_may_say_that_it_has_arrived(
-    service: Service, seen: Execution, taken: bool
-) -> None:
+def test_a_refusal_after_a_lost_post_may_confirm_its_arrival(service: Service, seen: Execution, taken: bool) -> None:
     service.shows = [seen]
     assert again(service, answer()).was_taken_after_all(REFUSED) is taken
     assert service.polled == [("k-1",)]
 
 
-def test_a_refusal_says_so_only_if_the_draft_no_longer_waits_within_the_lag(service: Service) -> None:
+def test_a_refusal_confirms_arrival_only_if_the_draft_stops_waiting(service: Service) -> None:
     service.shows = [WAITS, WAITS, RUNS]
     assert again(service, answer()).was_taken_after_all(REFUSED) is True
     service.shows = [WAITS]
@@ -724,7 +718,7 @@ def test_it_does_not_wait_longer_than_the_lag(service: Service, seen: Any) -> No
     assert service.slept == [0.25, 0.125]
 
 
-def test_a_poll_that_takes_all_of_the_lag_is_the_last(service: Service) -> None:
+def test_a_poll_taking_all_of_the_lag_is_the_last(service: Service) -> None:
     service.costs = 1.0
     assert again(service, answer(), resumed_at=service.now).wait_until_answered() is False
     assert (service.polled, service.slept) == ([("k-1", 1.5)], [0.0])
@@ -790,7 +784,7 @@ def test_any_other_refusal_leaves_no_question_open(service: Service) -> None:
 
 @pytest.mark.parametrize("outcome", ["approve", "deny"])
 @pytest.mark.parametrize("seen", [NEXT_QUESTION, WAITS, NEXT_TASK, RUNS])
-def test_whatever_follows_the_answer_to_a_question_shows_that_it_was_taken(
+def test_whatever_follows_a_questions_answer_shows_it_was_taken(
     service: Service, outcome: str, seen: Execution
 ) -> None:
     service.shows = [seen]
@@ -799,7 +793,7 @@ def test_whatever_follows_the_answer_to_a_question_shows_that_it_was_taken(
 
 
 @pytest.mark.parametrize(("is_approve", "taken"), [(False, True), (True, False)])
-def test_a_question_in_the_middle_of_the_revised_task_follows_a_revision_only(
+def test_a_revised_tasks_mid_task_question_follows_a_revision_only(
     service: Service, is_approve: bool, taken: bool
 ) -> None:
     service.shows = [NEXT_QUESTION]

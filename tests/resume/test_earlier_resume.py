@@ -86,7 +86,7 @@ def test_the_last_resume_of_the_execution_counts() -> None:
     assert before([untimed, {**untimed, "resumed_at": 0.5}]) == {**untimed, "resumed_at": 0.5}
 
 
-def test_xcoms_that_cannot_be_read_end_no_wait_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_xcoms_end_no_wait_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert before(RuntimeError("away")) is None
     assert [record.getMessage() for record in caplog.records] == [
@@ -95,14 +95,14 @@ def test_xcoms_that_cannot_be_read_end_no_wait_and_are_logged(caplog: pytest.Log
     assert caplog.records[0].exc_info
 
 
-def test_the_answered_draft_may_be_shown_for_a_while_after_the_resume() -> None:
+def test_an_answered_draft_may_still_show_shortly_after_the_resume() -> None:
     found = answered_before({"ti": Pulled([TOLD])}, Wait(), "k-1")
     assert found == AnsweredDraft(DraftId("e-1", "draft_task", "a hash"), 100.0 + OLD_PAUSE_SHOWS)
     assert answered_before({"ti": Pulled([TOLD])}, Wait(), "k-2") is None
 
 
 @pytest.mark.parametrize("name", ["draft_sha256", "resumed_at"])
-def test_a_resume_without_a_draft_or_a_time_explains_no_pause(name: str) -> None:
+def test_a_resume_lacking_draft_or_time_explains_no_pause(name: str) -> None:
     told = {key: value for key, value in TOLD.items() if key != name}
     assert answered_before({"ti": Pulled([told])}, Wait(), "k-1") is None
 
@@ -138,7 +138,7 @@ class Told:
         (seen(ExecutionState.PENDING, "publish_task"), "is now waiting at task publish_task"),
     ],
 )
-def test_an_edit_that_was_left_to_a_round_that_does_not_come_is_told(now: Execution, where: str) -> None:
+def test_an_unapplied_edit_is_reported_if_no_next_round_comes(now: Execution, where: str) -> None:
     assert lost_edit({"ti": Told(resume_1=LEFT)}, Round(), now) == (
         "The edited draft of task draft_task was not applied: somebody else approved the task without it, and "
         f"execution e-1 {where}. The edited text is in the XCom crew_decision of its review. The crew's text is still "
@@ -156,28 +156,28 @@ def test_an_edit_that_was_left_to_a_round_that_does_not_come_is_told(now: Execut
     ],
     ids=["no resume", "sent", "the next round", "a cleared wait after the next round"],
 )
-def test_no_edit_is_lost_where_it_was_sent_or_its_task_asked_again(told: Any, now: Execution) -> None:
+def test_an_edit_sent_or_reviewed_again_is_not_reported_lost(told: Any, now: Execution) -> None:
     assert lost_edit({"ti": Told(**told)}, Round(), now) is None
 
 
-def test_where_it_cannot_be_read_whether_an_edit_was_left_the_wait_is_tried_again() -> None:
+def test_an_unreadable_resume_record_makes_the_wait_retry() -> None:
     with pytest.raises(RuntimeError):
         lost_edit({"ti": Pulled(RuntimeError("the API server is away"))}, Round(), seen(ExecutionState.COMPLETED))
 
 
-def test_what_a_resume_says_is_read_back_with_the_answer_that_it_sent() -> None:
+def test_a_resume_record_reads_back_with_the_answer_sent() -> None:
     said = {**TOLD, "human_feedback": "Shorter.", "decided_at": None}
     assert ResumeRecord.from_json(said).to_json() == said  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("said", [{"kickoff_id": "k-1"}, {**TOLD, "said": "of the service"}], ids=["least", "more"])
-def test_a_field_may_be_missing_and_the_services_response_may_have_any(said: Any) -> None:
+def test_a_resume_record_may_lack_fields_or_hold_any_response(said: Any) -> None:
     read = ResumeRecord.from_json(said)
     assert read is not None
     assert (read.execution_id, read.said) == (said.get("execution_id", ""), said)
 
 
-def test_what_is_kept_of_an_answer_is_read_back_and_comes_to_one_end() -> None:
+def test_a_stored_answer_reads_back_and_ends_only_once() -> None:
     sending = SentAnswer("a hash", 7.0, sends_hash=True)
     kept = {"fingerprint": "f", "intended_at": 100.0, **sending.to_json()}
     assert kept == {
@@ -208,5 +208,5 @@ def test_what_is_kept_of_an_answer_is_read_back_and_comes_to_one_end() -> None:
     ],
     ids=["no end was noted", "lost", "the connection is more patient now", "of release 0.1"],
 )
-def test_a_lost_answer_may_arrive_as_long_again_as_the_service_is_given(kept: Any, until: float) -> None:
+def test_a_lost_answer_may_arrive_for_another_full_service_timeout(kept: Any, until: float) -> None:
     assert SentAnswer.from_json(kept).arrives_until(5.0, 1.0) == until

@@ -54,9 +54,7 @@ def lose_the_answer(server: FaultServer, task_run: TaskRun, review: Any = APPROV
 
 @pytest.mark.row("N19")
 @WITH_KEYS
-def test_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_later_revision(
-    server: FaultServer, connect: Connect, keyed: bool
-) -> None:
+def test_a_lost_approval_is_not_sent_to_a_revised_draft(server: FaultServer, connect: Connect, keyed: bool) -> None:
     connect(server.url, idempotency_keys=keyed)
     task_run = lose_the_answer(server, TaskRun("resume"))
     server.on(POLL, SECOND_DRAFT).on(POST, SPEC.resumed)
@@ -67,7 +65,7 @@ def test_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_later_r
 
 @pytest.mark.row("N19")
 @WITH_KEYS
-def test_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_reached(
+def test_a_lost_revision_is_not_sent_past_somebody_elses_approval(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -81,7 +79,7 @@ def test_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_reach
 @pytest.mark.row("N19")
 @WITH_KEYS
 @pytest.mark.parametrize(("review", "seen"), [(APPROVAL, NEXT_GATE), (REVISION, SECOND_DRAFT)], ids=["yes", "no"])
-def test_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sent_again(
+def test_an_effect_of_this_answer_prevents_sending_it_again(
     server: FaultServer, connect: Connect, keyed: bool, review: Any, seen: Any
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -92,7 +90,7 @@ def test_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sent_ag
 
 
 @pytest.mark.row("N19")
-def test_four_fields_are_bound_to_the_draft_that_waited_when_they_were_first_sent(server: FaultServer) -> None:
+def test_four_fields_stay_bound_to_the_draft_they_first_answered(server: FaultServer) -> None:
     fields = {name: value for name, value in REVISION.items() if name != "output_sha256"}
     task_run = lose_the_answer(server, TaskRun("resume"), None, **fields)
     server.on(POLL, SECOND_DRAFT)
@@ -102,7 +100,7 @@ def test_four_fields_are_bound_to_the_draft_that_waited_when_they_were_first_sen
 
 @pytest.mark.row("N19", "N22")
 @WITH_KEYS
-def test_an_answer_of_unknown_outcome_is_not_sent_again_with_another_token(
+def test_no_answer_of_unknown_outcome_is_resent_with_another_token(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
     connect(server.url, idempotency_keys=keyed)
@@ -119,7 +117,7 @@ FOR_MINUTES = [PENDING_SPEC] * 60  # the longest pause between two polls is 5 s
 
 
 @pytest.mark.row("N20")
-def test_a_shorter_kickoff_timeout_does_not_shorten_what_the_service_was_given(
+def test_a_shorter_kickoff_timeout_leaves_an_earlier_answers_time_unchanged(
     server: FaultServer, connect: Connect
 ) -> None:
     connect(server.url, kickoff_timeout=600.0)
@@ -134,7 +132,7 @@ def test_a_shorter_kickoff_timeout_does_not_shorten_what_the_service_was_given(
 
 
 @pytest.mark.row("N20")
-def test_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: FaultServer, connect: Connect) -> None:
+def test_after_a_504_the_service_may_act_until_its_timeout(server: FaultServer, connect: Connect) -> None:
     connect(server.url, kickoff_timeout=600.0)
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
     task_run = TaskRun("resume")
@@ -147,7 +145,7 @@ def test_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: FaultS
 
 @pytest.mark.row("N20")
 @pytest.mark.parametrize("seen", [[SPEC.running], [SPEC.completed], [NEXT_GATE], [PENDING_SPEC, SPEC.running]])
-def test_a_400_to_the_second_sending_is_the_first_one_and_not_somebody_else(
+def test_a_400_to_a_resend_means_the_first_sending_arrived(
     server: FaultServer, seen: list[Any], log_text: Callable[[], str]
 ) -> None:
     task_run = lose_the_answer(server, TaskRun("resume"))
@@ -206,9 +204,7 @@ MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "tri
 
 @pytest.mark.row("N21", "N8")
 @MODES
-def test_the_wait_after_a_resume_does_not_take_the_old_pause_for_a_question(
-    server: FaultServer, deferrable: bool
-) -> None:
+def test_a_wait_after_a_resume_ignores_the_old_pause(server: FaultServer, deferrable: bool) -> None:
     resumed, wait = chain(deferrable=deferrable)
     first = TaskRun("resume")
     server.on(POLL, PENDING_SPEC).on(POST, SPEC.resumed)
@@ -219,7 +215,7 @@ def test_the_wait_after_a_resume_does_not_take_the_old_pause_for_a_question(
 
 
 @pytest.mark.row("N21")
-def test_a_new_question_is_one_at_once_and_the_same_draft_again_in_time(
+def test_a_new_question_counts_at_once_the_same_draft_later(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(earlier_resume, "OLD_PAUSE_SHOWS", 60.0)
@@ -238,7 +234,7 @@ def test_a_new_question_is_one_at_once_and_the_same_draft_again_in_time(
 
 
 @pytest.mark.row("N20")
-def test_a_400_to_the_second_sending_is_told_if_the_draft_still_waits(server: FaultServer) -> None:
+def test_a_resends_400_is_reported_while_the_draft_still_waits(server: FaultServer) -> None:
     """It may be about anything in the request."""
     task_run = lose_the_answer(server, TaskRun("resume"))
     server.on(POST, Reply(status=400, body={"detail": "taskWebhookUrl is not allowed"}))
@@ -266,7 +262,7 @@ def test_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer, hi
 
 @pytest.mark.row("N7", "N23")
 @pytest.mark.parametrize("before", [False, True], ids=["first try", "after a lost answer"])
-def test_a_word_that_is_not_known_says_nothing_of_the_draft(server: FaultServer, before: bool) -> None:
+def test_an_unknown_status_says_nothing_about_the_draft(server: FaultServer, before: bool) -> None:
     task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
     sent = len(server.sent(POST))
     answered = lambda _: Reply(body=SPEC.running if len(server.sent(POST)) > sent else PENDING_SPEC)  # noqa: E731
@@ -279,7 +275,7 @@ def test_a_word_that_is_not_known_says_nothing_of_the_draft(server: FaultServer,
 
 
 @MODES
-def test_a_failure_after_a_resume_says_that_the_answer_was_taken(server: FaultServer, deferrable: bool) -> None:
+def test_a_failure_after_a_resume_says_the_answer_was_taken(server: FaultServer, deferrable: bool) -> None:
     resumed, wait = chain(deferrable=deferrable)
     first = TaskRun("resume")
     server.on(POLL, PENDING_SPEC, SPEC.running, SPEC.failed).on(POST, SPEC.resumed)
@@ -289,7 +285,7 @@ def test_a_failure_after_a_resume_says_that_the_answer_was_taken(server: FaultSe
 
 
 @MODES
-def test_a_continuation_with_an_id_of_its_own_that_fails_says_so(server: FaultServer, deferrable: bool) -> None:
+def test_a_failed_continuation_with_its_own_id_reports_the_resume(server: FaultServer, deferrable: bool) -> None:
     _, wait = chain(deferrable=deferrable, kickoff_id="k-2", execution_id="k-1")
     server.on("GET /status/k-2", {**UNKNOWN_LIVE, "state": "FAILED", "status": "ValueError: bad input"})
     with pytest.raises(CrewTaskFailed, match=r"k-2.*bad input.*resume of execution k-1 was accepted"):
@@ -305,9 +301,7 @@ def test_a_continuation_with_an_id_of_its_own_that_fails_says_so(server: FaultSe
     [Reply(status=502), {"state": "WARMING_UP"}, 404, {"state": "NOT FOUND"}, {"state": "RUNNING"}],
     ids=["gateway", "a new word", "404", "not found", "running"],
 )
-def test_an_answer_to_a_flow_goes_by_its_id_although_one_poll_failed(
-    server: FaultServer, connect: Connect, first: Any
-) -> None:
+def test_a_flow_answer_goes_by_id_despite_a_failed_poll(server: FaultServer, connect: Connect, first: Any) -> None:
     connect(server.url, kind="flow")
     paused = {"state": "PAUSED", "status": "Waiting", "flow_id": "k-1", "kickoff_id": "k-1"}
     server.on(POLL, first, paused).on("POST /resume_feedback", {"status": "accepted", "request": {}}).on(
@@ -325,7 +319,7 @@ def test_an_answer_to_a_flow_goes_by_its_id_although_one_poll_failed(
     [(404, "it does not know the execution"), ({"state": "SUCCESS", "result": "x"}, "the execution is completed")],
     ids=["404", "over"],
 )
-def test_an_answer_to_a_flow_that_does_not_wait_is_not_sent_as_that_of_a_crew(
+def test_a_flow_not_waiting_gets_no_crew_style_answer(
     server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, seen: Any, said: str
 ) -> None:
     monkeypatch.setattr(sending, "SETTLING", 1.0)

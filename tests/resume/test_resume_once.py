@@ -61,9 +61,7 @@ def test_the_webhooks_of_the_kickoff_are_given_again(server: FaultServer, connec
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("again", ["retry", "clear"])
-def test_a_second_run_finds_what_the_first_did_and_returns_the_same_id(
-    server: FaultServer, dialect: Dialect, again: str
-) -> None:
+def test_a_second_run_finds_the_first_and_returns_its_id(server: FaultServer, dialect: Dialect, again: str) -> None:
     server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
     task_run = TaskRun("resume")
     assert run(resume(), task_run) == POLLED[dialect.name]
@@ -99,7 +97,7 @@ def test_a_live_question_that_was_answered_gets_no_other_answer(
 
 
 @pytest.mark.row("N13")
-def test_another_answer_to_a_draft_that_this_task_answered_is_told_so(server: FaultServer) -> None:
+def test_another_answer_to_a_draft_this_task_answered_is_refused(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     task_run = TaskRun("resume")
     assert run(resume(), task_run) == "k-1"
@@ -113,7 +111,7 @@ def test_another_answer_to_a_draft_that_this_task_answered_is_told_so(server: Fa
 
 @pytest.mark.row("A52")
 @pytest.mark.since_airflow("3.0")
-def test_the_lost_record_of_an_answer_without_a_response_is_noticed(server: FaultServer, variables: Any) -> None:
+def test_a_lost_record_of_an_unconfirmed_answer_is_noticed(server: FaultServer, variables: Any) -> None:
     server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), LIVE.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -128,7 +126,7 @@ def test_the_lost_record_of_an_answer_without_a_response_is_noticed(server: Faul
 @pytest.mark.row("A40")
 @pytest.mark.parametrize("question", [QUESTION, "check"])
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_live_question_whose_answer_was_lost_gets_another_only_after_it_is_said(
+def test_an_unconfirmed_live_answer_is_replaced_only_after_a_warning(
     server: FaultServer, question: str, is_refused: bool
 ) -> None:
     server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), *[Reply(status=429)] * is_refused, LIVE.resumed)
@@ -158,7 +156,7 @@ def test_a_live_question_whose_answer_was_lost_gets_another_only_after_it_is_sai
 
 @pytest.mark.since_airflow("3.0")  # which has the inbox
 @pytest.mark.row("A40")
-def test_a_live_question_whose_execution_has_asked_the_next_gets_no_other_answer_even_after_a_clear(
+def test_a_clear_never_reanswers_a_live_question_followed_by_another(
     server: FaultServer, connect: Connect, inbox_variables: Any
 ) -> None:
     connect(server.url, inbox_url="https://airflow.example.com/crew-inbox")
@@ -190,9 +188,7 @@ def test_a_live_question_whose_execution_has_asked_the_next_gets_no_other_answer
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("crew_task_id", [QUESTION.replace("1", "9"), "check"], ids=["another question", "a Flow's"])
-def test_a_live_question_that_is_not_known_to_be_answered_gets_its_answer(
-    server: FaultServer, crew_task_id: str
-) -> None:
+def test_a_live_question_not_known_as_answered_gets_its_answer(server: FaultServer, crew_task_id: str) -> None:
     server.on(POLL, UNKNOWN_LIVE, LIVE.running).on(POST, LIVE.resumed)
     task_run = TaskRun("resume")
     run(on_live("check" if crew_task_id == "check" else QUESTION), task_run)
@@ -201,7 +197,7 @@ def test_a_live_question_that_is_not_known_to_be_answered_gets_its_answer(
 
 
 @pytest.mark.row("N13")
-def test_a_live_question_of_a_new_execution_gets_its_answer_even_if_its_id_is_used_again(
+def test_a_new_execution_reusing_a_live_question_id_is_answered(
     server: FaultServer,
 ) -> None:
     server.on(POLL, UNKNOWN_LIVE, LIVE.running).on("GET /status/k-9", UNKNOWN_LIVE).on(POST, LIVE.resumed)
@@ -213,7 +209,7 @@ def test_a_live_question_of_a_new_execution_gets_its_answer_even_if_its_id_is_us
 
 @pytest.mark.row("A46")
 @pytest.mark.parametrize("given", ["four fields", "a review whose record does not name the dialect"])
-def test_a_comment_that_a_live_deployment_would_read_as_a_revision_is_not_sent(server: FaultServer, given: str) -> None:
+def test_a_comment_a_live_deployment_reads_as_revision_is_withheld(server: FaultServer, given: str) -> None:
     server.on(POLL, UNKNOWN_LIVE).on(POST, LIVE.resumed)
     answer = {"execution_id": "k-1", "crew_task_id": QUESTION, "is_approve": True, "human_feedback": "Very nice."}
     task_run = TaskRun("resume")
@@ -224,7 +220,7 @@ def test_a_comment_that_a_live_deployment_would_read_as_a_revision_is_not_sent(s
 
 
 @pytest.mark.row("A46")
-def test_a_flows_answer_goes_to_a_live_deployment_as_it_is(server: FaultServer) -> None:
+def test_a_flow_answer_reaches_a_live_deployment_unchanged(server: FaultServer) -> None:
     server.on(POLL, UNKNOWN_LIVE).on(POST, LIVE.resumed)
     run(on_live("place", is_approve=None, outcome="publish", human_feedback="On the board."))
     assert [request.json["human_feedback"] for request in server.sent(POST)] == ["On the board."]
@@ -243,7 +239,7 @@ LOST: dict[str, Any] = {
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("again", ["retry", "clear"])
 @pytest.mark.parametrize("fault", LOST)
-def test_after_a_lost_answer_the_next_run_finds_out_that_it_was_taken(
+def test_the_next_run_detects_that_a_lost_answer_was_taken(
     server: FaultServer, connect: Connect, fault: str, again: str, log_text: Callable[[], str]
 ) -> None:
     connect(server.url, kickoff_timeout=2.0 if fault == "silence" else PATIENCE)
@@ -258,9 +254,7 @@ def test_after_a_lost_answer_the_next_run_finds_out_that_it_was_taken(
 
 
 @pytest.mark.row("N13")
-def test_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
-    server: FaultServer, log_text: Callable[[], str]
-) -> None:
+def test_the_next_run_resends_an_answer_that_never_arrived(server: FaultServer, log_text: Callable[[], str]) -> None:
     server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET), SPEC.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -271,7 +265,7 @@ def test_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
 
 
 @pytest.mark.row("N13", "N8")
-def test_the_old_pause_that_still_shows_for_a_moment_does_not_send_the_answer_twice(
+def test_an_old_pause_still_shown_briefly_causes_no_second_answer(
     server: FaultServer,
 ) -> None:
     server.on(POLL, PENDING_SPEC, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, NoReply(RESET))
@@ -284,7 +278,7 @@ def test_the_old_pause_that_still_shows_for_a_moment_does_not_send_the_answer_tw
 
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("again", ["retry", "clear"])
-def test_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
+def test_a_lost_answer_is_resent_under_the_same_idempotency_key(
     server: FaultServer, connect: Connect, dialect: Dialect, again: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
@@ -298,7 +292,7 @@ def test_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
 
 
 @pytest.mark.row("N13")
-def test_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_person(server: FaultServer) -> None:
+def test_a_lost_live_answer_is_left_to_a_person(server: FaultServer) -> None:
     server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET))
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -309,9 +303,7 @@ def test_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_pers
 
 
 @pytest.mark.row("N13", "N22")
-def test_an_answer_whose_key_was_not_sent_is_looked_for_though_the_connection_has_keys_now(
-    server: FaultServer, connect: Connect
-) -> None:
+def test_a_keyless_answer_is_still_checked_after_keys_are_enabled(server: FaultServer, connect: Connect) -> None:
     server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET), SPEC.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -324,7 +316,7 @@ def test_an_answer_whose_key_was_not_sent_is_looked_for_though_the_connection_ha
 
 @pytest.mark.row("N13", "N22")
 @pytest.mark.parametrize("then", [False, True])
-def test_a_live_deployment_gets_no_second_answer_once_the_connection_says_otherwise_about_keys(
+def test_changing_the_idempotency_setting_sends_no_second_live_answer(
     server: FaultServer, connect: Connect, then: bool
 ) -> None:
     connect(server.url, idempotency_keys=then)
@@ -339,7 +331,7 @@ def test_a_live_deployment_gets_no_second_answer_once_the_connection_says_otherw
 
 
 @pytest.mark.row("N13", "A35")
-def test_a_run_that_is_set_to_queued_sends_no_second_answer(server: FaultServer, variables: Any) -> None:
+def test_a_run_set_to_queued_sends_no_second_answer(server: FaultServer, variables: Any) -> None:
     server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), LIVE.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -360,7 +352,7 @@ def test_the_old_pause_is_gone_before_the_next_task_polls(
 
 
 @pytest.mark.row("A15", "N13")
-def test_an_accepted_answer_that_cannot_be_recorded_leaves_its_id_in_log_and_xcom(
+def test_an_unrecorded_resume_leaves_its_id_in_log_and_xcom(
     server: FaultServer, dialect: Dialect, full: Callable[[TaskRun], None], log_text: Callable[[], str]
 ) -> None:
     server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
@@ -376,7 +368,7 @@ def test_an_accepted_answer_that_cannot_be_recorded_leaves_its_id_in_log_and_xco
 
 
 @pytest.mark.row("N20", "A11")
-def test_a_service_that_checks_the_draft_gets_its_hash_and_no_other_does(server: FaultServer, dialect: Dialect) -> None:
+def test_only_a_service_that_checks_drafts_gets_the_hash(server: FaultServer, dialect: Dialect) -> None:
     server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
     run(resume())
     assert "output_sha256" not in server.sent(POST)[0].json
@@ -387,9 +379,7 @@ def test_a_service_that_checks_the_draft_gets_its_hash_and_no_other_does(server:
 
 
 @pytest.mark.row("N20")
-def test_a_resend_with_a_key_is_the_same_request_though_the_offer_is_gone(
-    server: FaultServer, connect: Connect
-) -> None:
+def test_a_keyed_resend_stays_identical_without_the_hash_offer(server: FaultServer, connect: Connect) -> None:
     connect(server.url, idempotency_keys=True)
     server.on(POLL, Reply(body=PENDING_SPEC, headers={HASH_OFFER: HASH_FIELD}), SPEC.running)
     server.on(POST, NoReply(RESET), SPEC.resumed)
@@ -433,7 +423,7 @@ def test_a_400_says_that_somebody_else_has_answered(server: FaultServer) -> None
 
 
 @pytest.mark.row("N14")
-def test_a_400_to_an_edit_does_not_say_that_somebody_else_has_answered(server: FaultServer) -> None:
+def test_a_400_to_an_edit_does_not_claim_another_answer(server: FaultServer) -> None:
     server.on(POLL, Reply(body=PENDING_SPEC, headers={EDITS_OFFER: EDIT}))
     server.on(POST, Reply(status=400, body={"detail": "edited_output is not accepted because it is no object."}))
     with pytest.raises(CrewTaskFailed, match="is no object") as failure:
@@ -446,7 +436,7 @@ def test_a_400_to_an_edit_does_not_say_that_somebody_else_has_answered(server: F
 @pytest.mark.parametrize(
     "now", [{**PENDING_SPEC, "task_output": "another draft"}, SPEC.running], ids=["new", "being made"]
 )
-def test_an_edit_that_came_too_late_is_handed_on_where_a_round_follows(server: FaultServer, now: Any) -> None:
+def test_a_late_edit_is_handed_on_to_a_following_round(server: FaultServer, now: Any) -> None:
     """Somebody else's revision arrived between the look and the POST."""
     server.on(POLL, Reply(body=PENDING_SPEC, headers={EDITS_OFFER: EDIT}), now)
     server.on(POST, Reply(status=400, body={"detail": "edited_output is of another draft."}))
@@ -454,7 +444,7 @@ def test_an_edit_that_came_too_late_is_handed_on_where_a_round_follows(server: F
 
 
 @pytest.mark.row("N14")
-def test_an_edit_of_a_draft_that_somebody_else_has_sent_back_is_handed_on(server: FaultServer) -> None:
+def test_an_edit_is_handed_on_after_somebody_elses_revision(server: FaultServer) -> None:
     server.on(POLL, SPEC.running)
     assert run(resume(review={**REVIEW, EDIT: "A text."}, has_next_round=True)) == "k-1"
     assert server.sent(POST) == []
@@ -462,7 +452,7 @@ def test_an_edit_of_a_draft_that_somebody_else_has_sent_back_is_handed_on(server
 
 @pytest.mark.row("N14")
 @pytest.mark.parametrize("seen", [SPEC.running, SPEC.completed, SPEC.failed], ids=["running", "completed", "failed"])
-def test_an_execution_that_does_not_wait_any_more_is_not_answered(server: FaultServer, seen: Any) -> None:
+def test_an_execution_no_longer_waiting_is_not_answered(server: FaultServer, seen: Any) -> None:
     server.on(POLL, seen)
     with pytest.raises(CrewTaskFailed, match="it was answered elsewhere"):
         run(resume())
@@ -473,7 +463,7 @@ def test_an_execution_that_does_not_wait_any_more_is_not_answered(server: FaultS
 @pytest.mark.parametrize(
     "changed", [{"task_output": "another draft"}, {"task_id": "other_task"}, {"task_output": "the draft "}]
 )
-def test_an_answer_to_an_old_draft_is_not_sent_to_a_new_one(server: FaultServer, changed: Any) -> None:
+def test_no_answer_to_an_old_draft_reaches_a_new_one(server: FaultServer, changed: Any) -> None:
     server.on(POLL, {**PENDING_SPEC, **changed})
     with pytest.raises(CrewTaskFailed, match="a different draft"):
         run(resume())
@@ -481,7 +471,7 @@ def test_an_answer_to_an_old_draft_is_not_sent_to_a_new_one(server: FaultServer,
 
 
 @pytest.mark.parametrize("status", [401, 404, 422])
-def test_a_refused_answer_was_not_taken_and_may_be_sent_later(server: FaultServer, status: int) -> None:
+def test_a_refused_answer_was_not_taken_and_may_be_resent(server: FaultServer, status: int) -> None:
     server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, Reply(status=status, body={}), SPEC.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(CrewTaskFailed, match="was not accepted"):
@@ -520,7 +510,7 @@ def test_the_text_says_what_the_flag_says(
     assert (body["human_feedback"], body["is_approve"]) == (sent, is_approve)
 
 
-def test_a_comment_on_an_approval_goes_to_a_service_that_reads_the_flag(server: FaultServer) -> None:
+def test_an_approval_comment_goes_to_a_service_reading_the_flag(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     task_run = TaskRun("resume")
     run(resume(review={**REVIEW, "human_feedback": "Publish it on Monday"}), task_run)
@@ -557,18 +547,18 @@ REFUSED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", REFUSED, ids=str)
-def test_what_is_not_an_answer_is_refused_before_anything_is_sent(server: FaultServer, given: dict[str, Any]) -> None:
+def test_an_invalid_answer_is_refused_before_anything_is_sent(server: FaultServer, given: dict[str, Any]) -> None:
     with pytest.raises(CrewTaskFailed, match="nothing was sent"):
         run(resume(**given))
     assert server.requests == []
 
 
-def test_a_review_that_a_template_made_a_text_of_is_read(server: FaultServer) -> None:
+def test_a_review_rendered_as_text_by_a_template_is_read(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     assert run(resume(review=str(REVIEW))) == "k-1"
 
 
-def test_before_airflow_3_3_a_variable_remembers_that_the_answer_was_sent(server: FaultServer, variables: Any) -> None:
+def test_before_airflow_3_3_a_variable_remembers_the_sent_answer(server: FaultServer, variables: Any) -> None:
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     task_run = TaskRun("resume")
     run(resume(), task_run)

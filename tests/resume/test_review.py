@@ -48,7 +48,7 @@ def test_the_four_fields_are_an_answer() -> None:
     }
 
 
-def test_a_review_brings_the_hash_of_its_draft_and_a_flow_the_outcome() -> None:
+def test_a_review_carries_its_draft_hash_and_any_flow_outcome() -> None:
     given = answer(is_approve=None, outcome="drop", output_sha256="a hash")
     assert given == ReviewAnswer("e-1", "draft_task", "drop", None, "a hash", "drop")
     assert given.request == {
@@ -114,13 +114,13 @@ def test_the_text_says_what_the_answer_means(given: Any, text: str) -> None:
 # --- its draft ----------------------------------------------------------------------------------------------
 
 
-def test_the_hash_of_the_answer_goes_before_the_one_that_was_seen() -> None:
+def test_the_answers_own_hash_takes_precedence_over_the_seen_one() -> None:
     assert answer(output_sha256="a hash").draft("seen") == DraftId("e-1", "draft_task", "a hash")
     assert answer().draft("seen") == DraftId("e-1", "draft_task", "seen")
     assert answer().draft() == DraftId("e-1", "draft_task", None)
 
 
-def test_a_draft_is_hashed_as_it_arrived_and_found_by_the_hash_of_its_object_too() -> None:
+def test_a_draft_hashed_as_received_also_matches_its_object_hash() -> None:
     assert hash_of(WAITS) == HASH
     of_object = execution(output='{ "a": 1 }', output_json={"a": 1})
     assert hash_of(of_object) == output_sha256('{ "a": 1 }')
@@ -142,14 +142,12 @@ def test_a_draft_is_hashed_as_it_arrived_and_found_by_the_hash_of_its_object_too
         (execution(ExecutionState.COMPLETED, output="the draft"), False, False),
     ],
 )
-def test_a_draft_waits_in_a_pause_of_its_task_with_its_text(
-    seen: Execution, of_the_hash: bool, of_the_task: bool
-) -> None:
+def test_a_draft_waits_in_a_pause_matching_task_and_text(seen: Execution, of_the_hash: bool, of_the_task: bool) -> None:
     assert DRAFT.waits_in(seen) is of_the_hash
     assert DraftId("e-1", "draft_task").waits_in(seen) is of_the_task
 
 
-def test_an_answered_draft_explains_a_pause_until_its_time_is_over() -> None:
+def test_an_answered_draft_explains_a_pause_until_its_time_ends() -> None:
     answered = AnsweredDraft(DRAFT, until=100.0)
     assert answered.is_shown_by(WAITS, now=99.9)
     assert not answered.is_shown_by(WAITS, now=100.0)

@@ -68,7 +68,7 @@ def review_of(kickoff_id: str) -> Json:
 
 @pytest.mark.parametrize("keys", [False, True], ids=["no keys", "keys"])
 @pytest.mark.parametrize("arrives", [True, False], ids=["arrived", "never arrived"])
-def test_a_revision_is_applied_once_although_the_same_text_waits_again(
+def test_a_revision_is_applied_once_when_the_same_text_returns(
     service: Any, connect: Connect, arrives: bool, keys: bool
 ) -> None:
     faults = [Fault("N13", "lost once", RESUME, LostOnce(arrives=arrives))]
@@ -112,7 +112,7 @@ def lost(server: FaultServer) -> TaskRun:
     [Reply(status=404), Reply(status=403), Reply(body={"state": "pending"}), rounds("2026-11-20T12:00:00+00:00")],
     ids=["none", "refused", "without rounds", "all decided"],
 )
-def test_where_no_round_is_shown_a_lost_revision_is_left_to_a_person(server: FaultServer, details: Reply) -> None:
+def test_without_known_rounds_a_person_settles_a_lost_revision(server: FaultServer, details: Reply) -> None:
     server.on(POLL, WAITS).on(DETAILS, details)
     task_run = lost(server)
     with pytest.raises(CrewTaskFailed, match=r"written the same text again\. Sending it again could apply it twice"):
@@ -128,7 +128,7 @@ def test_a_service_without_details_is_asked_for_none(server: FaultServer) -> Non
     assert (len(server.sent(POST)), len(server.sent(DETAILS))) == (1, 0)
 
 
-def test_a_round_that_cannot_be_read_for_a_moment_is_left_to_the_next_try(server: FaultServer) -> None:
+def test_a_temporarily_unreadable_round_is_left_to_the_next_try(server: FaultServer) -> None:
     server.on(POLL, WAITS).on(DETAILS, rounds(None), Reply(status=503), rounds(None))
     task_run = lost(server)
     with pytest.raises(CrewTryFailed, match=r"Nothing was sent; a retry of this task compares again"):
@@ -140,7 +140,7 @@ def test_a_round_that_cannot_be_read_for_a_moment_is_left_to_the_next_try(server
 
 @pytest.mark.row("A56")
 @pytest.mark.parametrize("status", [200, 404])
-def test_a_page_in_place_of_the_rounds_leaves_the_answer_to_a_retry(server: FaultServer, status: int) -> None:
+def test_a_page_instead_of_rounds_leaves_resending_to_a_retry(server: FaultServer, status: int) -> None:
     page = Reply(status=status, body="<html>maintenance</html>")
     server.on(POLL, WAITS).on(DETAILS, rounds(None), page, rounds(None))
     task_run = lost(server)

@@ -36,9 +36,7 @@ def reviewed(pending: Any) -> Any:
     return run(CrewReviewOperator(task_id="review", pending=pending, **options))
 
 
-def test_the_draft_of_the_last_task_is_revised_once_even_if_the_resume_is_cleared(
-    connect: Connect, tmp_path: Path
-) -> None:
+def test_the_last_tasks_draft_is_revised_once_despite_a_clear(connect: Connect, tmp_path: Path) -> None:
     with local.running_service(scenario=SCENARIO, db=tmp_path / "service.db") as service:
         connect(service.url, token=service.token)
         execution = run(CrewKickoffOperator(task_id="kickoff", inputs={}))

@@ -53,7 +53,7 @@ def test_the_second_approval_by_another_person_ends_it(context: Json, supervisor
     assert [each["reviewer"]["name"] for each in review["approvals"]] == ["Ann", "Bob"]
 
 
-def test_texts_that_only_approve_are_not_joined_into_one_that_does_not(context: Json, kwargs: Json) -> None:
+def test_joined_approval_texts_never_read_as_a_revision(context: Json, kwargs: Json) -> None:
     """A live deployment decides by the text: it would run the task again."""
     parked(lambda: review_of().execute_complete(context, said("ann", feedback="LGTM"), **kwargs))
     review = review_of().execute_complete(context, said("bob", feedback="Approved."), **kwargs)
@@ -82,7 +82,7 @@ def test_an_approval_that_names_nobody_does_not_count(
 
 
 @pytest.mark.parametrize("second", ["ann", "bob"])
-def test_of_two_approvers_a_revision_wins_also_by_the_first_one(
+def test_a_revision_by_either_of_two_approvers_wins(
     context: Json, supervisor: Supervisor, kwargs: Json, second: str
 ) -> None:
     kwargs = parked(lambda: review_of().execute_complete(context, said("ann"), **kwargs))
@@ -96,7 +96,7 @@ def test_a_revision_that_comes_first_needs_nobody_else(context: Json, kwargs: Js
     assert review["is_approve"] is False
 
 
-def test_an_approval_is_kept_when_the_task_is_lost_before_it_asks_the_next_person(
+def test_an_approval_survives_a_task_lost_before_asking_another_person(
     context: Json, supervisor: Supervisor, kwargs: Json
 ) -> None:
     supervisor.kills = True
@@ -111,7 +111,7 @@ def test_an_approval_is_kept_when_the_task_is_lost_before_it_asks_the_next_perso
     assert [each["reviewer"]["id"] for each in review["approvals"]] == ["ann", "bob"]
 
 
-def test_the_last_approval_is_taken_once_more_when_the_task_is_lost_after_it(context: Json, kwargs: Json) -> None:
+def test_the_last_approval_is_taken_again_after_a_lost_task(context: Json, kwargs: Json) -> None:
     kwargs = parked(lambda: review_of().execute_complete(context, said("ann"), **kwargs))
     first = review_of().execute_complete(context, said("bob"), **kwargs)
     context["ti"].try_number = 2
@@ -158,7 +158,7 @@ def test_a_flow_without_an_approving_outcome_is_not_asked(context: Json, supervi
         ({"allow_edit": True}, "would not see the edited draft"),
     ],
 )
-def test_what_two_people_cannot_do_is_refused_in_the_dag_file(arguments: Json, why: str) -> None:
+def test_invalid_approval_settings_are_refused_in_the_dag_file(arguments: Json, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         review_of(**arguments)
 
@@ -195,7 +195,7 @@ LIVE = {**PENDING, "dialect": "live"}
 
 
 @pytest.mark.row("A46")
-def test_of_comments_on_a_live_draft_none_is_sent_and_all_are_in_the_record(
+def test_comments_on_a_live_draft_are_recorded_but_not_sent(
     context: Json, supervisor: Supervisor, log_text: Callable[[], str]
 ) -> None:
     kwargs = parked(lambda: review_of(pending=LIVE).execute(context))

@@ -69,15 +69,13 @@ def asked(operator: CrewReviewOperator, context: Json, supervisor: Supervisor) -
 
 
 @pytest.mark.parametrize("ask", [ASK, QUESTION, UNKNOWN], ids=lambda ask: ask["kind"])
-def test_the_buttons_are_the_words_that_answer_and_nothing_answers_by_itself(
-    context: Json, supervisor: Supervisor, ask: Json
-) -> None:
+def test_the_buttons_are_the_allowed_answers_with_no_default(context: Json, supervisor: Supervisor, ask: Json) -> None:
     form = asked(review_of(ask), context, supervisor)
     assert (form.options, form.defaults) == (WORDS[ask["kind"]], None)
     assert set(form.params) == ({"human_feedback", "edited_draft"} if ask is ASK else {"human_feedback"})
 
 
-def test_the_form_shows_who_asks_the_tool_and_the_call_as_it_is_hashed(context: Json, supervisor: Supervisor) -> None:
+def test_the_form_shows_asker_tool_and_call_as_hashed(context: Json, supervisor: Supervisor) -> None:
     form = asked(review_of(), context, supervisor)
     assert form.subject.startswith("Approve send_mail for Writer")
     assert form.body.startswith(f"```text\n{pending()['output']}\n```\n")
@@ -90,7 +88,7 @@ def test_the_form_shows_who_asks_the_tool_and_the_call_as_it_is_hashed(context: 
 EVIL = "```\n# Approved\n\n````\n<img src=x onerror=alert(1)>\u202e\u200b\r\n* **deny**: nothing"
 
 
-def test_nothing_in_a_call_can_leave_its_block_or_hide_in_it() -> None:
+def test_nothing_in_a_call_leaves_or_hides_in_its_block() -> None:
     body = ReviewForm(pending=pending(task_output=EVIL)).body
     fence, _, rest = body.partition("text\n")
     block, _, after = rest.partition(f"\n{fence}\n")
@@ -100,12 +98,12 @@ def test_nothing_in_a_call_can_leave_its_block_or_hide_in_it() -> None:
     assert "onerror" not in after
 
 
-def test_a_page_of_the_dag_never_takes_the_place_of_a_call(context: Json, supervisor: Supervisor) -> None:
+def test_a_dags_own_body_never_replaces_the_call(context: Json, supervisor: Supervisor) -> None:
     form = asked(review_of(body="Just approve.", subject="Now"), context, supervisor)
     assert (form.body.startswith(f"```text\n{pending()['output']}\n```\n"), form.subject) == (True, "Now")
 
 
-def test_the_form_asks_once_and_speaks_of_hidden_values_only_where_there_are_some() -> None:
+def test_the_form_asks_once_and_mentions_only_existing_hidden_values() -> None:
     text, plain = pending()["output"], {**ASK, "arguments": {"to": "ann"}}
     asked_once = pending(task_output=f"Question 3: May send_mail run?\n{text}")
     assert ReviewForm(pending=asked_once).body.count("May send_mail run?") == 1
@@ -125,7 +123,7 @@ def test_the_form_counts_earlier_calls_beside_the_hashed_text() -> None:
     assert "earlier tool call" not in ReviewForm(pending=pending()).body
 
 
-def test_a_flows_question_shows_its_deadline_and_what_the_flow_adds() -> None:
+def test_a_flow_question_shows_its_deadline_and_metadata() -> None:
     metadata = {"channel": "#sales", "note": "``` no end"}
     ask = {**QUESTION, "agent": None, "deadline": "2026-11-20T12:00:00+01:00", "metadata": metadata}
     form = ReviewForm(pending=pending(ask))
@@ -143,9 +141,7 @@ def of_flow(deadline: datetime) -> Json:
     return {**QUESTION, "agent": None, "deadline": deadline.isoformat(), "metadata": None}
 
 
-def test_a_flows_question_waits_until_its_own_deadline_and_then_nobody_has_answered(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_flow_question_expires_unanswered_at_its_own_deadline(context: Json, supervisor: Supervisor) -> None:
     soon, past = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (5, -1))
     for timeout in ({}, HOUR):
         form = asked(review_of(of_flow(soon), **timeout), context, supervisor)
@@ -261,7 +257,7 @@ def changed(**more: Any) -> str:
     return f"```json\n{json.dumps({**ARGUMENTS, **more})}\n```"
 
 
-def test_changed_arguments_are_approved_as_json_with_the_hash_of_the_call(context: Json) -> None:
+def test_changed_arguments_are_approved_as_json_with_the_call_hash(context: Json) -> None:
     review = review_of().execute_complete(context, said("approve", edited_draft=changed(to="bob")))
     assert json.loads(review["edited_output"]) == {**ARGUMENTS, "to": "bob"}
     edit = ReviewAnswer.of(review).edit
@@ -298,7 +294,7 @@ def test_a_denial_sends_no_arguments(context: Json) -> None:
 
 
 @pytest.mark.parametrize(("ask", "word"), [(ASK, "approve"), (UNKNOWN, "run_again")])
-def test_what_runs_a_tool_needs_several_people_and_nobody_changes_its_arguments(
+def test_running_a_tool_needs_several_people_and_unchanged_arguments(
     context: Json, supervisor: Supervisor, ask: Json, word: str
 ) -> None:
     operator = review_of(ask, approvals=2)
@@ -325,7 +321,7 @@ def test_what_runs_no_tool_needs_one_person(context: Json, ask: Json, word: str)
     ],
     ids=lambda given: given["kind"] if isinstance(given, dict) else "",
 )
-def test_the_form_says_how_many_people_must_let_a_tool_run(
+def test_the_form_states_how_many_people_must_allow_a_tool(
     context: Json, supervisor: Supervisor, ask: Json, line: str | None
 ) -> None:
     body = asked(review_of(ask, approvals=2), context, supervisor).body
@@ -355,9 +351,7 @@ def test_other_deadlines_fail_whatever_becomes_of_a_draft(context: Json, supervi
         operator.execute_complete(context, {"error": "late", "error_type": "timeout"})
 
 
-def test_a_call_is_denied_at_the_deadline_by_default_also_after_an_escalation(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_by_default_the_deadline_denies_a_call_even_after_escalation(context: Json, supervisor: Supervisor) -> None:
     steps = [(60, lambda context: None)]
     operator = review_of(escalate=steps, **HOUR)
     kept = parked(lambda: operator.execute(context))
@@ -383,7 +377,7 @@ def test_the_deadline_never_approves_what_somebody_denied(context: Json, supervi
         ({"auto_approve": "yes"}, "auto_approve must be a function of the pending record, not 'yes'"),
     ],
 )
-def test_what_cannot_be_a_policy_is_refused_in_the_dag_file(arguments: Any, problem: str) -> None:
+def test_an_invalid_policy_is_refused_in_the_dag_file(arguments: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         review_of(**arguments)
 
@@ -395,7 +389,7 @@ UNSEEN = [(ASK, LONG), ({**ASK, "arguments": 5}, {}), ({**ASK, "tool": None}, {}
 
 
 @pytest.mark.parametrize(("ask", "more"), UNSEEN, ids=["long", "arguments", "tool"])
-def test_a_call_that_cannot_be_shown_as_a_whole_is_denied_with_a_reason(
+def test_a_call_not_fully_showable_is_denied_with_a_reason(
     context: Json, supervisor: Supervisor, capsys: pytest.CaptureFixture[str], ask: Json, more: Json
 ) -> None:
     review = review_of(record=pending(ask, **more)).execute(context)
@@ -412,7 +406,7 @@ def test_a_call_that_cannot_be_shown_as_a_whole_is_denied_with_a_reason(
 
 
 @pytest.mark.parametrize(("ask", "more"), UNSEEN, ids=["long", "arguments", "tool"])
-def test_a_call_of_unknown_outcome_that_cannot_be_shown_is_not_run_again(
+def test_an_unshowable_call_of_unknown_outcome_is_not_run_again(
     context: Json, supervisor: Supervisor, ask: Json, more: Json
 ) -> None:
     form = asked(review_of(record=pending({**ask, "kind": "unknown_outcome"}, **more)), context, supervisor)
@@ -421,7 +415,7 @@ def test_a_call_of_unknown_outcome_that_cannot_be_shown_is_not_run_again(
 
 @pytest.mark.parametrize("ask", ["tool", {"kind": "vote"}, 5, []])
 @pytest.mark.parametrize("more", [{}, {"on_timeout": "approve", "auto_approve": lambda record: "yes", **HOUR}])
-def test_a_question_that_cannot_be_read_is_neither_approved_nor_asked(
+def test_an_unreadable_question_is_neither_approved_nor_asked(
     context: Json, supervisor: Supervisor, ask: Any, more: Json
 ) -> None:
     with pytest.raises(CrewTaskFailed, match="cannot read the crew's mid-task question"):
@@ -448,7 +442,7 @@ def test_a_question_that_cannot_be_read_is_neither_approved_nor_asked(
         ),
     ],
 )
-def test_the_reason_of_a_refusal_is_found_from_the_form_alone(
+def test_the_form_alone_suffices_to_explain_a_refused_answer(
     context: Json, supervisor: Supervisor, ask: Json, answer: Json, notice: str | None
 ) -> None:
     form = asked(review_of(ask), context, supervisor)
@@ -512,7 +506,7 @@ def test_a_rule_is_never_asked_about_anything_but_a_draft(context: Json, supervi
 
 
 @pytest.mark.usefixtures("a_memory")
-def test_what_a_person_was_asked_about_is_not_approved_by_a_rule_later(context: Json, supervisor: Supervisor) -> None:
+def test_a_rule_never_approves_what_a_person_was_asked_about(context: Json, supervisor: Supervisor) -> None:
     asked(review_of(record=DRAFT), context, supervisor)
     context["ti"].try_number = 2
     with pytest.raises(TaskParked):

@@ -59,7 +59,7 @@ def page(key: str, *rows: Any) -> tuple[int, dict[str, str], bytes]:
     return 200, {}, json.dumps({key: rows, "total_entries": len(rows)}).encode()
 
 
-def test_a_dag_without_decisions_prints_nothing_and_sends_the_token_in_spite_of_a_netrc(
+def test_without_decisions_it_prints_nothing_and_the_token_overrides_netrc(
     airflow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     airflow.answers["/api/v2/dags/a%20b/dagRuns"] = page("dag_runs", {"dag_run_id": "run/1"})
@@ -70,7 +70,7 @@ def test_a_dag_without_decisions_prints_nothing_and_sends_the_token_in_spite_of_
     assert {header for _, header in airflow.seen} == {f"Bearer {SECRET}"}
 
 
-def test_a_decision_of_the_deadline_that_airflow_holds_no_response_to_is_listed(
+def test_a_deadline_decision_without_an_airflow_response_is_listed(
     airflow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def question(task_id: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_a_decision_of_the_deadline_that_airflow_holds_no_response_to_is_listed(
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_an_answer_that_was_not_taken_is_listed_and_one_to_another_operator_is_not(
+def test_an_untaken_answer_is_listed_unless_for_another_operator(
     airflow: Any, capsys: pytest.CaptureFixture[str], is_ours: bool
 ) -> None:
     run = "/api/v2/dags/tea/dagRuns/r"
@@ -121,7 +121,7 @@ def test_an_answer_that_was_not_taken_is_listed_and_one_to_another_operator_is_n
 
 @pytest.mark.row("A26")
 @pytest.mark.parametrize(("by", "listed"), [(None, 1), ("earlier", 1), ("this", 0)])
-def test_a_decision_on_the_form_of_an_archived_attempt_is_listed(
+def test_a_decision_on_an_archived_attempts_form_is_listed(
     airflow: Any, capsys: pytest.CaptureFixture[str], by: str | None, listed: int
 ) -> None:
     run = "/api/v2/dags/tea/dagRuns/r"
@@ -139,7 +139,7 @@ def test_a_decision_on_the_form_of_an_archived_attempt_is_listed(
 
 
 @pytest.mark.row("A28")
-def test_each_iteration_of_a_loop_is_asked_for_and_listed_by_its_own_address(
+def test_each_loop_iteration_is_queried_and_listed_by_its_address(
     airflow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = "/api/v2/dags/tea/dagRuns/r"
@@ -166,7 +166,7 @@ def test_each_iteration_of_a_loop_is_asked_for_and_listed_by_its_own_address(
     assert said == [("region-0", 0, "0", True), ("region-1", 1, "1", True)]
 
 
-def test_the_decisions_of_one_task_are_all_listed_with_an_answer_that_it_has_not_processed(
+def test_all_decisions_of_one_task_and_unprocessed_answers_are_listed(
     airflow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = "/api/v2/dags/tea/dagRuns/r"
@@ -289,7 +289,7 @@ def test_what_cannot_be_read_is_one_sentence_without_a_credential(
     assert len(err.splitlines()) == 1
 
 
-def test_without_a_url_or_a_credential_it_says_which_variables_to_set(
+def test_a_missing_url_or_credential_names_the_variables_to_set(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("AIRFLOW_API_URL", "AIRFLOW_API_TOKEN", "AIRFLOW_API_USER", "AIRFLOW_API_PASSWORD"):
@@ -317,7 +317,7 @@ def test_a_password_in_the_url_is_never_printed(
 @pytest.mark.parametrize(
     "url", ["http://rita:pa/55@127.0.0.1:1", "http://rita:pa55@[::1", "http://rita:pa55@127.0.0.1:no"]
 )
-def test_a_url_that_cannot_be_read_is_not_printed_with_its_password(
+def test_an_unreadable_url_is_not_printed_with_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_API_URL", url)
@@ -336,7 +336,7 @@ ASK = {"kind": "tool", "agent": "Writer", "tool": "send_mail", "arguments": {"to
     [{"ask": ASK, "outcome": "deny", "auto_approved": None}, {"is_approve": True, "auto_approved": "short enough"}],
     ids=["question", "rule"],
 )
-def test_a_decision_is_listed_with_what_an_agent_asked_or_the_reason_of_a_rule(
+def test_a_decision_is_listed_with_agent_question_or_rule_reason(
     airflow: Any, capsys: pytest.CaptureFixture[str], more: dict[str, Any]
 ) -> None:
     run = "/api/v2/dags/tea/dagRuns/r"

@@ -62,24 +62,20 @@ def asked(supervisor: Supervisor, context: Json, operator: CrewReviewOperator) -
     return supervisor.asked[0]
 
 
-def test_the_form_gives_the_draft_to_edit_where_the_dag_allows_it(context: Json, supervisor: Supervisor) -> None:
+def test_the_form_offers_the_draft_for_editing_if_allowed(context: Json, supervisor: Supervisor) -> None:
     form = asked(supervisor, context, review_of())
     assert form.params["edited_draft"]["value"] == "Draft 1."
     assert "becomes the output of the task" in form.body
 
 
-def test_the_form_does_not_speak_of_editing_where_the_dag_does_not_allow_it(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_the_form_does_not_mention_editing_if_not_allowed(context: Json, supervisor: Supervisor) -> None:
     form = asked(supervisor, context, review_of(allow_edit=False))
     assert set(form.params) == {"human_feedback"}
     assert "edit" not in form.body
 
 
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a_form_with_the_draft_of_an_earlier_run_is_not_taken_for_the_new_one(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_form_holding_an_earlier_runs_draft_is_not_reused(context: Json, supervisor: Supervisor) -> None:
     """The body is the DAG's own and the same; only the field to edit holds the draft."""
     fixed = {"body": "Edit the draft below."}
     asked(supervisor, context, review_of(**fixed))
@@ -92,7 +88,7 @@ LATER = [{"allow_edit": False}, {"options": ("Accept", "Change")}]
 
 
 @pytest.mark.parametrize("later", LATER, ids=["no edit", "other words"])
-def test_an_answer_is_judged_by_the_form_that_was_shown_and_not_by_a_later_dag(
+def test_answers_are_judged_by_the_shown_form_despite_dag_edits(
     context: Json, supervisor: Supervisor, later: Json
 ) -> None:
     kwargs = parked(lambda: review_of().execute(context))
@@ -125,20 +121,20 @@ def test_an_edited_draft_goes_along_with_the_approval(context: Json) -> None:
     assert context["ti"].pushed["crew_decision"]["output"] == "Draft 1."
 
 
-def test_a_draft_that_was_not_changed_is_approved_as_it_is(context: Json) -> None:
+def test_an_unchanged_draft_is_approved_without_an_edit(context: Json) -> None:
     assert "edited_output" not in review_of().execute_complete(context, said("Draft 1."))
     without = {**said("Draft 1."), "params_input": {"human_feedback": ""}}  # as a program may answer
     assert "edited_output" not in review_of().execute_complete(context, without)
 
 
-def test_what_a_browser_does_to_the_ends_of_lines_is_no_edit(context: Json) -> None:
+def test_changed_line_endings_from_a_browser_are_no_edit(context: Json) -> None:
     pending = {**OURS, "output": "One.\nTwo."}
     assert "edited_output" not in review_of(pending).execute_complete(context, said("One.\r\nTwo."))
     assert review_of(pending).execute_complete(context, said("One.\r\n2."))["edited_output"] == "One.\n2."
 
 
 @pytest.mark.parametrize(("draft", "typed"), [(True, "1"), (1, "1.0"), (0, "false")])
-def test_a_value_of_another_type_is_an_edit_though_python_calls_it_equal(context: Json, draft: Any, typed: str) -> None:
+def test_a_changed_value_type_is_an_edit_despite_python_equality(context: Json, draft: Any, typed: str) -> None:
     edited = f'{{"ok": {typed}}}'
     review = review_of({**OURS, "output": {"ok": draft}}).execute_complete(context, said(edited))
     assert review["edited_output"] == edited
@@ -157,14 +153,14 @@ def test_an_edit_with_a_revision_is_feedback(context: Json) -> None:
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_the_form_promises_to_send_an_edit_as_feedback_but_in_the_last_round(is_last: bool) -> None:
+def test_the_form_promises_edits_as_feedback_before_the_last_round(is_last: bool) -> None:
     said = ReviewForm(
         pending=shown_draft(OURS), terms=Terms(allow_edit=True), round_number=1, max_rounds=1 if is_last else 2
     ).body
     assert ("your text becomes the output" in said, "as feedback" in said) == (True, not is_last)
 
 
-def test_elsewhere_an_edit_is_a_revision_and_the_form_says_so(context: Json, supervisor: Supervisor) -> None:
+def test_without_edit_support_an_edit_becomes_an_announced_revision(context: Json, supervisor: Supervisor) -> None:
     form = asked(supervisor, context, review_of(PENDING))
     assert "this service accepts it only as feedback" in form.body
     review = review_of(PENDING).execute_complete(context, said(EDITED))
@@ -172,9 +168,7 @@ def test_elsewhere_an_edit_is_a_revision_and_the_form_says_so(context: Json, sup
     assert review["human_feedback"].endswith(f"unchanged:\n\n{EDITED}")
 
 
-def test_elsewhere_an_edit_in_the_last_round_is_not_sent_as_the_form_says(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_without_edit_support_the_last_round_sends_no_edit(context: Json, supervisor: Supervisor) -> None:
     last = {"round_number": 2, "max_rounds": 2}
     assert "**none is sent in the last round**" in asked(supervisor, context, review_of(PENDING, **last)).body
     with pytest.raises(CrewTaskFailed, match=r"last of 2 rounds\. It was not sent"):
@@ -202,7 +196,7 @@ def test_what_cannot_replace_a_draft_is_asked_for_again(
 @pytest.mark.parametrize(
     ("output", "draft"), [("Draft 1.", " \n"), ({"title": "Tea"}, "no object any more"), ("Draft 1.", 7)]
 )
-def test_a_question_that_is_asked_again_is_the_same_as_before(
+def test_a_question_asked_again_shows_the_same_draft_to_edit(
     context: Json, supervisor: Supervisor, output: Any, draft: Any
 ) -> None:
     pending = {**OURS, "output": output}
@@ -215,13 +209,13 @@ def test_a_question_that_is_asked_again_is_the_same_as_before(
     assert "Coffee" in review["edited_output"] or review["edited_output"] == "Text 1."
 
 
-def test_how_many_must_approve_is_judged_by_the_form_that_was_shown_too(context: Json, supervisor: Supervisor) -> None:
+def test_needed_approvals_are_judged_by_the_shown_form_too(context: Json, supervisor: Supervisor) -> None:
     kwargs = parked(lambda: review_of().execute(context))
     review = review_of(approvals=2, allow_edit=False).execute_complete(context, said(EDITED), **kwargs)
     assert (review["is_approve"], review["edited_output"]) == (True, EDITED)
 
 
-def test_the_text_of_an_answer_that_is_not_accepted_is_kept(
+def test_the_text_of_a_refused_answer_is_kept(
     context: Json, supervisor: Supervisor, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = said("no object any more", feedback="The title was too long.")
@@ -231,7 +225,7 @@ def test_the_text_of_an_answer_that_is_not_accepted_is_kept(
     assert "Its content is kept in XCom crew_refused_answer. Asking again" in capsys.readouterr().out
 
 
-def test_an_object_is_edited_as_it_is_shown_and_stays_one(context: Json, supervisor: Supervisor) -> None:
+def test_an_object_is_edited_as_shown_and_stays_an_object(context: Json, supervisor: Supervisor) -> None:
     pending = {**OURS, "output": {"title": "Tea", "words": 10}}
     form = asked(supervisor, context, review_of(pending))
     given = form.params["edited_draft"]["value"]
@@ -246,14 +240,14 @@ def test_an_object_is_edited_as_it_is_shown_and_stays_one(context: Json, supervi
 
 
 @pytest.mark.parametrize("pending", [{"output": "x" * (SHOWN_CHARACTERS + 1)}, {"question": "Right?", "outcomes": []}])
-def test_a_draft_of_which_a_part_is_shown_and_the_answer_of_a_flow_cannot_be_edited(
+def test_partly_shown_drafts_and_flow_answers_cannot_be_edited(
     context: Json, supervisor: Supervisor, pending: Json
 ) -> None:
     form = asked(supervisor, context, review_of({**OURS, **pending}))
     assert set(form.params) == {"human_feedback"}
 
 
-def test_at_the_deadline_the_draft_counts_and_not_what_is_in_the_form(context: Json) -> None:
+def test_the_deadline_approves_the_draft_not_the_forms_text(context: Json) -> None:
     operator = review_of(response_timeout=60, on_timeout="approve")
     review = operator.execute_complete(context, said(EDITED, responded_by_user=None, timedout=True))
     assert (review["is_approve"], "edited_output" in review) == (True, False)
@@ -311,7 +305,7 @@ def test_the_edited_text_becomes_the_output_of_the_task(execution: Waiting, cont
     assert execution.hook.get_status(execution.id).tasks[0].output == EDITED
 
 
-def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_not_applied_and_the_new_draft_is_handed_on(
+def test_the_new_draft_is_handed_on_without_an_outdated_edit(
     execution: Waiting, context: Json, caplog: pytest.LogCaptureFixture
 ) -> None:
     review = review_of(execution.pending()).execute_complete(context, said(EDITED))
@@ -331,7 +325,7 @@ def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_not_applied_and_the_ne
     ],
     ids=["text", "object"],
 )
-def test_a_draft_with_what_no_database_holds_is_edited_like_any_other(
+def test_a_draft_with_unstorable_characters_is_edited_like_any_other(
     monkeypatch: pytest.MonkeyPatch, context: Json, draft: str, shown: str, edited: str
 ) -> None:
     crew = {"inputs": ["topic"], "tasks": [{"id": "draft_task", "human_input": True, "output": draft}]}
@@ -344,7 +338,7 @@ def test_a_draft_with_what_no_database_holds_is_edited_like_any_other(
 
 
 @pytest.mark.row("N21")
-def test_an_edit_is_not_dropped_where_somebody_else_has_approved_the_draft_as_it_was(
+def test_an_edit_is_not_silently_dropped_after_somebody_elses_approval(
     monkeypatch: pytest.MonkeyPatch, context: Json
 ) -> None:
     monkeypatch.setattr(sending, "SETTLING", 1.0)
@@ -358,9 +352,7 @@ def test_an_edit_is_not_dropped_where_somebody_else_has_approved_the_draft_as_it
         execution.hook.stop(execution.id)
 
 
-def test_without_a_next_round_an_edit_of_a_draft_that_has_changed_fails_the_resume(
-    execution: Waiting, context: Json
-) -> None:
+def test_without_a_next_round_an_outdated_edit_fails_the_resume(execution: Waiting, context: Json) -> None:
     review = review_of(execution.pending()).execute_complete(context, said(EDITED))
     execution.hook.resume(execution.id, "draft_task", "Shorter.", False)
     second = execution.pending("Draft 2, after: Shorter.")
@@ -380,9 +372,7 @@ def test_the_next_form_says_that_the_edit_was_not_applied(context: Json, supervi
     assert "was approved" not in form.body
 
 
-def test_the_form_of_the_next_gate_says_that_the_draft_before_was_approved(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_the_next_gates_form_says_the_earlier_draft_was_approved(context: Json, supervisor: Supervisor) -> None:
     review = review_of().execute_complete(context, said(EDITED))
     publish = {**OURS, "crew_task_id": "publish_task", "output": "Published."}
     form = asked(supervisor, context, review_of(publish, previous=review, round_number=2))
@@ -390,7 +380,7 @@ def test_the_form_of_the_next_gate_says_that_the_draft_before_was_approved(
     assert "not applied" not in form.body
 
 
-def test_an_edit_is_sent_once_also_by_a_task_that_is_tried_again(execution: Waiting, context: Json) -> None:
+def test_a_retried_task_sends_an_edit_only_once(execution: Waiting, context: Json) -> None:
     review = review_of(execution.pending()).execute_complete(context, said(EDITED))
     resume(context, review)
     wait_until(lambda: execution.hook.get_status(execution.id).state == "completed", "the completion")
@@ -398,7 +388,7 @@ def test_an_edit_is_sent_once_also_by_a_task_that_is_tried_again(execution: Wait
     assert resume(context, review) == execution.id
 
 
-def test_an_edit_that_the_service_no_longer_takes_is_not_sent_as_an_approval(live: Waiting, context: Json) -> None:
+def test_an_edit_no_longer_accepted_is_not_sent_as_approval(live: Waiting, context: Json) -> None:
     wait_until(lambda: live.hook.get_status(live.id).raw_state == PAUSED, "the pause")
     pending = {**OURS, "execution_id": live.id}
     review = review_of(pending).execute_complete(context, said(EDITED))

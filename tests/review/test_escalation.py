@@ -65,7 +65,7 @@ def escalated(operator: CrewReviewOperator, context: Json, kwargs: Json) -> Any:
     return parked(lambda: operator.resume_execution("__fail__", {"error": "Trigger timeout"}, context))
 
 
-def test_the_task_waits_until_the_first_step_and_no_default_answers_then(context: Json, supervisor: Supervisor) -> None:
+def test_until_the_first_step_the_task_waits_without_a_default(context: Json, supervisor: Supervisor) -> None:
     operator = review_of(escalate=[(HOUR, "boss"), (2 * HOUR, Told())], response_timeout=3 * HOUR, on_timeout="approve")
     waits = parked(lambda: operator.execute(context))
     assert timedelta(minutes=59) < time_left(waits) <= HOUR
@@ -75,7 +75,7 @@ def test_the_task_waits_until_the_first_step_and_no_default_answers_then(context
     assert "UTC on, boss may also answer." in supervisor.asked[0].body
 
 
-def test_each_step_is_told_once_and_the_question_stays_the_same(context: Json, supervisor: Supervisor) -> None:
+def test_each_step_is_notified_once_and_the_question_stays_unchanged(context: Json, supervisor: Supervisor) -> None:
     first, own = Told(), Told()
     operator = review_of(escalate=[(3600, first), ("7200", ["boss"])], notifiers=[own], response_timeout=3 * HOUR)
     waits = parked(lambda: operator.execute(context))
@@ -103,7 +103,7 @@ class Clock(datetime):
         return datetime.now(tz) + cls.passed
 
 
-def test_a_step_that_comes_due_while_an_earlier_one_is_told_is_next(
+def test_a_step_due_while_notifying_an_earlier_one_is_next(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(question, "datetime", Clock)
@@ -125,7 +125,7 @@ def test_a_step_that_comes_due_while_an_earlier_one_is_told_is_next(
     [([], []), (["ann boss"], ["ann", "boss"])],
     ids=["of notifiers", "of users whose ids read alike"],
 )
-def test_two_steps_at_one_time_are_both_told_and_once_over_all_tries(
+def test_two_simultaneous_steps_are_each_notified_once_over_all_tries(
     context: Json, supervisor: Supervisor, one: list[str], other: list[str]
 ) -> None:
     steps = [Told(), Told()]
@@ -139,9 +139,7 @@ def test_two_steps_at_one_time_are_both_told_and_once_over_all_tries(
 
 
 @pytest.mark.row("A23")
-def test_the_second_of_two_steps_is_told_where_an_earlier_release_has_told_the_first(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_the_second_simultaneous_step_is_notified_after_an_upgrade(context: Json, supervisor: Supervisor) -> None:
     steps = [Told(), Told()]
     operator = review_of(escalate=[(HOUR, steps[0]), (HOUR, steps[1])])
     waits = parked(lambda: operator.execute(context))
@@ -152,9 +150,7 @@ def test_the_second_of_two_steps_is_told_where_an_earlier_release_has_told_the_f
     assert [step.times for step in steps] == [0, 1]
 
 
-def test_a_step_that_is_put_before_the_others_while_the_question_is_open_is_told(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_step_inserted_before_others_during_a_question_is_notified(context: Json, supervisor: Supervisor) -> None:
     chief, boss = Told(), Told()
     waits = parked(lambda: review_of(escalate=[(7200, boss)]).execute(context))
     later(context, 2 * HOUR)
@@ -165,9 +161,7 @@ def test_a_step_that_is_put_before_the_others_while_the_question_is_open_is_told
 
 
 @pytest.mark.parametrize("now", [None, "", {**PENDING, "output": "Draft 2."}], ids=["gone", "empty", "another draft"])
-def test_a_step_goes_on_with_what_was_shown_whatever_the_record_says_by_now(
-    context: Json, supervisor: Supervisor, now: Any
-) -> None:
+def test_a_step_keeps_the_shown_draft_whatever_the_record_says(context: Json, supervisor: Supervisor, now: Any) -> None:
     told = Told()
     waits = parked(lambda: review_of(escalate=[(HOUR, told)]).execute(context))
     later(context, HOUR)
@@ -177,9 +171,7 @@ def test_a_step_goes_on_with_what_was_shown_whatever_the_record_says_by_now(
     assert "shown" not in record_of(context).part(STATE, ()).recall(), "kept only while an answer is looked for"
 
 
-def test_an_answer_that_came_in_the_same_second_is_kept_and_nobody_else_is_told(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_an_answer_in_the_same_second_prevents_the_next_escalation(context: Json, supervisor: Supervisor) -> None:
     told = Told()
     operator = review_of(escalate=[(HOUR, ["boss", told])])
     waits = parked(lambda: operator.execute(context))
@@ -191,7 +183,7 @@ def test_an_answer_that_came_in_the_same_second_is_kept_and_nobody_else_is_told(
     assert (told.times, len(supervisor.asked)) == (0, 1)
 
 
-def test_somebody_of_a_step_may_answer_from_then_on_and_not_before(context: Json, supervisor: Supervisor) -> None:
+def test_a_steps_users_may_answer_only_once_it_is_due(context: Json, supervisor: Supervisor) -> None:
     operator = review_of(escalate=[(HOUR, "boss")])
     waits = parked(lambda: operator.execute(context))
     again = parked(lambda: operator.execute_complete(context, said("boss"), **waits.kwargs))
@@ -200,7 +192,7 @@ def test_somebody_of_a_step_may_answer_from_then_on_and_not_before(context: Json
     assert operator.execute_complete(context, said("boss"), **again.kwargs)["reviewer"]["id"] == "boss"
 
 
-def test_a_retry_keeps_what_was_told_and_the_time_of_the_next_step(context: Json, supervisor: Supervisor) -> None:
+def test_a_retry_keeps_past_notifications_and_the_next_steps_time(context: Json, supervisor: Supervisor) -> None:
     told = Told()
     operator = review_of(escalate=[(HOUR, told), (2 * HOUR, "boss")])
     waits = parked(lambda: operator.execute(context))
@@ -267,7 +259,7 @@ def test_those_who_need_no_step_are_told_without_users(context: Json, supervisor
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("edited", [[(HOUR, "chief")], None], ids=["another step", "no step"])
-def test_who_is_too_early_by_the_form_stays_so_when_the_dag_is_edited(
+def test_a_dag_edit_admits_nobody_earlier_than_the_form_says(
     context: Json, supervisor: Supervisor, edited: Any
 ) -> None:
     waits = parked(lambda: review_of(escalate=[(HOUR, "boss")]).execute(context))

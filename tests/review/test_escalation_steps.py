@@ -94,20 +94,20 @@ def test_a_step_comes_before_the_deadline() -> None:
     ],
     ids=["before", "at the first", "between", "at the last"],
 )
-def test_a_step_is_due_at_its_time_and_no_longer_the_next_one(after: timedelta, due: Any, following: Any) -> None:
+def test_at_its_time_a_step_is_due_and_not_next(after: timedelta, due: Any, following: Any) -> None:
     escalation = of((HOUR, "boss"), (2 * HOUR, pages))
     now = NOON + after
     assert [(number, step.name) for number, step in escalation.due(NOON, now)] == due
     assert escalation.next_after(NOON, now) == (following and NOON + following * HOUR)
 
 
-def test_a_step_is_named_by_its_time_its_users_and_the_kinds_of_its_notifiers() -> None:
+def test_a_step_is_named_by_time_users_and_notifier_kinds() -> None:
     one, same, third = (HOUR, ["bob", "ann", Pager(), pages]), (HOUR, ["ann", "bob", Pager(), pages]), (1.5, ["ann"])
     kind = "3600 ann bob Pager pages"
     assert [step.name for step in of(one, third, same, one).steps] == ["1.5 ann", kind, f"{kind} #2", f"{kind} #3"]
 
 
-def test_whoever_is_assigned_may_answer_at_once_and_others_from_their_first_step_on() -> None:
+def test_assigned_users_answer_at_once_and_others_from_their_step() -> None:
     escalation = of((HOUR, ["boss", "bob"]), (2 * HOUR, ["bob", "ann"]), (3 * HOUR, pages))
     assert escalation.may_answer == {"ann": 0.0, "bob": 3600.0, "boss": 3600.0}
     assert [user["id"] for user in escalation.users or ()] == ["boss", "bob", "ann"]

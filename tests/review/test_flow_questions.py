@@ -48,7 +48,7 @@ def answered(option: str, feedback: str = "", **more: Any) -> Json:
     return {**answer, "responded_by_user": user, "timedout": False, **more}
 
 
-def test_a_pending_record_of_a_flow_carries_its_question_and_outcomes() -> None:
+def test_a_flows_pending_record_carries_its_question_and_outcomes() -> None:
     seen = execution("flow-1", STATUS)
     assert (seen.question, seen.outcomes) == ("May this go out?", OUTCOMES)
     assert (PENDING["question"], PENDING["outcomes"]) == ("May this go out?", OUTCOMES)
@@ -64,7 +64,7 @@ def test_the_record_of_a_crew_says_nothing_of_a_question() -> None:
     assert not {"question", "outcomes", "flow_id"} & set(execution("k-1", crew).record())
 
 
-def test_the_buttons_are_the_outcomes_and_the_form_shows_the_question(context: Json, supervisor: Supervisor) -> None:
+def test_the_form_shows_the_question_with_outcomes_as_buttons(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(TaskParked):
         review_of().execute(context)
     asked = supervisor.asked[-1]
@@ -90,15 +90,13 @@ def test_the_field_says_what_becomes_of_the_feedback(
 
 
 @pytest.mark.parametrize("feedback", ["", "Say more on green tea."])
-def test_the_review_has_the_chosen_outcome_and_no_approval_where_none_is_meant(context: Json, feedback: str) -> None:
+def test_a_neutral_outcome_is_recorded_without_an_approval(context: Json, feedback: str) -> None:
     review = review_of().execute_complete(context, answered("drop", feedback))
     assert (review["outcome"], review["is_approve"], review["human_feedback"]) == ("drop", None, feedback)
 
 
 @pytest.mark.parametrize(("option", "approves"), [("approved", True), ("rejected", False)])
-def test_an_approving_and_a_revising_outcome_say_whether_it_is_an_approval(
-    context: Json, option: str, approves: bool
-) -> None:
+def test_an_approving_or_revising_outcome_says_whether_it_approves(context: Json, option: str, approves: bool) -> None:
     pending = {**PENDING, "outcomes": ["approved", "rejected"]}
     review = review_of(pending).execute_complete(context, answered(option))
     assert (review["outcome"], review["is_approve"]) == (option, approves)
@@ -110,7 +108,7 @@ LAST = {"round_number": 1, "max_rounds": 1}
 @pytest.mark.parametrize(
     ("outcomes", "option"), [(["approved", "rejected"], "rejected"), ([], "revise")], ids=["outcome", "text"]
 )
-def test_no_answer_to_a_flow_is_held_back_in_the_last_round(context: Json, outcomes: list[str], option: str) -> None:
+def test_no_flow_answer_is_held_back_in_the_last_round(context: Json, outcomes: list[str], option: str) -> None:
     review = review_of({**PENDING, "outcomes": outcomes}, **LAST).execute_complete(context, answered(option, "Not now"))
     assert (review["is_approve"], review["human_feedback"]) == (False, "Not now")
 
@@ -119,7 +117,7 @@ def form(pending: Json, **more: Any) -> ReviewForm:
     return ReviewForm(pending=pending, **more)
 
 
-def test_the_form_says_who_asks_and_what_comes_of_each_outcome() -> None:
+def test_the_form_says_who_asks_and_what_each_outcome_does() -> None:
     body = form({**PENDING, "agent": "BriefingFlow"}).body
     assert "The method `check_briefing` of the Flow `BriefingFlow` returned this draft" in body
     assert "`publish`, `rework` or `drop`: the Flow continues with your choice." in body
@@ -128,7 +126,7 @@ def test_the_form_says_who_asks_and_what_comes_of_each_outcome() -> None:
     assert "**This is the last round**: if the Flow asks again, this run fails and the execution stays paused." in last
 
 
-def test_the_form_says_that_a_flow_which_takes_any_text_goes_on_with_the_answer() -> None:
+def test_the_form_says_a_free_text_flow_continues_with_feedback() -> None:
     body = form({**PENDING, "outcomes": []}, **LAST).body
     assert "the Flow continues with your *Feedback*, or with `Approved.` if you enter none." in body
     assert "runs again" not in body
@@ -166,14 +164,14 @@ def test_the_form_tells_what_the_flow_was_answered_before(said: Json, told: str)
 
 
 @pytest.mark.row("F3")
-def test_an_outcome_that_the_flow_does_not_know_is_asked_again(context: Json, supervisor: Supervisor) -> None:
+def test_an_outcome_unknown_to_the_flow_is_asked_again(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(TaskParked):
         review_of().execute_complete(context, answered("approve"))
     assert "`publish`, `rework`, `drop`" in supervisor.asked[-1].body
     assert "was not accepted" in supervisor.asked[-1].body
 
 
-def test_a_deadline_chooses_an_outcome_only_where_one_can_be_meant(context: Json, supervisor: Supervisor) -> None:
+def test_a_deadline_chooses_an_outcome_only_where_unambiguous(context: Json, supervisor: Supervisor) -> None:
     two = {**PENDING, "outcomes": ["approved", "rejected"]}
     arguments: Json = {"response_timeout": timedelta(hours=1), "on_timeout": "approve"}
     with pytest.raises(TaskParked):
@@ -184,7 +182,7 @@ def test_a_deadline_chooses_an_outcome_only_where_one_can_be_meant(context: Json
 
 
 @pytest.mark.row("F3")
-def test_a_choice_without_feedback_is_never_sent_as_an_empty_text() -> None:
+def test_a_choice_without_feedback_is_never_sent_as_empty_text() -> None:
     answer = ReviewAnswer.of({"execution_id": "flow-1", "crew_task_id": "check", "outcome": "drop", "is_approve": None})
     assert (answer.human_feedback, answer.outcome, answer.is_approve) == ("drop", "drop", None)
 

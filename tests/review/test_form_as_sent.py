@@ -90,7 +90,7 @@ def test_each_approver_has_filled_in_his_own_fields(context: Json, supervisor: S
         pytest.param({"params": TONE}, {"params": {"tone": Param(1, type="integer")}}, {"tone": "stern"}, id="changed"),
     ],
 )
-def test_a_field_that_is_added_or_removed_while_a_form_is_open_changes_nothing(
+def test_adding_or_removing_fields_leaves_an_open_form_unchanged(
     context: Json, supervisor: Supervisor, airflow: None, before: Json, now: Json, fields: Json, again: Any
 ) -> None:
     kept = parked(lambda: review_of(**before).execute(context))
@@ -117,7 +117,7 @@ def test_a_value_that_the_field_refuses_is_asked_for_again(context: Json, superv
 @pytest.mark.parametrize("make", [review_of, allowed])
 @pytest.mark.parametrize("now", [["rita"], None], ids=str)
 @pytest.mark.parametrize("is_retried", [False, True])
-def test_a_question_that_is_asked_again_is_asked_of_the_same_people(
+def test_a_question_asked_again_goes_to_the_same_people(
     context: Json, supervisor: Supervisor, make: Callable[..., Any], now: Any, is_retried: bool
 ) -> None:
     kept = parked(lambda: make(assigned_users=["ann"]).execute(context))
@@ -130,7 +130,7 @@ def test_a_question_that_is_asked_again_is_asked_of_the_same_people(
 
 @pytest.mark.row("A45")
 @pytest.mark.usefixtures("a_form_per_attempt")
-def test_those_whom_the_form_admits_later_are_those_of_its_steps(context: Json, supervisor: Supervisor) -> None:
+def test_a_forms_own_steps_decide_who_is_admitted_later(context: Json, supervisor: Supervisor) -> None:
     before, now = [(HOUR, "boss")], [(2 * HOUR, "chief")]
     kept = parked(lambda: review_of(assigned_users=["ann"], escalate=before).execute(context))
     again = review_of(assigned_users=["ann"], escalate=now)

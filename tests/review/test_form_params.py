@@ -38,16 +38,16 @@ def fields_of(of_dag: dict[str, Any] | None, **arguments: Any) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("of_dag", [None, {}, OF_DAG], ids=["no DAG", "a DAG without params", "a DAG with params"])
-def test_params_of_the_task_stand_on_the_form_beside_the_feedback(of_dag: dict[str, Any] | None) -> None:
+def test_task_params_appear_on_the_form_beside_the_feedback(of_dag: dict[str, Any] | None) -> None:
     fields = fields_of(of_dag, params={"tone": Param("kind", type="string")})
     assert set(fields) == {"tone", "human_feedback"}
     assert fields["tone"]["value"] == "kind"
 
 
-def test_a_param_of_the_task_wins_over_one_of_its_dag_with_the_same_name() -> None:
+def test_task_params_override_dag_params_of_the_same_name() -> None:
     fields = fields_of(OF_DAG, params={"topic": "coffee"})
     assert {name: field["value"] for name, field in fields.items()} == {"topic": "coffee", "human_feedback": ""}
 
 
-def test_without_params_of_the_task_the_form_has_the_feedback_only() -> None:
+def test_without_task_params_the_form_has_only_the_feedback() -> None:
     assert set(fields_of(OF_DAG)) == {"human_feedback"}

@@ -53,7 +53,7 @@ def group(**arguments: Any) -> DAG:
     return dag
 
 
-def test_the_result_is_the_only_end_and_each_round_is_a_group_of_its_own() -> None:
+def test_the_result_is_the_only_leaf_and_rounds_are_groups() -> None:
     dag = group(max_rounds=2)
     assert [task.task_id for task in dag.leaves] == ["crew.result"]
     assert set(dag.task_ids) == {
@@ -62,19 +62,19 @@ def test_the_result_is_the_only_end_and_each_round_is_a_group_of_its_own() -> No
     }
 
 
-def test_webhooks_are_given_at_the_kickoff_and_again_at_each_resume() -> None:
+def test_webhooks_are_given_at_the_kickoff_and_each_resume() -> None:
     webhooks = {"crew": "https://hooks.example.com/crew"}
     dag = group(webhooks=webhooks, max_rounds=2)
     given = [dag.get_task(f"crew.{task}").webhooks for task in ("kickoff", "round_1.resume", "round_2.resume")]
     assert given == [webhooks] * 3
 
 
-def test_only_a_resume_with_a_round_after_it_hands_a_new_draft_on() -> None:
+def test_only_a_resume_with_a_following_round_hands_drafts_on() -> None:
     dag = group(max_rounds=2)
     assert [dag.get_task(f"crew.round_{number}.resume").has_next_round for number in (1, 2)] == [True, False]
 
 
-def test_policies_about_tools_and_drafts_reach_every_round_and_the_review_may_have_its_own() -> None:
+def test_policies_reach_every_round_unless_the_review_has_its_own() -> None:
     def rule(record: Any) -> None:
         """Approve nothing."""
 
@@ -98,7 +98,7 @@ def test_no_round_at_all_is_refused() -> None:
         group(max_rounds=0)
 
 
-def test_a_dag_that_fails_fast_is_refused_with_what_to_do() -> None:
+def test_a_fail_fast_dag_is_refused_with_advice() -> None:
     with (
         DAG("d", schedule=None, fail_fast=True),
         pytest.raises(ValueError, match=r"fail_fast=True: .* Remove fail_fast, or use"),
@@ -106,7 +106,7 @@ def test_a_dag_that_fails_fast_is_refused_with_what_to_do() -> None:
         crew_with_review(inputs={"topic": "tea"})
 
 
-def test_the_result_is_the_record_of_the_last_wait_that_was_needed(context: dict[str, Any]) -> None:
+def test_the_result_is_the_record_of_the_last_needed_wait(context: dict[str, Any]) -> None:
     result = CrewResultOperator(task_id="result", records=[PENDING, COMPLETED, None])
     assert result.execute(context) == COMPLETED
 
@@ -119,7 +119,7 @@ def test_records_that_an_earlier_execution_left_behind_do_not_count(context: dic
 
 
 @pytest.mark.row("A12")
-def test_without_a_record_of_the_new_execution_there_is_no_result(context: dict[str, Any]) -> None:
+def test_no_result_exists_without_a_record_of_the_new_execution(context: dict[str, Any]) -> None:
     result = CrewResultOperator(task_id="result", execution_id="execution-1", records=[OLD, OLD])
     with pytest.raises(CrewTaskFailed, match="No wait has a record of execution execution-1"):
         result.execute(context)
@@ -127,7 +127,7 @@ def test_without_a_record_of_the_new_execution_there_is_no_result(context: dict[
 
 @pytest.mark.row("A12")
 @pytest.mark.parametrize(("kickoff", "index"), [("skipped", -1), ("skipped", 3), ("success", -1), ("success", 3)])
-def test_a_group_that_was_skipped_has_no_result_whatever_an_earlier_execution_left(
+def test_a_skipped_group_has_no_result_from_an_earlier_execution(
     context: dict[str, Any], monkeypatch: pytest.MonkeyPatch, kickoff: str, index: int
 ) -> None:
     result = group(max_rounds=1).get_task("crew.result")
@@ -144,13 +144,13 @@ def test_a_group_that_was_skipped_has_no_result_whatever_an_earlier_execution_le
         assert result.execute(context) == COMPLETED
 
 
-def test_in_a_mapped_group_the_result_waits_for_its_own_item_alone() -> None:
+def test_a_mapped_groups_result_waits_for_its_own_item_alone() -> None:
     # Airflow holds a rule with "min one success" against the whole group while the task is not expanded.
     assert group().get_task("crew.result").trigger_rule == "none_failed"
 
 
 @pytest.mark.row("A12")
-def test_the_result_is_bound_to_the_id_that_the_kickoff_returned() -> None:
+def test_the_result_is_bound_to_the_kickoffs_returned_id() -> None:
     dag = group(max_rounds=2)
     assert dag.get_task("crew.result").execution_id.operator is dag.get_task("crew.kickoff")
 
@@ -164,7 +164,7 @@ def test_rounds_that_are_not_needed_are_skipped(context: dict[str, Any]) -> None
             review.execute(context)
 
 
-def test_a_crew_that_asks_once_more_after_the_last_round_fails_with_its_fate(context: dict[str, Any]) -> None:
+def test_a_question_after_the_last_round_fails_with_its_fate(context: dict[str, Any]) -> None:
     result = CrewResultOperator(task_id="result", records=[PENDING, {**PENDING, "output": "Draft 2."}])
     with pytest.raises(CrewTaskFailed, match=r"execution-1 is waiting.*stays paused.*raise max_rounds"):
         result.execute(context)
@@ -178,7 +178,7 @@ def test_notifiers_are_called_for_each_question(context: dict[str, Any], supervi
     assert len(notifier.contexts) == 1
 
 
-def test_the_outlets_are_those_of_the_result_and_of_no_other_task() -> None:
+def test_only_the_result_task_has_the_outlets() -> None:
     text = Asset("x-texts://tea")
     with DAG("dag") as dag:
         crew_with_review(inputs={}, outlets=[text])
@@ -191,7 +191,7 @@ def test_the_outlets_are_those_of_the_result_and_of_no_other_task() -> None:
     [({}, 2, (5, 10)), ({"retries": 0}, 2, (5, 10)), ({"retries": 9, "retry_delay": timedelta(seconds=1)}, 9, (1, 1))],
     ids=str,
 )
-def test_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
+def test_tasks_have_two_retries_unless_the_dag_says_otherwise(
     default_args: dict[str, Any], retries: int, delays: tuple[int, int]
 ) -> None:
     with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=default_args) as dag, TaskGroup("outer"):
@@ -203,7 +203,7 @@ def test_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
         assert (task.retries, task.retry_delay) == (retries, timedelta(seconds=delay)), task_id
 
 
-def test_the_kickoff_of_a_group_does_not_wait_even_if_the_dags_other_kickoffs_do() -> None:
+def test_a_groups_kickoff_never_waits_whatever_the_default_args_say() -> None:
     waits = {"wait_for_completion": True, "on_unknown_outcome": "retry"}
     with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=waits) as dag:
         crew_with_review(inputs={})
@@ -227,7 +227,7 @@ def rules_of(dag: DAG) -> dict[str, tuple[str, bool]]:
 @pytest.mark.parametrize(
     ("given", "connection"), [({}, "crew_prod"), ({"crew_conn_id": "crew_default"}, "crew_default")], ids=str
 )
-def test_a_connection_of_default_args_is_taken_unless_one_is_given(given: dict[str, str], connection: str) -> None:
+def test_a_default_args_connection_is_used_unless_one_is_given(given: dict[str, str], connection: str) -> None:
     with DAG("d", schedule=None, default_args={"crew_conn_id": "crew_prod"}) as dag:
         crew_with_review(inputs={}, **given)
     assert {task.crew_conn_id for task in dag.tasks if hasattr(task, "crew_conn_id")} == {connection}
@@ -235,7 +235,7 @@ def test_a_connection_of_default_args_is_taken_unless_one_is_given(given: dict[s
 
 @pytest.mark.row("A48")
 @pytest.mark.parametrize("loop", [False, pytest.param(True, marks=pytest.mark.since_airflow("3.4"))])
-def test_default_args_of_the_dag_leave_the_groups_rules_as_they_are(loop: bool) -> None:
+def test_default_args_of_the_dag_leave_group_rules_unchanged(loop: bool) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     with DAG("d", start_date=start) as plain:
         crew_with_review(inputs={}, loop=loop)
@@ -256,7 +256,7 @@ def test_default_args_of_the_dag_leave_the_groups_rules_as_they_are(loop: bool) 
 
 @pytest.mark.row("A48")
 @pytest.mark.parametrize("loop", [False, pytest.param(True, marks=pytest.mark.since_airflow("3.4"))])
-def test_default_args_for_tasks_with_keys_or_answers_of_their_own_do_not_reach_the_group(loop: bool) -> None:
+def test_default_args_for_other_tasks_keys_or_answers_are_ignored(loop: bool) -> None:
     of_others = {"multiple_outputs": True, **dict.fromkeys(FIELDS, "of another task")}
     with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=of_others) as dag:
         crew_with_review(inputs={}, loop=loop)
@@ -269,7 +269,7 @@ def test_default_args_for_tasks_with_keys_or_answers_of_their_own_do_not_reach_t
 
 @pytest.mark.skipif(has_loops(), reason="this Airflow has Task Loops")
 @pytest.mark.row("A28")
-def test_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() -> None:
+def test_loops_are_refused_at_parse_time_before_airflow_3_4() -> None:
     with pytest.raises(ValueError, match=r"loop=True needs Airflow 3\.4 or newer.*separate tasks for each round"):
         group(loop=True)
 
@@ -277,7 +277,7 @@ def test_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() -> N
 @pytest.mark.since_airflow("3.4")
 @pytest.mark.row("A28")
 @pytest.mark.parametrize("around", ["a mapped group", "another loop"])
-def test_where_airflow_has_no_loops_they_are_refused_when_the_dag_is_parsed(around: str) -> None:
+def test_nested_and_mapped_loops_are_refused_at_parse_time(around: str) -> None:
     @task_group
     def outer(topic: str = "tea") -> None:
         crew_with_review(inputs={"topic": topic}, loop=True)
@@ -293,7 +293,7 @@ def test_where_airflow_has_no_loops_they_are_refused_when_the_dag_is_parsed(arou
 
 @pytest.mark.since_airflow("3.4")
 @pytest.mark.row("A28")
-def test_a_loop_has_the_tasks_of_one_round_and_one_that_decides() -> None:
+def test_a_loop_has_one_rounds_tasks_and_a_deciding_task() -> None:
     dag = group(loop=True, max_rounds=5, review={"response_timeout": timedelta(days=1)}, webhooks="inbox")
     names = ("kickoff", "wait", "round.review", "round.resume", "round.wait", "round.until_completed", "result")
     assert set(dag.task_ids) == {f"crew.{name}" for name in names}
@@ -319,7 +319,7 @@ def test_a_loop_has_the_tasks_of_one_round_and_one_that_decides() -> None:
         (0, PENDING, None, (False, "round 1: answered")),
     ],
 )
-def test_the_reason_of_an_iteration_is_its_round_and_the_decision_alone(
+def test_an_iterations_reason_is_only_its_round_and_decision(
     index: int, record: Any, review: Any, decided: Any
 ) -> None:
     ti = SimpleNamespace(task_id="crew.round.until_completed", xcom_pull=lambda task_ids: {REVIEW: review}[task_ids])

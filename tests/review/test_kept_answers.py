@@ -59,7 +59,7 @@ def clear(context: Json) -> Json:
 
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("now", [SECOND, OTHER, {**PENDING, "state": "completed"}, None, "", {}, "{{ gone }}"], ids=str)
-def test_an_answer_is_for_the_draft_of_the_form_whatever_the_record_says_by_now(
+def test_an_answer_is_for_the_forms_draft_despite_record_changes(
     context: Json, supervisor: Supervisor, now: Any
 ) -> None:
     kept = parked(lambda: review_of().execute(context))
@@ -70,7 +70,7 @@ def test_an_answer_is_for_the_draft_of_the_form_whatever_the_record_says_by_now(
 
 
 @pytest.mark.row("A11")
-def test_a_question_that_is_asked_again_is_about_the_same_draft(context: Json, supervisor: Supervisor) -> None:
+def test_a_question_asked_again_is_about_the_same_draft(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of().execute(context))
     again = parked(lambda: review_of(SECOND).execute_complete(context, said("revise", ""), **kept))
     assert "Draft 1." in supervisor.asked[-1].body
@@ -80,9 +80,7 @@ def test_a_question_that_is_asked_again_is_about_the_same_draft(context: Json, s
 
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("output", ["x" * 3 * SHOWN_CHARACTERS, {"text": "x" * 3 * SHOWN_CHARACTERS}], ids=type)
-def test_of_a_huge_draft_the_part_that_was_shown_is_kept_and_the_hash_of_the_whole(
-    context: Json, supervisor: Supervisor, output: Any
-) -> None:
+def test_huge_drafts_are_kept_as_shown_with_their_full_hash(context: Json, supervisor: Supervisor, output: Any) -> None:
     pending = {**PENDING, "output": output}
     kept = parked(lambda: review_of(pending).execute(context))
     assert len(json.dumps(kept)) < 2 * SHOWN_CHARACTERS
@@ -106,7 +104,7 @@ OF_OBJECT = {
 
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("pending", [OF_TEXT, OF_OBJECT], ids=["text", "object"])
-def test_the_review_names_the_draft_by_the_hash_that_the_wait_gave_it(context: Json, pending: Json) -> None:
+def test_the_review_names_the_draft_by_the_waits_hash(context: Json, pending: Json) -> None:
     kept = parked(lambda: review_of(pending).execute(context))
     assert kept["shown"]["output_sha256"] == pending["output_sha256"]
     review = review_of(pending).execute_complete(context, said(), **kept)
@@ -126,7 +124,7 @@ CHANGED = [
 
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("changed", CHANGED, ids=range(len(CHANGED)))
-def test_an_output_that_its_hash_is_not_of_is_shown_to_nobody(
+def test_an_output_not_matching_its_hash_is_shown_to_nobody(
     context: Json, supervisor: Supervisor, changed: Json
 ) -> None:
     with pytest.raises(CrewTaskFailed, match=r"was changed after the wait returned it.*Nobody was asked"):
@@ -137,9 +135,7 @@ def test_an_output_that_its_hash_is_not_of_is_shown_to_nobody(
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("changed", CHANGED, ids=range(len(CHANGED)))
 @pytest.mark.parametrize("option", ["approve", "revise"])
-def test_an_answer_is_refused_once_the_output_is_not_the_one_that_was_hashed(
-    context: Json, changed: Json, option: str
-) -> None:
+def test_an_answer_is_refused_once_the_hashed_output_has_changed(context: Json, changed: Json, option: str) -> None:
     kept = parked(lambda: review_of(OF_TEXT).execute(context))
     with pytest.raises(CrewTaskFailed, match=r"The answer was not sent, and execution execution-1 stays paused"):
         review_of(changed).execute_complete(context, said(option, "Shorter."), **kept)
@@ -147,7 +143,7 @@ def test_an_answer_is_refused_once_the_output_is_not_the_one_that_was_hashed(
 
 
 @pytest.mark.row("A8", "A11")
-def test_a_review_that_the_first_release_parked_is_answered_by_its_record(context: Json) -> None:
+def test_a_review_parked_by_the_first_release_uses_its_record(context: Json) -> None:
     assert review_of().execute_complete(context, said(), until=None)["output_sha256"] == output_sha256("Draft 1.")
 
 
@@ -155,7 +151,7 @@ def test_a_review_that_the_first_release_parked_is_answered_by_its_record(contex
 
 
 @pytest.mark.row("A13")
-def test_a_retry_does_not_ask_again_since_asking_would_remove_an_answer(context: Json, supervisor: Supervisor) -> None:
+def test_a_retry_keeps_the_open_question_instead_of_asking_again(context: Json, supervisor: Supervisor) -> None:
     first = parked(lambda: review_of(response_timeout=3600).execute(context))
     second = parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
     assert len(supervisor.asked) == 1
@@ -163,7 +159,7 @@ def test_a_retry_does_not_ask_again_since_asking_would_remove_an_answer(context:
 
 
 @pytest.mark.row("A13")
-def test_a_task_that_is_lost_after_its_answer_finds_it_again(context: Json, supervisor: Supervisor) -> None:
+def test_a_task_lost_after_its_answer_finds_it_again(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of().execute(context))
     first = review_of().execute_complete(context, said(), **kept)
     again = parked(lambda: review_of().execute(retry(context)))
@@ -189,9 +185,7 @@ def test_a_clear_after_the_deadline_asks_anew(context: Json, supervisor: Supervi
 
 
 @pytest.mark.row("A13")
-def test_a_clear_before_the_answer_keeps_the_question_and_begins_its_time_anew(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_clearing_an_open_question_keeps_it_and_restarts_its_time(context: Json, supervisor: Supervisor) -> None:
     first = parked(lambda: review_of(response_timeout=3600).execute(context))
     second = parked(lambda: review_of(response_timeout=7200).execute(clear(context)))
     assert len(supervisor.asked) == 1
@@ -200,7 +194,7 @@ def test_a_clear_before_the_answer_keeps_the_question_and_begins_its_time_anew(
 
 @pytest.mark.row("A13", "A11")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a_retry_with_another_draft_never_shows_the_old_form_for_it(context: Json, supervisor: Supervisor) -> None:
+def test_a_retry_never_shows_the_old_form_for_another_draft(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of().execute(context))
     with pytest.raises(CrewTaskFailed, match="still holds the draft from an earlier run"):
         review_of(SECOND).execute(retry(context))
@@ -240,7 +234,7 @@ EDITED = [
 @pytest.mark.parametrize(("before", "after", "answer"), EDITED, ids=["edits on", "edits off", "options"])
 @pytest.mark.parametrize("is_answered", [False, True])
 @pytest.mark.parametrize("again", [retry, clear])
-def test_a_form_that_airflow_keeps_is_answered_as_it_was_shown_although_the_dag_was_edited(
+def test_a_kept_form_is_answered_as_shown_despite_dag_edits(
     context: Json, supervisor: Supervisor, before: Json, after: Json, answer: Json, is_answered: bool, again: Any
 ) -> None:
     kept = parked(lambda: review_of(**before).execute(context))
@@ -253,9 +247,7 @@ def test_a_form_that_airflow_keeps_is_answered_as_it_was_shown_although_the_dag_
 
 @pytest.mark.row("A11", "A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a_form_that_asked_for_two_approvals_still_does_after_a_clear_of_an_edited_dag(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_two_approval_form_survives_a_dag_edit_and_clear(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of(approvals=2).execute(context))
     kept = parked(lambda: review_of(approvals=1).execute(clear(context)))
     parked(lambda: review_of(approvals=1).execute_complete(context, said(), **kept))
@@ -268,7 +260,7 @@ BODIES = [("Draft 1. Asked at 12:00.", "Draft 1. Asked at 12:05."), ("My page: D
 @pytest.mark.row("A11", "A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
 @pytest.mark.parametrize(("first", "second"), BODIES)
-def test_the_form_of_a_draft_is_asked_again_although_its_own_body_renders_differently(
+def test_a_draft_is_asked_again_though_its_body_renders_differently(
     context: Json, supervisor: Supervisor, first: str | None, second: str | None
 ) -> None:
     kept = parked(lambda: review_of(body=first, approvals=2).execute(context))
@@ -282,7 +274,7 @@ def test_the_form_of_a_draft_is_asked_again_although_its_own_body_renders_differ
 
 @pytest.mark.row("A11")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_an_own_body_that_is_of_another_draft_is_not_asked_again(context: Json, supervisor: Supervisor) -> None:
+def test_a_custom_body_of_another_draft_is_not_asked_again(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of(body="Draft 1.").execute(context))
     for again in (clear, retry):
         with pytest.raises(CrewTaskFailed, match="still holds the draft from an earlier run"):
@@ -301,7 +293,7 @@ def lost_while_asking(context: Json, supervisor: Supervisor) -> None:
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_an_answer_to_a_question_that_nobody_could_write_down_is_taken(context: Json, supervisor: Supervisor) -> None:
+def test_an_answer_to_an_unrecorded_question_is_taken(context: Json, supervisor: Supervisor) -> None:
     lost_while_asking(context, supervisor)
     kept = parked(lambda: review_of().execute(retry(context)))
     assert len(supervisor.asked) == 1
@@ -324,9 +316,7 @@ def test_what_is_not_known_is_not_taken_for_no_answer(context: Json, supervisor:
 @pytest.mark.row("A23")
 @pytest.mark.parametrize("reason", [TRIGGER_FAILURE, TRIGGER_TIMEOUT])
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_an_answer_that_comes_after_a_lost_look_is_found_by_another_one(
-    context: Json, supervisor: Supervisor, reason: str
-) -> None:
+def test_an_answer_after_a_lost_look_is_found_by_another(context: Json, supervisor: Supervisor, reason: str) -> None:
     lost_while_asking(context, supervisor)
     parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
     person = {"id": "7", "name": "Ann"}
@@ -343,7 +333,7 @@ def test_an_answer_that_comes_after_a_lost_look_is_found_by_another_one(
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a_retry_that_finds_no_answer_waits_for_one_and_asks_nobody(context: Json, supervisor: Supervisor) -> None:
+def test_a_retry_finding_no_answer_waits_and_asks_nobody(context: Json, supervisor: Supervisor) -> None:
     first = parked(lambda: review_of(response_timeout=3600).execute(context))
     with pytest.raises(TaskDeferred) as looks:
         review_of(response_timeout=3600).execute(retry(context))
@@ -357,9 +347,7 @@ def test_a_retry_that_finds_no_answer_waits_for_one_and_asks_nobody(context: Jso
 
 @pytest.mark.row("A11", "A17")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a_clear_after_the_record_was_removed_never_takes_the_answer_to_an_older_draft(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_without_its_record_a_clear_takes_no_older_drafts_answer(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of().execute(context))
     review_of().execute_complete(context, said(), **kept)
     context["task_state_store"].clear()  # as with [state_store] clear_on_success
@@ -373,7 +361,7 @@ def test_a_clear_after_the_record_was_removed_never_takes_the_answer_to_an_older
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_state_store")
-def test_nobody_is_asked_by_a_try_that_cannot_write_it_down(
+def test_a_try_that_cannot_record_the_question_asks_nobody(
     context: Json, supervisor: Supervisor, a_memory: Any
 ) -> None:
     a_memory.writable = False
@@ -407,7 +395,7 @@ def found(what: str, context: Json, kept: Json) -> Json:
 @pytest.mark.row("A26")
 @pytest.mark.usefixtures("a_form_per_attempt")
 @pytest.mark.parametrize("again", [retry, clear])
-def test_a_later_attempt_looks_for_the_answer_that_an_earlier_one_was_given(
+def test_a_later_attempt_looks_for_an_earlier_attempts_answer(
     context: Json, supervisor: Supervisor, again: Any
 ) -> None:
     first = context["ti"].id
@@ -422,7 +410,7 @@ def test_a_later_attempt_looks_for_the_answer_that_an_earlier_one_was_given(
 @pytest.mark.usefixtures("a_form_per_attempt")
 @pytest.mark.parametrize("what", [NO_ANSWER, NO_FORM])
 @pytest.mark.parametrize("again", [retry, clear])
-def test_without_an_answer_it_asks_anew_with_the_same_text_and_the_next_one_looks_there(
+def test_without_an_answer_a_new_attempt_repeats_the_same_question(
     context: Json, supervisor: Supervisor, again: Any, what: str
 ) -> None:
     kept = parked(lambda: review_of().execute(context))
@@ -436,9 +424,7 @@ def test_without_an_answer_it_asks_anew_with_the_same_text_and_the_next_one_look
 
 @pytest.mark.row("A26")
 @pytest.mark.usefixtures("a_form_per_attempt")
-def test_an_attempt_that_is_lost_while_it_asks_anew_may_have_been_answered(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_an_attempt_lost_while_asking_anew_may_have_been_answered(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of(response_timeout=3600).execute(context))
     looks_at(lambda: review_of(response_timeout=3600).execute(new_attempt(retry(context))))
     supervisor.kills, second = True, context["ti"].id
@@ -467,7 +453,7 @@ def test_a_look_that_no_triggerer_has_ended_asks_nobody(context: Json, superviso
 @pytest.mark.row("A26")
 @pytest.mark.usefixtures("a_form_per_attempt")
 @pytest.mark.parametrize(("what", "asked"), [(NO_ANSWER, 1), (NO_FORM, 2)])
-def test_a_question_that_an_older_airflow_has_recorded_is_asked_again_only_where_its_form_is_gone(
+def test_older_airflow_questions_are_asked_again_only_without_their_form(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, what: str, asked: int
 ) -> None:
     with monkeypatch.context() as before:
@@ -480,9 +466,7 @@ def test_a_question_that_an_older_airflow_has_recorded_is_asked_again_only_where
 
 @pytest.mark.row("A26")
 @pytest.mark.usefixtures("a_form_per_attempt")
-def test_another_draft_is_asked_about_in_the_form_of_the_attempt_that_has_it(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_another_draft_is_asked_about_in_its_own_attempts_form(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of().execute(context))
     parked(lambda: review_of(SECOND).execute(new_attempt(retry(context))))
     assert "Draft 2." in supervisor.asked[-1].body
@@ -491,9 +475,7 @@ def test_another_draft_is_asked_about_in_the_form_of_the_attempt_that_has_it(
 
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a_form_that_was_found_is_not_asked_for_again_although_its_try_could_not_write_it_down(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_found_form_is_not_asked_again_though_unrecorded(context: Json, supervisor: Supervisor) -> None:
     lost_while_asking(context, supervisor)
     kept = {**parked(lambda: review_of().execute(retry(context)))}
     found(NO_ANSWER, context, kept)
@@ -519,7 +501,7 @@ class Calls:
 
 
 @pytest.mark.row("A13")
-def test_a_notifier_that_raises_fails_nothing_and_the_next_one_is_called(context: Json, supervisor: Supervisor) -> None:
+def test_a_raising_notifier_fails_nothing_and_the_next_is_called(context: Json, supervisor: Supervisor) -> None:
     broken, working = Calls(RuntimeError("no mail server")), Calls()
     review = review_of()
     review.notifiers = [broken, working]
@@ -528,9 +510,7 @@ def test_a_notifier_that_raises_fails_nothing_and_the_next_one_is_called(context
 
 
 @pytest.mark.row("A13")
-def test_people_are_notified_once_over_all_tries_and_again_when_asked_again(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_people_are_notified_once_per_question_over_all_tries(context: Json, supervisor: Supervisor) -> None:
     calls = Calls()
     review = review_of()
     review.notifiers = [calls]
@@ -542,7 +522,7 @@ def test_people_are_notified_once_over_all_tries_and_again_when_asked_again(
 
 
 @pytest.mark.row("A13")
-def test_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(context: Json, supervisor: Supervisor) -> None:
+def test_a_task_killing_notifier_is_tried_twice_and_then_skipped(context: Json, supervisor: Supervisor) -> None:
     calls = Calls(KeyboardInterrupt())
     review = review_of()
     review.notifiers = [calls]
@@ -568,7 +548,7 @@ def test_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(context
     ],
 )
 @pytest.mark.parametrize("body", [None, "Please look at this: Draft 1."], ids=["page", "own body"])
-def test_the_next_form_says_why_the_last_answer_was_not_taken(
+def test_the_next_form_says_why_the_last_answer_was_refused(
     context: Json, supervisor: Supervisor, event: Json, reason: str, body: str | None
 ) -> None:
     kept = parked(lambda: review_of(body=body).execute(context))

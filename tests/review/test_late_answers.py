@@ -35,7 +35,7 @@ def said(kept: Json, option: str, after: timedelta, feedback: str = "", who: str
 
 
 @pytest.mark.parametrize("option", ["approve", "revise"])
-def test_where_nothing_decides_at_the_deadline_a_late_answer_fails_and_its_content_is_kept(
+def test_a_late_answer_without_deadline_policy_fails_but_is_kept(
     context: Json, supervisor: Supervisor, log_text: Callable[[], str], option: str
 ) -> None:
     kept = parked(lambda: review_of().execute(context))
@@ -46,7 +46,7 @@ def test_where_nothing_decides_at_the_deadline_a_late_answer_fails_and_its_conte
     assert "The answer from Ann does not count because it came after the deadline" in log_text()
 
 
-def test_what_decides_at_the_deadline_decides_in_place_of_a_late_answer(context: Json, supervisor: Supervisor) -> None:
+def test_the_deadline_policy_decides_in_place_of_a_late_answer(context: Json, supervisor: Supervisor) -> None:
     policy = {"on_timeout": {"revise": "Say less."}}
     kept = parked(lambda: review_of(**policy).execute(context))
     review = review_of(**policy).execute_complete(context, said(kept, "approve", HOUR, "Fine."), **kept)
@@ -54,9 +54,7 @@ def test_what_decides_at_the_deadline_decides_in_place_of_a_late_answer(context:
 
 
 @pytest.mark.row("A21")
-def test_a_late_rejection_does_not_count_but_no_deadline_approves_after_it(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_late_rejection_does_not_count_but_prevents_deadline_approval(context: Json, supervisor: Supervisor) -> None:
     policy = {"on_timeout": "approve"}
     kept = parked(lambda: review_of(**policy).execute(context))
     review = review_of(**policy).execute_complete(context, said(kept, "approve", HOUR), **kept)
@@ -84,7 +82,7 @@ def test_of_several_approvals_each_must_come_in_time(context: Json, supervisor: 
     assert [each["reviewer"]["id"] for each in approved["approvals"]] == ["ann", "bob"]
 
 
-def test_the_people_of_an_escalation_step_have_until_the_last_deadline(context: Json, supervisor: Supervisor) -> None:
+def test_people_of_an_escalation_step_have_until_the_last_deadline(context: Json, supervisor: Supervisor) -> None:
     people = {"assigned_users": ["ann"], "escalate": [(HOUR, ["boss"])]}
     kept = parked(lambda: review_of(**people).execute(context))
     assert kept["step"] is True
@@ -106,7 +104,7 @@ def test_an_answer_in_time_counts_however_late_it_is_delivered(
     assert review_of().execute_complete(context, said(kept, "approve", after), **kept)["reviewer"]["id"] == "ann"
 
 
-def test_a_late_answer_that_is_not_valid_either_is_not_asked_for_again(context: Json, supervisor: Supervisor) -> None:
+def test_a_late_and_invalid_answer_is_not_asked_for_again(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: review_of().execute(context))
     with pytest.raises(CrewTaskFailed, match="Nobody answered within"):
         review_of().execute_complete(context, said(kept, "revise", HOUR, ""), **kept)
@@ -188,7 +186,7 @@ def test_no_deadline_approves_after_a_rejection_that_was_not_accepted(
 
 
 @pytest.mark.row("A41")
-def test_an_answer_about_the_usage_that_is_not_accepted_is_kept(context: Json, supervisor: Supervisor) -> None:
+def test_a_refused_answer_about_usage_is_kept(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: costly().execute(context))
     unfit = said(kept, "reject", -HOUR / 2, params_input={"note": "Too dear."})
     parked(lambda: costly().execute_complete(context, unfit, **kept))

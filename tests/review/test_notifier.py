@@ -34,17 +34,13 @@ def ask(context: dict[str, Any], *notifiers: BaseNotifier) -> None:
         review.execute(context)
 
 
-def test_the_subject_and_the_link_are_sent_and_the_link_answers_nothing(
-    context: dict[str, Any], supervisor: Supervisor
-) -> None:
+def test_the_subject_and_a_link_that_answers_nothing_are_sent(context: dict[str, Any], supervisor: Supervisor) -> None:
     kept: list[str] = []
     ask(context, CrewReviewNotifier(lambda *said: Sent(" ".join(said), kept), "https://airflow.example.com"))
     assert kept == [f"Read this {FORM}"]
 
 
-def test_a_review_without_a_subject_of_its_own_sends_the_default_one(
-    context: dict[str, Any], supervisor: Supervisor
-) -> None:
+def test_a_review_without_its_own_subject_sends_the_default(context: dict[str, Any], supervisor: Supervisor) -> None:
     kept: list[str] = []
     notifier = CrewReviewNotifier(lambda subject, link: Sent(subject, kept), "https://airflow.example.com")
     context["task"] = review = CrewReviewOperator(task_id="review", pending=PENDING, notifiers=[notifier])
@@ -60,7 +56,7 @@ class Rendered(Sent):
 
 
 @pytest.mark.parametrize("text", ["{{ 6 * 7 }}", "{% if 1 %}42{% endif %}", "{# 42 #}", "{{{ 6 * 7 }}}"])
-def test_what_a_crew_or_a_person_has_written_is_no_template_of_the_notifier(
+def test_text_of_a_crew_or_person_is_no_notifier_template(
     context: dict[str, Any], supervisor: Supervisor, text: str
 ) -> None:
     """It could name any connection's password."""
@@ -72,9 +68,7 @@ def test_what_a_crew_or_a_person_has_written_is_no_template_of_the_notifier(
     assert [each.replace("\N{WORD JOINER}", "") for each in kept] == [text]
 
 
-def test_a_notifier_that_cannot_be_made_does_not_keep_others_from_being_called(
-    context: dict[str, Any], supervisor: Supervisor
-) -> None:
+def test_a_notifier_failing_to_construct_does_not_block_others(context: dict[str, Any], supervisor: Supervisor) -> None:
     def broken(subject: str, link: str) -> BaseNotifier:
         raise OSError("no mail server")
 

@@ -329,7 +329,7 @@ def test_a_revision_that_equals_the_draft_before_is_another_question(
 @one_task
 @needs_parking
 @pytest.mark.row("A21")
-def test_a_rejected_draft_that_comes_again_is_not_approved_by_the_deadline(
+def test_the_deadline_never_approves_a_rejected_draft_that_returns(
     connect: Connect, tmp_path: Path, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_crew_provider.resume import record
@@ -362,9 +362,7 @@ def test_an_old_page_does_not_reject_the_new_draft(connect: Connect, tmp_path: P
 
 @one_task
 @needs_parking
-def test_two_tasks_of_the_crew_ask_and_a_live_deployment_has_new_ids(
-    connect: Connect, tmp_path: Path, forms: Forms
-) -> None:
+def test_two_crew_tasks_are_answered_even_with_new_live_ids(connect: Connect, tmp_path: Path, forms: Forms) -> None:
     for crew in serving(connect, tmp_path, DRAFT, {**DRAFT, "id": "title_task"}, LAST):
         task = Task(forms).start().answer("approve").answer("approve")
         assert task.result["output"] == "Printed."
@@ -373,7 +371,7 @@ def test_two_tasks_of_the_crew_ask_and_a_live_deployment_has_new_ids(
 
 @one_task
 @needs_parking
-def test_more_questions_than_are_allowed_fail_and_leave_the_execution_paused(crew: Crew, forms: Forms) -> None:
+def test_exceeding_max_questions_fails_and_leaves_the_execution_paused(crew: Crew, forms: Forms) -> None:
     task = Task(forms, max_questions=1).start()
     with pytest.raises(CrewTaskFailed, match="asks question 2, but max_questions is 1"):
         task.answer("revise", "Shorter.")
@@ -712,7 +710,7 @@ def test_a_task_writes_its_record_once_before_whatever_it_does(
 @pytest.mark.row("A43")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("number", sampled(range(1, 1 + WRITES), 3))
-def test_a_worker_that_dies_at_any_write_loses_no_answer_and_sends_none_twice(
+def test_a_worker_dying_at_any_write_sends_each_answer_once(
     crew: Crew, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, number: int, when: str
 ) -> None:
     connect(crew.url, token=crew.token, idempotency_keys=True)
@@ -741,7 +739,7 @@ def test_a_write_that_fails_once_loses_nothing_and_repeats_nothing(
 @one_task
 @needs_parking
 @pytest.mark.row("A15")
-def test_a_result_is_not_lost_because_the_end_cannot_be_stored(
+def test_a_result_survives_when_the_end_cannot_be_stored(
     crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Journal(fails_at=WRITES).begin(monkeypatch)
@@ -753,7 +751,7 @@ def test_a_result_is_not_lost_because_the_end_cannot_be_stored(
 
 @one_task
 @needs_parking
-def test_a_worker_lost_before_its_second_form_is_written_does_not_take_the_first_answer(
+def test_a_worker_lost_before_its_second_form_reuses_no_answer(
     crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = Task(forms).start()
@@ -817,7 +815,7 @@ def test_a_search_that_nobody_runs_is_repeated_once(server: FaultServer, forms: 
 
 @one_task
 @needs_parking
-def test_a_retry_while_a_person_is_asked_asks_the_same_question_again(crew: Crew, forms: Forms) -> None:
+def test_a_retry_during_a_question_asks_the_same_question_again(crew: Crew, forms: Forms) -> None:
     task = Task(forms).start().answer("revise", "Shorter.").retry()
     assert task.form.params["question_number"]["value"] == 2
     assert [each["round"] for each in task.decisions] == [1]
@@ -844,7 +842,7 @@ def test_a_clear_stops_the_execution_and_starts_another(crew: Crew, forms: Forms
 
 @one_task
 @needs_parking
-def test_a_clear_stops_the_execution_under_the_id_that_a_resume_gave_it(
+def test_a_clear_stops_the_execution_under_its_resumed_id(
     server: FaultServer, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
@@ -899,9 +897,7 @@ def test_a_retry_stops_an_overspent_execution_under_its_new_id(
 @one_task
 @needs_parking
 @pytest.mark.row("A43")
-def test_a_retry_after_a_failed_execution_starts_another_and_keeps_the_decisions(
-    connect: Connect, tmp_path: Path, forms: Forms
-) -> None:
+def test_a_retry_after_failure_starts_anew_and_keeps_decisions(connect: Connect, tmp_path: Path, forms: Forms) -> None:
     for crew in serving(connect, tmp_path, DRAFT, {**LAST, "error": "ValueError: no ink"}):
         task = Task(forms, retry_from="start").start()
         with pytest.raises(AirflowException, match="no ink"):
@@ -1005,9 +1001,7 @@ def test_the_deadline_of_a_wait_counts_only_the_crews_work(
 @one_task
 @needs_parking
 @pytest.mark.row("A6")
-def test_a_crew_that_a_timeout_stopped_is_not_started_again_by_a_retry(
-    connect: Connect, tmp_path: Path, forms: Forms
-) -> None:
+def test_a_retry_does_not_restart_a_crew_stopped_by_timeout(connect: Connect, tmp_path: Path, forms: Forms) -> None:
     for crew in serving(connect, tmp_path, DRAFT, {**LAST, "seconds": 60.0}):
         task = Task(forms, timeout=2).start()
         with pytest.raises(CrewTaskFailed, match=r"^The wait timed out .* was stopped\. .* and clear the task"):
@@ -1045,7 +1039,7 @@ class Lag:
 
 @one_task
 @needs_parking
-def test_the_pause_that_a_status_still_shows_after_an_answer_is_not_another_question(
+def test_a_pause_still_shown_after_an_answer_is_no_question(
     crew: Crew, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_crew_provider.resume import sending

@@ -66,7 +66,7 @@ def test_the_review_has_the_promised_shape(context: Json) -> None:
     assert json.loads(json.dumps(review)) == review
 
 
-def test_the_hash_of_an_object_is_of_its_json_with_sorted_keys_and_no_spaces(context: Json) -> None:
+def test_an_objects_hash_uses_compact_json_with_sorted_keys(context: Json) -> None:
     review = review_of({**PENDING, "output": {"b": "é", "a": [1, 2]}}).execute_complete(context, said())
     assert review["output_sha256"] == hashlib.sha256('{"a":[1,2],"b":"é"}'.encode()).hexdigest()
 
@@ -87,7 +87,7 @@ def test_a_completed_record_is_passed_on_and_nobody_is_asked(context: Json, supe
 
 
 @pytest.mark.row("A18")
-def test_a_round_that_is_not_needed_is_skipped_where_that_is_asked_for(context: Json, supervisor: Supervisor) -> None:
+def test_an_unneeded_round_is_skipped_where_requested(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(AirflowSkipException, match="Execution execution-1 has completed"):
         review_of(COMPLETED, skip_completed=True).execute(context)
     assert supervisor.asked == []
@@ -103,7 +103,7 @@ def test_a_response_timeout_in_seconds_is_read_as_meant(context: Json, superviso
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", [0, -1, "soon", True, [], float("nan"), timedelta(0), 1e300])
-def test_what_is_no_response_timeout_is_refused_in_the_dag_file(given: Any) -> None:
+def test_an_invalid_response_timeout_is_refused_in_the_dag_file(given: Any) -> None:
     with pytest.raises(ValueError, match="response_timeout must be a timedelta or a number of seconds"):
         review_of(response_timeout=given)
 
@@ -121,7 +121,7 @@ def test_assigned_users_may_be_ids(context: Json, supervisor: Supervisor, given:
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", [7, [7], [""], [None], {"name": "rita"}, [{"id": "rita", "mail": "r@x"}]])
-def test_who_cannot_be_a_user_is_refused_in_the_dag_file(given: Any) -> None:
+def test_an_invalid_user_is_refused_in_the_dag_file(given: Any) -> None:
     with pytest.raises(ValueError, match="assigned_users must be user ids"):
         review_of(assigned_users=given)
 
@@ -133,7 +133,7 @@ def test_what_is_no_pending_record_asks_nobody(context: Json, supervisor: Superv
     assert supervisor.asked == []
 
 
-def test_the_question_has_no_default_answer_and_a_field_for_feedback(context: Json, supervisor: Supervisor) -> None:
+def test_the_question_has_a_feedback_field_and_no_default_answer(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(TaskParked):
         review_of().execute(context)
     asked = supervisor.asked[0]
@@ -153,9 +153,7 @@ def test_a_connection_that_is_missing_costs_the_link_only(context: Json, supervi
     assert context["ti"].pushed["crew_execution"]["execution_id"] == "execution-1"
 
 
-def test_params_of_the_dag_neither_appear_on_the_form_nor_push_the_feedback_out(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_dag_params_neither_appear_on_the_form_nor_displace_feedback(context: Json, supervisor: Supervisor) -> None:
     with DAG("params", schedule=None, params={"topic": "tea"}):
         operator = review_of()
     with pytest.raises(TaskParked):
@@ -191,7 +189,7 @@ def test_templates_in_a_draft_are_never_rendered(context: Json, supervisor: Supe
         {"error": "human_feedback: not a string", "error_type": "validation"},
     ],
 )
-def test_an_answer_that_is_none_is_not_taken_and_asked_for_again(
+def test_an_invalid_answer_is_not_taken_and_asked_for_again(
     context: Json, supervisor: Supervisor, capsys: pytest.CaptureFixture[str], event: Json
 ) -> None:
     with pytest.raises(TaskParked) as parked:
@@ -229,9 +227,7 @@ def test_asking_again_gives_no_more_time_than_was_left(context: Json, supervisor
 @pytest.mark.parametrize(
     "steps", [{}, {"escalate": [(timedelta(minutes=30), "boss")], "assigned_users": "ann"}], ids=str
 )
-def test_a_draft_that_somebody_has_rejected_is_not_approved_by_the_deadline(
-    context: Json, supervisor: Supervisor, steps: Any
-) -> None:
+def test_the_deadline_does_not_approve_a_rejected_draft(context: Json, supervisor: Supervisor, steps: Any) -> None:
     operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve", **steps)
     kept = parked(lambda: operator.execute(context))
     kept = parked(lambda: operator.execute_complete(context, said("revise", ""), kept["until"], kept["shown"]))
@@ -241,7 +237,7 @@ def test_a_draft_that_somebody_has_rejected_is_not_approved_by_the_deadline(
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("steps", [{}, {"escalate": [(60, "boss")]}], ids=str)
-def test_an_empty_list_of_reviewers_is_refused_when_the_dag_is_parsed(steps: Any) -> None:
+def test_an_empty_reviewer_list_is_refused_at_parse_time(steps: Any) -> None:
     with pytest.raises(ValueError, match="assigned_users names nobody"):
         review_of(assigned_users=[], **steps)
 
@@ -255,7 +251,7 @@ def cleared(context: Json) -> None:
 @pytest.mark.parametrize("release", [(3, 3), (3, 4)], ids=str)
 @pytest.mark.parametrize("asked_with", ["approve", "fail"])
 @pytest.mark.parametrize("feedback", ["", "Shorter."], ids=["not accepted", "in the last round"])
-def test_a_clear_does_not_forget_that_somebody_has_rejected_the_draft(
+def test_a_clear_does_not_forget_a_rejection_of_the_draft(
     context: Json,
     supervisor: Supervisor,
     monkeypatch: pytest.MonkeyPatch,
@@ -279,7 +275,7 @@ def test_a_clear_does_not_forget_that_somebody_has_rejected_the_draft(
 
 
 @pytest.mark.row("A36")
-def test_a_person_may_approve_after_a_clear_what_was_rejected_before(context: Json, supervisor: Supervisor) -> None:
+def test_a_person_may_approve_a_rejected_draft_after_a_clear(context: Json, supervisor: Supervisor) -> None:
     operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve")
     kept = parked(lambda: operator.execute(context))
     parked(lambda: operator.execute_complete(context, said("revise", ""), kept["until"], kept["shown"]))
@@ -305,7 +301,7 @@ def a_round(context: Json, number: int, draft: str, previous: Json | None, answe
     return operator.execute_complete(own, answer or at_deadline("approve"), kept["until"], kept["shown"])
 
 
-def test_a_previous_review_written_by_hand_without_a_hash_rejects_nothing(context: Json) -> None:
+def test_a_handwritten_previous_review_without_a_hash_rejects_nothing(context: Json) -> None:
     by_hand = {"execution_id": PENDING["execution_id"], "is_approve": False, "reviewer": {"id": "7", "name": "ann"}}
     assert a_round(context, 2, "Pay.", by_hand)["is_approve"] is True
 
@@ -332,7 +328,7 @@ def test_the_deadline_approves_no_draft_that_an_earlier_round_rejected(
     [{"reviewer": None}, {"is_approve": True}, {"execution_id": "execution-0"}],
     ids=["at the deadline or by the schema", "approved", "of an earlier execution"],
 )
-def test_the_deadline_approves_a_draft_that_no_person_rejected_in_this_execution(
+def test_the_deadline_approves_a_draft_nobody_rejected_in_this_execution(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, other: Json
 ) -> None:
     monkeypatch.setattr(version, "RELEASE", (3, 4))
@@ -356,7 +352,7 @@ def test_an_approval_that_is_not_accepted_is_no_rejection(context: Json, supervi
     assert review["is_approve"] is True
 
 
-def test_a_review_that_nobody_answers_fails_without_retries_and_reports_the_fate(context: Json) -> None:
+def test_an_unanswered_review_fails_without_retries_and_reports_the_fate(context: Json) -> None:
     operator = review_of(response_timeout=timedelta(hours=1))
     with pytest.raises(CrewTaskFailed, match="execution execution-1 stays paused"):
         operator.execute_complete(context, {"error": "timed out", "error_type": "timeout"})
@@ -425,7 +421,7 @@ def test_options_of_ones_own_keep_their_meaning(context: Json) -> None:
     assert operator.execute_complete(context, said("Nochmal", "Kürzer"))["is_approve"] is False
 
 
-def test_a_revision_in_the_last_round_fails_with_the_fate_and_stays_on_record(context: Json) -> None:
+def test_a_revision_in_the_last_round_fails_but_stays_recorded(context: Json) -> None:
     operator = review_of(round_number=2, max_rounds=2)
     with pytest.raises(CrewTaskFailed, match=r"last of 2 rounds.*execution-1 stays paused"):
         operator.execute_complete(context, said("revise", "Shorter."))
@@ -448,9 +444,7 @@ def test_the_rounds_that_the_form_showed_hold(context: Json, supervisor: Supervi
 
 
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_a_person_is_never_asked_about_a_draft_that_airflow_does_not_show(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_person_is_never_asked_about_an_unshown_draft(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(TaskParked):
         review_of().execute(context)
     with pytest.raises(CrewTaskFailed, match="draft from an earlier run"):
@@ -468,7 +462,7 @@ def test_a_person_is_never_asked_about_a_draft_that_airflow_does_not_show(
         (0, "x" * 200, f"{'x' * 100} · dag"),
     ],
 )
-def test_reviews_of_the_items_of_a_mapped_task_can_be_told_apart(
+def test_reviews_of_mapped_items_can_be_told_apart(
     context: Json, supervisor: Supervisor, index: int, label: str | None, place: str
 ) -> None:
     context["ti"].map_index, context["ti"].rendered_map_index = index, label
@@ -496,7 +490,7 @@ def test_a_body_of_ones_own_replaces_the_page(context: Json, supervisor: Supervi
     ],
     ids=str,
 )
-def test_a_value_where_a_text_is_shown_is_shown_as_text(
+def test_a_non_text_subject_or_body_is_shown_as_text(
     context: Json, supervisor: Supervisor, given: Any, text: str
 ) -> None:
     parked(lambda: review_of(subject=given, body=given).execute(context))
@@ -519,7 +513,7 @@ def test_options_that_are_no_words_are_refused_when_parsed(options: Any) -> None
         review_of(options=options)
 
 
-def test_the_form_compares_the_draft_with_that_of_the_review_before(context: Json, supervisor: Supervisor) -> None:
+def test_the_form_compares_the_draft_with_the_previously_reviewed_one(context: Json, supervisor: Supervisor) -> None:
     review = review_of({**PENDING, "output": "Draft 0."}).execute_complete(context, said("revise", "Shorter."))
     decision = context["ti"].pushed["crew_decision"]
     asked_for = []
@@ -563,7 +557,7 @@ HOUR = timedelta(hours=1)
     [("fail", None), ({"revise": "Cite sources."}, "Cite sources.")],
     ids=["fail", "revise"],
 )
-def test_the_deadline_of_a_form_from_before_an_edit_does_what_the_dag_says_now(
+def test_an_older_forms_deadline_follows_the_current_dag(
     context: Json, supervisor: Supervisor, now: Any, feedback: str | None
 ) -> None:
     parked(lambda: review_of(response_timeout=HOUR, on_timeout="approve").execute(context))
@@ -581,7 +575,7 @@ def test_the_deadline_of_a_form_from_before_an_edit_does_what_the_dag_says_now(
 @pytest.mark.row("A36")
 @pytest.mark.usefixtures("a_form_for_the_task")
 @pytest.mark.parametrize("early", ["a reminder", "a clear"])
-def test_a_default_that_airflow_gave_too_early_is_asked_about_again(
+def test_an_airflow_default_given_too_early_is_asked_about_again(
     context: Json, supervisor: Supervisor, early: str
 ) -> None:
     before = at_deadline("approve")
@@ -604,7 +598,7 @@ def test_a_default_that_airflow_gave_too_early_is_asked_about_again(
 @pytest.mark.parametrize(
     ("before", "now", "same"), [(None, ["rita"], False), (["bob"], ["rita"], False), (["bob"], "bob", True)]
 )
-def test_a_form_that_stays_open_to_others_is_not_waited_for(
+def test_a_form_open_to_other_people_is_not_waited_for(
     context: Json, supervisor: Supervisor, before: Any, now: Any, same: bool
 ) -> None:
     parked(lambda: review_of(assigned_users=before).execute(context))

@@ -47,7 +47,7 @@ def seen(markdown: str) -> str:
     "url",
     ["https://crew.example/file?id=1&name=a", "", "https://x/a) ![b](https://evil.example/b", "javascript:alert(1)"],
 )
-def test_files_of_a_draft_are_named_and_lead_to_the_service_alone(name: str, url: str) -> None:
+def test_draft_files_are_named_and_link_only_to_the_service(name: str, url: str) -> None:
     file = {"name": name, "version": 1, "size": 12_462, "url": url}
     body = question(pending={"files": [file, {**file, "name": "b"}]}).body
     assert body.count("(12.2 KiB)") == 2
@@ -82,7 +82,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("draft", HOSTILE)
-def test_nothing_in_a_draft_is_loaded_or_run_by_the_page(draft: str) -> None:
+def test_the_page_loads_and_runs_nothing_in_a_draft(draft: str) -> None:
     assert not kinds(inert(draft)) & {"html_block", "html_inline", "image"}
 
 
@@ -129,7 +129,7 @@ UNFINISHED = [
 
 
 @pytest.mark.parametrize("draft", [*HOSTILE, *UNFINISHED])
-def test_nothing_in_a_draft_hides_or_imitates_what_the_page_says_after_it(draft: str) -> None:
+def test_nothing_in_a_draft_hides_or_imitates_the_pages_text(draft: str) -> None:
     own, theirs = [], []
     inside = 0
     for token in READER.parse(question(draft, round_number=3, max_rounds=3).body):
@@ -157,7 +157,7 @@ def test_an_object_is_shown_as_indented_json() -> None:
 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000])
-def test_a_long_draft_is_cut_on_the_page_and_hashed_whole(size: int) -> None:
+def test_long_drafts_are_cut_on_the_page_but_hashed_whole(size: int) -> None:
     draft = ("word " * 20 + "\n") * (size // 101)
     asked = question(draft, whole="the XCom `return_value` of task `wait`")
     assert len(asked.body) < SHOWN_CHARACTERS + 2 * asked.body.count("\n") + 2_000
@@ -173,7 +173,7 @@ def test_the_page_names_round_task_agent_execution_and_draft() -> None:
         assert each in asked.body
 
 
-def test_a_task_that_is_only_a_uuid_is_not_shown_as_a_name() -> None:
+def test_a_uuid_only_task_id_is_not_shown_as_name() -> None:
     asked = question(pending={"crew_task_id": "0b2e8508-ae72-4f6f-9f4f-cb65eed46f4f"})
     assert asked.subject == "Review the crew's text"
     assert "0b2e8508" not in asked.body
@@ -214,7 +214,7 @@ OF_FLOW = {"question": "May this go out?", "outcomes": ["approve", "revise"]}
 @pytest.mark.parametrize(
     ("pending", "round_number", "is_sent"), [({}, 2, True), ({}, 3, False), (OF_FLOW, 3, True)], ids=str
 )
-def test_the_page_announces_a_revision_at_the_deadline_only_if_it_would_be_sent(
+def test_the_page_announces_a_deadline_revision_only_if_sendable(
     pending: Any, round_number: int, is_sent: bool
 ) -> None:
     rounds = {"round_number": round_number, "max_rounds": 3}
@@ -231,7 +231,7 @@ def changes(before: Any, now: Any, **previous: Any) -> str:
     return question(now, round_number=2, previous={**REVISED, "output": before, **previous}).body
 
 
-def test_the_second_round_shows_what_has_changed_as_a_difference_in_code() -> None:
+def test_the_second_round_shows_changes_as_a_code_diff() -> None:
     body = changes("Tea is old. It is hot.\n\nThe end.", "Tea is old. It is very hot.\n\nThe end.")
     [block] = [each for each in READER.parse(body) if each.type == "fence"]
     assert block.info == "diff"
@@ -262,7 +262,7 @@ def test_drafts_that_differ_are_never_said_to_be_the_same(before: str, now: str)
     assert "*Only spaces or line endings differ.*" in changes(before, now)
 
 
-def test_what_differs_behind_the_part_that_is_compared_is_not_said_to_be_the_same() -> None:
+def test_texts_differing_beyond_the_compared_part_are_not_called_same() -> None:
     shown = difference("Clause. " * 8_000 + "Price: 10.", "Clause. " * 8_000 + "Price: 10,000.", ("round 1", "round 2"))
     assert "within the first 60,000 characters" in shown
     assert "same" not in shown
@@ -270,7 +270,7 @@ def test_what_differs_behind_the_part_that_is_compared_is_not_said_to_be_the_sam
     assert "within the first 60,000 characters" in difference(line + "10.", line + "10,000.", ("round 1", "round 2"))
 
 
-def test_a_draft_is_compared_with_one_of_the_same_task_only() -> None:
+def test_a_draft_is_compared_only_within_the_same_task() -> None:
     assert "Changes since" not in changes("Outline.", "Draft.", is_approve=True, crew_task_id="outline_task")
     assert "Changes since" in changes("Outline.", "Draft.", is_approve=None, crew_task_id="draft_task")
     # Live deployments give each question a task id of its own.
@@ -293,7 +293,7 @@ def test_a_long_difference_is_cut_and_says_so() -> None:
     assert "are shown" not in block.content
 
 
-def test_of_many_lines_the_first_are_compared_and_the_page_says_so() -> None:
+def test_the_page_says_when_only_the_first_lines_are_compared() -> None:
     many = "\n".join(str(each) for each in range(MOST_PASSAGES + 1))
     shown = difference(many, many + "!", ("round 1", "round 2"))
     assert shown == (

@@ -119,7 +119,7 @@ def test_the_renderer_does_load_what_is_not_made_inert(render: Callable[[list[st
     assert "https://evil.example/pixel.png" in asked
 
 
-def test_nothing_that_a_crew_or_a_person_wrote_is_loaded_or_run_on_the_page(
+def test_nothing_a_crew_or_person_wrote_is_loaded_or_run(
     render: Callable[[list[str]], list[Any]],
 ) -> None:
     texts = LEAKS + documents()

@@ -89,7 +89,7 @@ ANSWERED = {"responded_at": datetime(2026, 11, 20, 12, tzinfo=UTC), "responded_b
 
 
 @pytest.mark.parametrize("name", ["a review", "a Flow's question", "a usage approval"])
-def test_what_listeners_such_as_openlineages_report_has_no_text_of_anybody(
+def test_listeners_like_openlineage_never_report_anybodys_text(
     context: dict[str, Any], supervisor: Supervisor, name: str
 ) -> None:
     utils = pytest.importorskip("airflow.providers.openlineage.utils.utils", reason="needs OpenLineage's provider")

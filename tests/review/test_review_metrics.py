@@ -38,7 +38,7 @@ def test_the_time_between_question_and_answer_is_sent(
     assert 7_140_000 < sent.value <= 7_200_000
 
 
-def test_of_several_people_the_time_since_the_last_question_is_sent(
+def test_with_several_approvers_the_metric_counts_from_the_last_question(
     context: dict[str, Any], supervisor: Supervisor, of_tasks: StatsdServer
 ) -> None:
     operator = CrewReviewOperator(task_id="review", pending=PENDING, approvals=2, assigned_users=["ann", "bob"])

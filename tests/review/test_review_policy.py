@@ -67,7 +67,7 @@ def test_what_is_no_time_is_refused(given: Any) -> None:
     assert str(error.value) == f"response_timeout must be a timedelta or a number of seconds above 0, not {given!r}"
 
 
-def test_the_longest_time_is_taken_and_a_longer_one_refused_before_a_date_overflows() -> None:
+def test_the_longest_timeout_is_accepted_and_a_longer_one_refused() -> None:
     assert response_time(LONGEST) == LONGEST
     longer = LONGEST + timedelta.resolution
     with pytest.raises(ValueError) as error:
@@ -81,7 +81,7 @@ def test_no_time_is_no_deadline() -> None:
     assert response_time(None) is None
 
 
-def test_a_deadline_is_a_point_in_time_that_says_its_zone() -> None:
+def test_a_deadline_is_a_point_in_time_with_its_zone() -> None:
     before = datetime.now(UTC)
     ends = deadline_after(timedelta(hours=1))
     assert ends is not None
@@ -161,7 +161,7 @@ def test_what_would_approve_by_accident_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("policy", ["deny", "fail"])
 @pytest.mark.parametrize("timeout", [None, timedelta(1)])
-def test_a_tool_call_may_be_denied_or_fail_with_or_without_a_deadline(policy: str, timeout: Any) -> None:
+def test_denying_or_failing_a_tool_call_needs_no_deadline(policy: str, timeout: Any) -> None:
     assert tool_policy(policy, timeout) == policy
 
 
@@ -211,7 +211,7 @@ def test_allow_edit_is_a_bool(allow_edit: Any) -> None:
     assert str(error.value) == f"allow_edit must be True or False, not {allow_edit!r}"
 
 
-def test_a_draft_that_a_second_person_would_not_see_cannot_be_edited() -> None:
+def test_editing_is_refused_where_a_second_person_must_approve() -> None:
     with pytest.raises(
         ValueError, match=r"^allow_edit supports only one approval: a second person would not see the edited draft$"
     ):

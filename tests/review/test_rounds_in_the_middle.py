@@ -92,7 +92,7 @@ def reviewed(context: Json, supervisor: Supervisor, record: Json, option: str, t
     return review.execute_complete(context, {**answer, **who}, kept["until"], kept["shown"])
 
 
-def test_each_question_gets_its_own_answer_and_the_draft_its_review(
+def test_each_question_gets_its_answer_and_the_draft_its_review(
     context: Json, supervisor: Supervisor, service: Service
 ) -> None:
     changed = json.dumps({"to": "bob", "key": "***"})

@@ -34,7 +34,7 @@ def asked(supervisor: Supervisor, context: Json, review: CrewReviewOperator) -> 
     return supervisor.asked[0].body
 
 
-def test_a_draft_that_does_not_match_is_sent_back_with_each_violation(context: Json, supervisor: Supervisor) -> None:
+def test_a_mismatching_draft_is_sent_back_with_each_violation(context: Json, supervisor: Supervisor) -> None:
     review = review_of(BAD).execute(context)
     assert supervisor.asked == []
     assert (review["is_approve"], review["reviewer"], review["schema_revision"]) == (False, None, "this")
@@ -42,9 +42,7 @@ def test_a_draft_that_does_not_match_is_sent_back_with_each_violation(context: J
     assert context["ti"].pushed["crew_decision"]["output"] == {"total": "three"}
 
 
-def test_what_is_sent_back_is_an_answer_to_that_very_draft_and_reads_as_no_approval(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_schema_revision_answers_that_draft_and_is_no_approval(context: Json, supervisor: Supervisor) -> None:
     answer = ReviewAnswer.of(review_of(BAD).execute(context))
     assert (answer.execution_id, answer.crew_task_id, answer.is_approve) == ("execution-1", "draft_task", False)
     assert answer.output_sha256
@@ -56,7 +54,7 @@ def test_a_retry_sends_back_the_very_same(context: Json, supervisor: Supervisor)
     assert first == again
 
 
-def test_a_clear_of_the_wait_does_not_bring_a_second_revision(context: Json, supervisor: Supervisor) -> None:
+def test_clearing_the_wait_causes_no_second_schema_revision(context: Json, supervisor: Supervisor) -> None:
     """The execution went on: by now it waits with the draft that the revision has made, or a person."""
     review_of(BAD).execute(context)
     cleared = {**context, "ti": SimpleNamespace(**{**vars(context["ti"]), "try_number": 2, "max_tries": 1})}
@@ -71,7 +69,7 @@ def test_a_draft_that_matches_is_shown_to_a_person(context: Json, supervisor: Su
     assert "does not match" not in asked(supervisor, context, review_of(GOOD))
 
 
-def test_a_second_mismatch_is_shown_to_a_person_with_its_violations(context: Json, supervisor: Supervisor) -> None:
+def test_a_person_sees_a_second_mismatch_with_its_violations(context: Json, supervisor: Supervisor) -> None:
     before = review_of(BAD).execute(context)
     page = asked(supervisor, context, review_of(BAD, previous=before, round_number=2))
     assert "does not match the output schema" in page
@@ -79,7 +77,7 @@ def test_a_second_mismatch_is_shown_to_a_person_with_its_violations(context: Jso
     assert "Requested in round 1**, by `the schema`" in page
 
 
-def test_an_answer_of_a_person_keeps_in_mind_that_the_revision_is_used(context: Json, supervisor: Supervisor) -> None:
+def test_a_persons_answer_remembers_that_the_revision_is_used(context: Json, supervisor: Supervisor) -> None:
     from test_operator import said
 
     before = review_of(BAD).execute(context)
@@ -88,9 +86,7 @@ def test_an_answer_of_a_person_keeps_in_mind_that_the_revision_is_used(context: 
     asked(supervisor, context, review_of(BAD, previous=second, round_number=3, max_rounds=4))
 
 
-def test_a_call_that_is_denied_unseen_keeps_in_mind_that_the_revision_is_used(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_call_denied_unseen_remembers_that_the_revision_is_used(context: Json, supervisor: Supervisor) -> None:
     call = {"kind": "tool", "agent": "Writer", "tool": "send_mail", "arguments": {"text": "x" * 70_000}, "number": 1}
     asks = {**BAD, "crew_task_id": "draft_task#1", "output": "x" * 70_000, "ask": call}
     second = review_of(asks, previous=review_of(BAD).execute(context), round_number=2).execute(context)
@@ -98,14 +94,14 @@ def test_a_call_that_is_denied_unseen_keeps_in_mind_that_the_revision_is_used(
     asked(supervisor, context, review_of(BAD, previous=second, round_number=3, max_rounds=4))
 
 
-def test_a_mismatch_after_a_revision_by_a_person_is_sent_back(context: Json, supervisor: Supervisor) -> None:
+def test_a_mismatch_after_a_persons_revision_is_sent_back(context: Json, supervisor: Supervisor) -> None:
     from test_operator import said
 
     first = review_of(GOOD).execute_complete(context, said("revise", "Shorter."))
     assert review_of(BAD, previous=first, round_number=2).execute(context)["schema_revision"] == "this"
 
 
-def test_the_revision_of_an_execution_before_a_clear_does_not_count(context: Json, supervisor: Supervisor) -> None:
+def test_an_earlier_executions_schema_revision_does_not_count(context: Json, supervisor: Supervisor) -> None:
     before = {**review_of(BAD).execute(context), "execution_id": "execution-0"}
     assert review_of(BAD, previous=before, round_number=2).execute(context)["is_approve"] is False
 
@@ -132,14 +128,14 @@ def test_the_draft_of_the_last_task_is_compared(context: Json, supervisor: Super
     assert review_of(last).execute(context)["schema_revision"] == "this"
 
 
-def test_a_draft_that_a_person_was_asked_about_is_not_sent_back(context: Json, supervisor: Supervisor) -> None:
+def test_a_draft_already_shown_to_people_is_not_sent_back(context: Json, supervisor: Supervisor) -> None:
     asked(supervisor, context, review_of(BAD, on_schema_mismatch="fail"))
     context["ti"].try_number += 1
     with pytest.raises(TaskParked):
         review_of(BAD).execute(context)
 
 
-def test_text_of_the_draft_in_a_violation_is_shown_and_not_rendered(context: Json, supervisor: Supervisor) -> None:
+def test_draft_text_in_a_violation_is_shown_but_not_rendered(context: Json, supervisor: Supervisor) -> None:
     page = asked(supervisor, context, review_of({**BAD, "output": {"total": "<img src=x>"}}, round_number=3))
     assert "<img" not in page.split("\n---\n")[1]
 
@@ -153,9 +149,7 @@ def edited(text: str, option: str = "approve") -> Json:
     return said(text, option, "Shorter." if option == "revise" else "")
 
 
-def test_an_edited_text_that_does_not_match_is_not_accepted_and_the_person_is_asked_again(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_a_mismatching_edit_is_refused_and_asked_for_again(context: Json, supervisor: Supervisor) -> None:
     review = review_of(EDITABLE, allow_edit=True, round_number=3)
     with pytest.raises(TaskParked):
         review.execute_complete(context, edited('{"total": "four"}'))
@@ -172,7 +166,7 @@ def test_an_edited_text_that_does_not_match_is_not_accepted_and_the_person_is_as
     ],
     ids=["matches", "goes along as feedback", "is feedback at this service", "is not the output"],
 )
-def test_an_edited_text_is_taken_where_it_matches_or_is_not_to_be_the_output(
+def test_an_edit_is_accepted_if_matching_or_not_the_output(
     context: Json, supervisor: Supervisor, text: str, option: str, pending: Json
 ) -> None:
     review = review_of({**EDITABLE, **pending}, allow_edit=True, round_number=2)
@@ -180,7 +174,7 @@ def test_an_edited_text_is_taken_where_it_matches_or_is_not_to_be_the_output(
     assert text in (answered.get("edited_output", ""), *answered["human_feedback"].splitlines())
 
 
-def test_of_a_long_draft_only_short_violations_are_kept_and_sent(context: Json, supervisor: Supervisor) -> None:
+def test_only_short_violations_of_long_drafts_are_kept_and_sent(context: Json, supervisor: Supervisor) -> None:
     long = {**BAD, "output": {"total": "x" * 50_000}}
     assert len(review_of(long).execute(context)["human_feedback"]) < 1_000
     with pytest.raises(TaskParked) as parked:
@@ -193,7 +187,7 @@ def test_the_log_says_that_the_schema_decided(context: Json, supervisor: Supervi
     assert "Review: revision by the schema at" in caplog.text + capsys.readouterr().out
 
 
-def test_a_model_that_cannot_be_imported_fails_before_anybody_is_asked(context: Json, supervisor: Supervisor) -> None:
+def test_an_unimportable_model_fails_before_anybody_is_asked(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(CrewTaskFailed, match="cannot be imported"):
         review_of(BAD, output_schema="no_such_module:Model").execute(context)
     assert supervisor.asked == []
@@ -207,7 +201,7 @@ def test_a_model_that_cannot_be_imported_fails_before_anybody_is_asked(context: 
         ({"output_schema": {"type": "objekt"}}, "output_schema is not a JSON Schema"),
     ],
 )
-def test_what_cannot_be_done_is_refused_when_the_dag_is_parsed(given: Json, message: str) -> None:
+def test_invalid_schema_settings_are_refused_at_parse_time(given: Json, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         review_of(BAD, **given)
 

@@ -73,9 +73,7 @@ def review(execution: Execution, draft: str, feedback: str, is_approve: bool = F
 
 
 @pytest.mark.row("A9")
-def test_an_answer_to_draft_1_given_after_draft_2_exists_changes_nothing_and_says_why(
-    execution: Execution, context: dict[str, Any]
-) -> None:
+def test_a_stale_answer_changes_nothing_and_says_why(execution: Execution, context: dict[str, Any]) -> None:
     first, second = "Draft 1 on tea.", "Draft 2 on tea, after: Shorter."
     execution.waits_with(first)
     CrewResumeOperator(task_id="resume", review=review(execution, first, "Shorter.")).execute(context)
@@ -88,7 +86,7 @@ def test_an_answer_to_draft_1_given_after_draft_2_exists_changes_nothing_and_say
     assert execution.status == before
 
 
-def test_what_was_sent_and_what_the_service_said_is_kept_for_the_audit(
+def test_the_audit_keeps_the_sent_answer_and_the_services_response(
     execution: Execution, context: dict[str, Any]
 ) -> None:
     draft = "Draft 1 on tea."

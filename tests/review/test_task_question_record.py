@@ -71,7 +71,7 @@ def cleared(memory: Any) -> QuestionRecord:
 
 
 @pytest.mark.row("N27")
-def test_an_answer_is_kept_where_a_neighbour_was_cleared_and_this_task_is_tried_again(memory: Memory) -> None:
+def test_clearing_a_neighbour_and_retrying_this_task_keep_the_answer(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
     record.close()  # and Airflow never learned that the task has succeeded
@@ -84,7 +84,7 @@ def test_before_anything_was_asked_no_question_is_open(memory: Memory) -> None:
     assert (record.is_open_for(DRAFT), record.until(DRAFT), record.cleared) == (False, None, False)
 
 
-def test_a_question_that_is_being_asked_is_open_and_in_doubt_until_it_was_asked(memory: Memory) -> None:
+def test_while_being_asked_a_question_is_open_and_in_doubt(memory: Memory) -> None:
     tried(memory).mark_asking(DRAFT, NOON)
     retry = tried(memory, try_number=2)
     assert (retry.is_open_for(DRAFT), retry.in_doubt, retry.until(DRAFT)) == (True, True, NOON)
@@ -119,7 +119,7 @@ def timeless(memory: Memory) -> Any:
     return record
 
 
-def test_a_question_stays_open_for_its_draft_until_a_deadline_that_retries_keep(memory: Memory) -> None:
+def test_retries_keep_an_open_questions_draft_and_deadline(memory: Memory) -> None:
     tried(memory).mark_asked(DRAFT, NOON)
     assert timeless(memory) == {**ATTEMPT, "draft": list(DRAFT), "until": NOON}
     retry = tried(memory, try_number=2)
@@ -127,7 +127,7 @@ def test_a_question_stays_open_for_its_draft_until_a_deadline_that_retries_keep(
     assert retry.cleared is False
 
 
-def test_a_clear_keeps_an_open_question_and_its_answer_but_not_the_deadline(memory: Memory) -> None:
+def test_a_clear_keeps_an_open_question_but_not_its_deadline(memory: Memory) -> None:
     tried(memory).mark_asked(DRAFT, NOON)
     record = cleared(memory)
     assert (record.cleared, record.is_open_for(DRAFT), record.until(DRAFT)) == (True, True, None)
@@ -185,7 +185,7 @@ def test_a_new_question_and_a_clear_notify_once_more(memory: Memory, by_clear: b
     assert told == [1, 2]
 
 
-def test_a_try_that_dies_while_it_notifies_is_followed_by_one_more_attempt(memory: Memory) -> None:
+def test_a_try_dying_while_notifying_gets_one_more_attempt(memory: Memory) -> None:
     told: list[int] = []
     tried(memory).mark_asked(DRAFT, NOON)
     for number in (1, 2):
@@ -216,9 +216,7 @@ def test_a_notifier_that_fails_keeps_nobody_else_from_being_told(
     assert memory.recall()["notified"] == "done"
 
 
-def test_a_record_that_cannot_be_kept_does_not_take_the_question_back(
-    memory: Memory, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unwritable_record_does_not_withdraw_the_question(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     memory.broken = True
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
@@ -227,7 +225,7 @@ def test_a_record_that_cannot_be_kept_does_not_take_the_question_back(
     assert caplog.messages == [said]
 
 
-def test_another_draft_has_its_own_deadline_and_its_own_people_told(memory: Memory) -> None:
+def test_another_draft_has_its_own_deadline_and_notifications(memory: Memory) -> None:
     """Before Airflow 3.3 the record outlives a deleted run, whose id a new run may have."""
     told: list[Any] = []
     before = tried(memory)
@@ -241,7 +239,7 @@ def test_another_draft_has_its_own_deadline_and_its_own_people_told(memory: Memo
     assert told == ["before", "now"]
 
 
-def test_an_answer_that_airflow_brings_once_more_leaves_the_question_over(memory: Memory) -> None:
+def test_a_repeated_answer_from_airflow_leaves_the_question_closed(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
     record.close()
@@ -251,13 +249,13 @@ def test_an_answer_that_airflow_brings_once_more_leaves_the_question_over(memory
     assert (kept["over"], kept["rejected"], kept["approvals"]) == (True, [["e-1", "hash"]], [{"id": "ann"}])
 
 
-def test_what_is_not_known_is_not_stored_and_what_a_later_release_stores_is_left_out() -> None:
+def test_unset_fields_are_not_stored_and_later_releases_fields_ignored() -> None:
     assert StoredQuestion().to_json() == {}
     later = {"draft": list(DRAFT), "since": NOON, "try_number": 1, "of_a_later_release": 1}
     assert StoredQuestion.from_json(later).to_json() == {"draft": list(DRAFT), "since": NOON, "try_number": 1}
 
 
-def test_a_draft_that_an_early_release_marked_as_rejected_stays_rejected() -> None:
+def test_a_draft_an_early_release_marked_rejected_stays_rejected() -> None:
     kept = StoredQuestion.from_json({"draft": list(DRAFT), "rejected": True})
     assert kept.rejected == [["e-1", "hash"]]
 
@@ -274,7 +272,7 @@ def test_a_draft_that_an_early_release_marked_as_rejected_stays_rejected() -> No
     ],
     ids=["asking", "forget", "approval", "rejection", "sent back", "close"],
 )
-def test_a_step_that_must_not_be_lost_fails_the_try_where_it_cannot_be_kept(
+def test_an_essential_step_that_cannot_be_recorded_fails_the_try(
     memory: Memory, step: Callable[[QuestionRecord], Any], what_now: str
 ) -> None:
     record = tried(memory)
@@ -288,7 +286,7 @@ def test_a_step_that_must_not_be_lost_fails_the_try_where_it_cannot_be_kept(
 
 
 @pytest.mark.parametrize("run_started", [5.0, 9.0], ids=["the same try again", "another run"])
-def test_a_question_of_another_run_is_forgotten_and_of_the_same_try_is_kept(memory: Memory, run_started: float) -> None:
+def test_a_try_keeps_its_question_and_another_run_forgets_it(memory: Memory, run_started: float) -> None:
     tried(memory, run_started=5.0).mark_asked(DRAFT, NOON)
     kept = memory.kept
     record = tried(memory, run_started=run_started)
@@ -339,7 +337,7 @@ def test_a_retry_that_looks_like_a_clear_is_logged(memory: Memory, caplog: pytes
 TERMS = {"words": ["approve", "revise"]}
 
 
-def test_the_terms_of_a_form_hold_for_its_draft_until_a_clear_and_are_known_after_it(memory: Memory) -> None:
+def test_a_forms_terms_hold_until_a_clear_and_stay_known(memory: Memory) -> None:
     tried(memory).mark_asked(DRAFT, NOON, TERMS)
     retry = tried(memory, try_number=2)
     assert (retry.terms(DRAFT), retry.terms(OTHER), retry.terms_before_clear(DRAFT)) == (TERMS, None, {})
@@ -352,7 +350,7 @@ def test_a_form_without_terms_has_none_after_a_clear(memory: Memory) -> None:
     assert cleared(memory).terms_before_clear(DRAFT) == {}
 
 
-def test_an_attempt_that_owns_its_form_leaves_doubt_in_a_later_try_too(memory: Memory) -> None:
+def test_an_attempt_owning_its_form_leaves_doubt_in_later_tries(memory: Memory) -> None:
     tried(memory).mark_asked(DRAFT, NOON, by="attempt-1")
     record = cleared(memory)
     record.mark_asking(DRAFT, NOON, by="attempt-2")
@@ -366,14 +364,14 @@ def test_an_attempt_that_owns_its_form_leaves_doubt_in_a_later_try_too(memory: M
     assert (retry.in_doubt, retry.kept.asked_by) == (True, "attempt-2")
 
 
-def test_an_attempt_that_has_asked_is_not_in_doubt_when_it_asks_again(memory: Memory) -> None:
+def test_an_attempt_asking_again_is_not_in_doubt(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON, by="attempt-1")
     record.mark_asking(DRAFT, NOON, by="attempt-1")
     assert (record.in_doubt, len(memory.history)) == (False, 1)
 
 
-def test_a_look_for_an_answer_keeps_when_and_by_whom_was_asked(memory: Memory) -> None:
+def test_a_look_for_an_answer_keeps_when_and_who_asked(memory: Memory) -> None:
     at = datetime(2026, 11, 20, 11, tzinfo=UTC)
     tried(memory).mark_asked(DRAFT, NOON, by="attempt-1", at=at)
     tried(memory, try_number=2).mark_asked(DRAFT, NOON)
@@ -388,7 +386,7 @@ def test_a_look_for_an_answer_keeps_when_and_by_whom_was_asked(memory: Memory) -
 # --- a look for an answer that was given meanwhile ---
 
 
-def test_what_was_shown_is_kept_while_an_answer_is_looked_for(memory: Memory) -> None:
+def test_what_was_shown_is_kept_while_looking_for_an_answer(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
     record.mark_looking({"output": "Draft 1."})
@@ -398,7 +396,7 @@ def test_what_was_shown_is_kept_while_an_answer_is_looked_for(memory: Memory) ->
     assert "shown" not in memory.recall()
 
 
-def test_a_second_look_stays_the_second_until_the_question_is_asked(memory: Memory) -> None:
+def test_a_second_look_stays_second_until_the_question_is_asked(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
     record.mark_looking({}, once_more=True)
@@ -442,7 +440,7 @@ def test_people_of_each_step_are_told_once(memory: Memory) -> None:
     assert told == [1, 1, 2]
 
 
-def test_a_try_that_dies_in_a_step_is_followed_by_one_more_attempt(memory: Memory) -> None:
+def test_a_try_dying_in_a_step_gets_one_more_attempt(memory: Memory) -> None:
     told: list[int] = []
     tried(memory).mark_asked(DRAFT, NOON)
     for number in (1, 2):
@@ -455,7 +453,7 @@ def test_a_try_that_dies_in_a_step_is_followed_by_one_more_attempt(memory: Memor
 # --- facts about drafts, which outlive their question ---
 
 
-def test_a_later_question_keeps_which_drafts_were_rejected_and_sent_back(memory: Memory) -> None:
+def test_a_later_question_keeps_earlier_rejections_and_sent_back_drafts(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
     record.reject_draft(DRAFT)
@@ -466,7 +464,7 @@ def test_a_later_question_keeps_which_drafts_were_rejected_and_sent_back(memory:
     assert (after.was_rejected(DRAFT), after.was_rejected(OTHER), after.kept.sent_back) == (True, False, OTHER)
 
 
-def test_a_question_that_is_forgotten_leaves_facts_about_drafts_and_no_attempt(memory: Memory) -> None:
+def test_a_forgotten_question_leaves_draft_facts_but_no_attempt(memory: Memory) -> None:
     record = tried(memory)
     record.mark_asked(DRAFT, NOON)
     record.reject_draft(DRAFT)
@@ -478,7 +476,7 @@ def test_a_question_that_is_forgotten_leaves_facts_about_drafts_and_no_attempt(m
 # --- where it is kept ---
 
 
-def test_the_record_is_kept_for_the_running_task_and_its_try(context: Any, a_memory: Any) -> None:
+def test_the_record_belongs_to_the_running_task_and_its_try(context: Any, a_memory: Any) -> None:
     context["ti"].try_number = 2
     stored, attempt = record_of(context), Attempt.of(context, SimpleNamespace(retries=3))
     QuestionRecord.of(stored, attempt).mark_asked(DRAFT, NOON)

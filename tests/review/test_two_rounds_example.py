@@ -58,7 +58,7 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> Any:
     return supervisor.asked
 
 
-def test_the_deputy_edits_the_draft_of_the_second_round_once_rita_is_silent(
+def test_the_deputy_edits_the_second_draft_when_rita_is_silent(
     connect: Connect, tmp_path: Path, questions: list[Any]
 ) -> None:
     tasks, now = Tasks(), datetime.now(UTC)

@@ -73,9 +73,7 @@ def asked_again(make: Any, context: Json, supervisor: Supervisor, deferred: Task
 @pytest.mark.since_airflow("3.3")
 @pytest.mark.row("A20")
 @pytest.mark.parametrize("make", [review_of, usage_of])
-def test_an_answer_that_airflow_could_not_bring_is_looked_for_in_the_same_try(
-    context: Json, supervisor: Supervisor, make: Any
-) -> None:
+def test_an_undelivered_answer_is_looked_for_in_the_same_try(context: Json, supervisor: Supervisor, make: Any) -> None:
     answer = said("approve", NOT_SERIALIZED)
     kept = parked(lambda: make().execute(context))
     deferred = looks(lambda: brought(make(), context, kept, answer))
@@ -88,7 +86,7 @@ def test_an_answer_that_airflow_could_not_bring_is_looked_for_in_the_same_try(
 @pytest.mark.row("A20")
 @ANSWERS
 @pytest.mark.parametrize("cleared", [False, True], ids=["retry", "clear"])
-def test_a_try_after_one_that_was_lost_by_an_answer_asks_again_and_the_next_answer_counts(
+def test_after_an_answer_kills_a_try_the_next_answer_counts(
     context: Json, supervisor: Supervisor, given: Json, cleared: bool
 ) -> None:
     parked(lambda: review_of().execute(context))
@@ -105,7 +103,7 @@ def test_a_try_after_one_that_was_lost_by_an_answer_asks_again_and_the_next_answ
 @pytest.mark.since_airflow("3.2")
 @pytest.mark.row("A20")
 @ANSWERS
-def test_an_answer_that_did_come_but_fits_no_xcom_is_not_accepted_either(
+def test_a_delivered_answer_that_fits_no_xcom_is_not_accepted(
     context: Json, supervisor: Supervisor, given: Json
 ) -> None:
     from airflow.sdk.serde import serialize
@@ -133,7 +131,7 @@ def test_a_rejection_whose_fields_do_not_fit_still_rejects(context: Json, superv
 
 
 @pytest.mark.row("A13", "A20")
-def test_a_look_that_fails_leaves_the_question_to_the_next_try(context: Json, supervisor: Supervisor) -> None:
+def test_a_failed_look_leaves_the_question_to_the_next_try(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of().execute(context))
     failed = ("__fail__", {"error": "Trigger failure"}, context)
     looks(lambda: review_of().resume_execution(*failed))

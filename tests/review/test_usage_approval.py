@@ -56,7 +56,7 @@ def test_an_execution_within_the_limit_goes_on(context: Json, supervisor: Superv
 
 
 @pytest.mark.parametrize("usage", [1, 1500])
-def test_the_tab_and_the_link_of_the_task_are_about_the_execution(
+def test_the_tasks_tab_and_link_are_about_the_execution(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, usage: int
 ) -> None:
     connection = {"conn_type": "crew", "host": "https://crew.example.com", "password": "a-token"}
@@ -71,7 +71,7 @@ def test_the_tab_and_the_link_of_the_task_are_about_the_execution(
 
 
 @pytest.mark.row("A32")
-def test_an_empty_list_of_approvers_is_refused_when_the_dag_is_parsed() -> None:
+def test_an_empty_approver_list_is_refused_at_parse_time() -> None:
     with pytest.raises(ValueError, match="assigned_users names nobody"):
         approval(assigned_users=[])
 
@@ -82,9 +82,7 @@ class OfTemplate(CrewUsageApprovalOperator):
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("rendered", [[], "", [""], [{"id": ""}]], ids=str)
-def test_an_empty_list_of_approvers_is_refused_when_it_is_rendered(
-    context: Json, supervisor: Supervisor, rendered: Any
-) -> None:
+def test_an_empty_approver_list_is_refused_at_render_time(context: Json, supervisor: Supervisor, rendered: Any) -> None:
     task = OfTemplate(task_id="allowed", completed=record(), max_total_tokens=1000, assigned_users=["ann"])
     task.assigned_users = rendered
     with pytest.raises(CrewTaskFailed, match=r"assigned_users .*Nobody was asked, and nothing was sent"):
@@ -121,9 +119,7 @@ def test_the_form_shows_the_figures_that_passed_the_limit(context: Json, supervi
 
 
 @pytest.mark.row("N30")
-def test_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_so(
-    context: Json, supervisor: Supervisor
-) -> None:
+def test_unreported_usage_fails_or_is_ignored_as_the_dag_says(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(CrewTaskFailed, match=r"For execution k-1, the service did not .*on_unknown_usage='ignore'"):
         approval(record(None), on_unknown_usage="fail").execute(context)
     assert approval(record(None), on_unknown_usage="ignore").execute(context) == record(None)
@@ -149,7 +145,7 @@ def test_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_so(
         ),
     ],
 )
-def test_a_cost_that_is_higher_or_not_known_is_a_question(
+def test_a_higher_or_unknown_cost_is_a_question(
     context: Json, supervisor: Supervisor, used: Json, subject: str, said: str
 ) -> None:
     usage = {"total_tokens": 500, **used}
@@ -160,7 +156,7 @@ def test_a_cost_that_is_higher_or_not_known_is_a_question(
 
 
 @pytest.mark.row("N30")
-def test_a_word_that_is_no_answer_to_unknown_usage_is_refused_when_the_dag_is_parsed() -> None:
+def test_an_invalid_on_unknown_usage_is_refused_at_parse_time() -> None:
     with pytest.raises(CrewInvalidInput, match="on_unknown_usage must be 'ask' or 'fail' or 'ignore', not 'skip'"):
         approval(on_unknown_usage="skip")
 
@@ -206,14 +202,12 @@ def test_the_approval_of_one_execution_hands_no_other_one_on(context: Json, kwar
 
 
 @pytest.mark.usefixtures("a_form_for_the_task")
-def test_the_question_of_another_execution_is_no_question_of_this_one(context: Json, kwargs: Json) -> None:
+def test_another_executions_question_does_not_count_for_this_one(context: Json, kwargs: Json) -> None:
     with pytest.raises(CrewTaskFailed, match=r"about another execution.*Start a new DAG run"):
         approval(record(execution_id="k-2")).execute(context)
 
 
-def test_a_retry_looks_for_the_answer_and_does_not_remove_it(
-    context: Json, supervisor: Supervisor, kwargs: Json
-) -> None:
+def test_a_retry_looks_for_the_answer_without_removing_it(context: Json, supervisor: Supervisor, kwargs: Json) -> None:
     context["ti"].try_number, context["ti"].max_tries = 2, 2
     with pytest.raises(TaskDeferred) as looks:
         approval().execute(context)
@@ -223,7 +217,7 @@ def test_a_retry_looks_for_the_answer_and_does_not_remove_it(
 
 @pytest.mark.row("A41")
 @pytest.mark.parametrize("edited", [{"max_total_tokens": 9_000}, {"max_total_tokens": None, "max_cost": 9}], ids=str)
-def test_a_limit_that_is_raised_while_a_person_is_asked_does_not_decide(
+def test_a_limit_raised_while_a_person_is_asked_decides_nothing(
     context: Json, supervisor: Supervisor, kwargs: Json, edited: Json
 ) -> None:
     context["ti"].try_number, context["ti"].max_tries = 2, 2
@@ -240,15 +234,13 @@ def test_a_notifier_that_fails_leaves_the_question_open(context: Json, superviso
     assert parked(lambda: approval(notifiers=[fails]).execute(context))["shown"]["execution_id"] == "k-1"
 
 
-def test_an_answer_that_is_none_is_asked_again_with_the_reason(
-    context: Json, supervisor: Supervisor, kwargs: Json
-) -> None:
+def test_an_invalid_answer_is_asked_again_with_the_reason(context: Json, supervisor: Supervisor, kwargs: Json) -> None:
     kwargs = parked(lambda: approval().execute_complete(context, said("maybe"), **kwargs))
     assert "The last answer by `Ann` was not accepted because it chose `maybe`" in supervisor.asked[1].body
     assert approval().execute_complete(context, said("approve"), **kwargs) == record()
 
 
-def test_the_time_for_the_tasks_own_work_is_no_deadline_of_the_person() -> None:
+def test_execution_timeout_is_no_deadline_for_the_person() -> None:
     task = approval(execution_timeout=timedelta(minutes=5))
     assert (task.execution_timeout, task.response_timeout) == (timedelta(minutes=5), None)
 
@@ -284,18 +276,18 @@ def test_what_is_no_completed_record_fails_before_anybody_is_asked(
 
 
 @pytest.mark.parametrize("most", [0, -1, True, "1000", None])
-def test_a_limit_that_is_no_number_is_refused_when_the_dag_is_parsed(most: Any) -> None:
+def test_a_non_numeric_limit_is_refused_at_parse_time(most: Any) -> None:
     with pytest.raises(CrewInvalidInput, match="max_total_tokens must be an integer"):
         CrewUsageApprovalOperator(task_id="allowed", completed=record(), max_total_tokens=most)
 
 
 @pytest.mark.parametrize("wrong", [{"response_timeout": "soon"}, {"assigned_users": [7]}], ids=str)
-def test_a_wrong_time_or_user_is_refused_when_the_dag_is_parsed(wrong: Json) -> None:
+def test_a_wrong_time_or_user_is_refused_at_parse_time(wrong: Json) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         approval(**wrong)
 
 
-def test_several_choices_at_once_are_refused_when_the_dag_is_parsed() -> None:
+def test_multiple_choices_are_refused_at_parse_time() -> None:
     with pytest.raises(ValueError, match="multiple is not supported"):
         approval(multiple=True)
 
@@ -343,7 +335,7 @@ def test_a_costly_execution_of_the_service_is_a_question(
 
 @pytest.mark.waits
 @pytest.mark.row("N30")
-def test_behind_a_proxy_that_removes_the_header_the_person_is_asked_or_the_task_fails(
+def test_usage_removed_by_a_proxy_is_asked_about_or_fails(
     context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
 ) -> None:
     record = completed_by("cheap", faults=(Fault("N30", "usage removed", POLL, _without_usage),))

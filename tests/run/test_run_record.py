@@ -130,7 +130,7 @@ def test_a_question_keeps_its_number_until_it_has_an_answer(memory: Memory) -> N
     assert record.kept.number == 2
 
 
-def test_the_decisions_have_numbers_and_no_drafts_and_say_what_became_of_them(memory: Memory) -> None:
+def test_decisions_are_numbered_with_their_fate_and_without_drafts(memory: Memory) -> None:
     record = answered(memory)
     assert record.kept.review == REVIEW
     [decision] = record.kept.decisions
@@ -153,7 +153,7 @@ def test_the_decisions_have_numbers_and_no_drafts_and_say_what_became_of_them(me
     assert "output" not in record.kept.decisions[1]
 
 
-def test_an_answer_that_was_not_taken_leaves_the_old_pause_and_the_id(memory: Memory) -> None:
+def test_an_untaken_answer_leaves_the_old_pause_and_id(memory: Memory) -> None:
     record = answered(memory)
     pause = AnsweredDraft(DraftId(*DRAFT), 170.0)
     record.send(SAID, now=120.0, kickoff_id="e-2", inbox={"registration": "r"}, answered=pause)
@@ -256,7 +256,7 @@ def test_nobody_is_asked_with_the_last_answer_on_record(memory: Memory) -> None:
 
 
 @pytest.mark.row("A43")
-def test_another_execution_begins_with_the_decisions_and_the_number_of_forms(memory: Memory) -> None:
+def test_another_execution_begins_with_earlier_decisions_and_form_count(memory: Memory) -> None:
     record = answered(memory)
     decisions = record.kept.decisions
     record.begin("e-2", {"registration": "r"}, now=500.0)
@@ -278,7 +278,7 @@ def test_the_decisions_of_a_deleted_run_are_not_this_runs(memory: Memory) -> Non
 
 
 @pytest.mark.row("A47")
-def test_texts_that_cannot_be_opened_end_a_retry_and_no_clear(memory: Memory) -> None:
+def test_undecryptable_texts_fail_a_retry_but_not_a_clear(memory: Memory) -> None:
     answered(memory)
     texts = ("review", "decisions")
     memory.kept = {name: value for name, value in memory.kept.items() if name not in texts} | {UNOPENED: "no key"}

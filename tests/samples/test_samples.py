@@ -35,7 +35,7 @@ def samples(name: str) -> list[Any]:
 
 @pytest.mark.row("A8")
 @pytest.mark.parametrize("sample", samples("triggers"))
-def test_a_trigger_that_an_earlier_release_stored_still_waits_for_the_same(sample: list[Any]) -> None:
+def test_a_trigger_stored_by_an_earlier_release_waits_as_before(sample: list[Any]) -> None:
     for path, kwargs in sample:
         module, name = path.rsplit(".", 1)
         trigger = getattr(importlib.import_module(module), name)(**kwargs)
@@ -58,7 +58,7 @@ def test_an_event_that_an_earlier_release_fired_is_still_read(sample: list[Any])
 
 @pytest.mark.row("A8")
 @pytest.mark.parametrize("sample", samples("records"))
-def test_a_record_of_an_earlier_release_has_every_key_that_tasks_rely_on(sample: list[Any]) -> None:
+def test_an_earlier_releases_record_has_every_key_tasks_need(sample: list[Any]) -> None:
     for record in sample:
         assert set(record) <= set(execution_of(ExecutionState(record["state"])).record())
         assert record_of(str(record), "pending") == record
@@ -66,7 +66,7 @@ def test_a_record_of_an_earlier_release_has_every_key_that_tasks_rely_on(sample:
 
 @pytest.mark.row("A8")
 @pytest.mark.parametrize("sample", samples("memories"))
-def test_what_a_task_of_an_earlier_release_remembers_is_still_understood(sample: dict[str, Any]) -> None:
+def test_a_tasks_memory_from_an_earlier_release_is_understood(sample: dict[str, Any]) -> None:
     done, unknown = sample["crew_kickoff"]
     for record, earlier in ((done, Earlier.STARTED), (unknown, Earlier.UNKNOWN)):
         retry = Attempt(2, record["max_tries"], retries=2)
@@ -85,7 +85,7 @@ def test_what_a_task_of_an_earlier_release_remembers_is_still_understood(sample:
 
 @pytest.mark.row("A8")
 @pytest.mark.parametrize("sample", samples("posts"))
-def test_what_an_earlier_release_recorded_of_a_post_is_still_read(sample: dict[str, Any]) -> None:
+def test_a_post_recorded_by_an_earlier_release_is_still_read(sample: dict[str, Any]) -> None:
     assert list(sample) == sorted(PostState)
     for state, records in sample.items():
         for record in records:
@@ -96,7 +96,7 @@ def test_what_an_earlier_release_recorded_of_a_post_is_still_read(sample: dict[s
 
 @pytest.mark.row("A8")
 @pytest.mark.parametrize("sample", samples("reviews"))
-def test_what_a_review_of_an_earlier_release_remembers_is_still_read(sample: dict[str, Any]) -> None:
+def test_a_review_stored_by_an_earlier_release_is_still_read(sample: dict[str, Any]) -> None:
     for state, record in sample.items():
         question = StoredQuestion.from_json(record)
         assert question.state == state
@@ -104,14 +104,14 @@ def test_what_a_review_of_an_earlier_release_remembers_is_still_read(sample: dic
 
 
 @pytest.mark.row("A8")
-def test_a_rejection_that_a_development_version_of_0_2_0_recorded_names_the_draft_that_was_shown() -> None:
+def test_a_0_2_0_prerelease_rejection_names_the_shown_draft() -> None:
     question = StoredQuestion.from_json({"draft": ["e-1", "t-1", "hash"], "rejected": True, "try_number": 1})
     assert (question.state, question.rejected) == (QuestionState.OPEN, [["e-1", "hash"]])
 
 
 @pytest.mark.row("A8", "A24")
 @pytest.mark.parametrize("sample", samples("inbox"))
-def test_what_came_in_before_an_upgrade_is_found_under_its_name_and_read(sample: dict[str, Any]) -> None:
+def test_messages_received_before_an_upgrade_are_found_and_read(sample: dict[str, Any]) -> None:
     task = RegisteredTask.of(sample.pop(rows.registration_key(REGISTRATION)))
     assert task
     assert (task.task_id, task.root, task.kickoff_id) == ("resume", "root-1", "k-2")
@@ -139,7 +139,7 @@ def test_whatever_is_stored_now_has_a_sample(name: str) -> None:
 
 
 @pytest.mark.row("A8")
-def test_every_argument_of_the_trigger_but_the_id_has_a_default() -> None:
+def test_every_trigger_argument_except_the_id_has_a_default() -> None:
     arguments = list(inspect.signature(CrewStatusTrigger).parameters.values())
     assert [each.name for each in arguments if each.default is inspect.Parameter.empty] == ["kickoff_id"]
 

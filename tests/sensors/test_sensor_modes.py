@@ -113,7 +113,7 @@ def test_output_that_is_an_object_is_given_as_one(server: FaultServer, mode: str
 
 
 @modes
-def test_a_failed_execution_fails_the_task_at_once_and_without_retries(
+def test_a_failed_execution_fails_the_task_at_once_without_retries(
     server: FaultServer, dialect: Dialect, mode: str
 ) -> None:
     server.on(POLL, dialect.running, dialect.failed)
@@ -157,7 +157,7 @@ def test_silent_fail_goes_on_poking(server: FaultServer, dialect: Dialect, mode:
 @pytest.mark.row("A6")
 @modes
 @pytest.mark.parametrize("cancel_on_timeout", [False, True])
-def test_a_sensor_that_times_out_reports_the_fate_of_the_execution(
+def test_a_timed_out_sensor_reports_the_executions_fate(
     server: FaultServer, dialect: Dialect, mode: str, cancel_on_timeout: bool
 ) -> None:
     server.on(POLL, dialect.running).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
@@ -192,9 +192,7 @@ def test_the_execution_timeout_of_the_task_ends_the_wait_too(server: FaultServer
 
 
 @pytest.mark.row("A6")
-def test_a_rescheduled_sensor_has_its_execution_timeout_for_each_poll_anew(
-    server: FaultServer, dialect: Dialect
-) -> None:
+def test_a_rescheduled_sensor_has_its_execution_timeout_per_poll(server: FaultServer, dialect: Dialect) -> None:
     server.on(POLL, *[dialect.running] * 12, dialect.completed)
     operator = sensor("reschedule", poke_interval=0.3, execution_timeout=timedelta(seconds=3))
     started = time.monotonic()
@@ -212,7 +210,7 @@ def test_a_rescheduled_sensor_remembers_between_its_pokes(server: FaultServer, d
         run(operator, task_run.retry())
 
 
-def test_a_rescheduled_sensor_pauses_until_the_scheduler_has_recorded_its_last_poke(
+def test_a_rescheduled_sensor_pauses_until_its_last_poke_is_recorded(
     server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 5.0)
@@ -287,15 +285,13 @@ def test_a_rescheduled_sensor_without_its_progress_reports_the_fate(server: Faul
 
 
 @pytest.mark.row("N8")
-def test_a_completed_execution_that_reads_running_again_is_polled_until_it_reads_completed(
-    server: FaultServer, dialect: Dialect
-) -> None:
+def test_a_completed_execution_that_reads_running_is_polled_again(server: FaultServer, dialect: Dialect) -> None:
     server.on(POLL, dialect.running, dialect.completed, dialect.running, dialect.completed)
     assert end_of(sensor("deferrable"))["state"] == "completed"
 
 
 @pytest.mark.row("N8")
-def test_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_for_again(
+def test_a_pending_execution_answered_by_somebody_else_is_awaited_again(
     server: FaultServer, log_text: Callable[[], str]
 ) -> None:
     server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.running, SPEC.running, SPEC.completed)
@@ -310,7 +306,7 @@ def test_a_pending_execution_that_has_failed_meanwhile_fails_without_retries(ser
 
 
 @pytest.mark.row("N8")
-def test_a_completed_execution_whose_result_is_gone_fails_with_a_message(
+def test_a_completed_execution_whose_result_vanished_fails_with_a_message(
     server: FaultServer, dialect: Dialect, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outcomes, "FORGIVEN", 0.5)
@@ -345,7 +341,7 @@ def test_exponential_backoff_and_max_wait_replace_the_pace(server: FaultServer, 
 
 @pytest.mark.row("A22")
 @pytest.mark.parametrize("recreated", [True, False])
-def test_a_recreated_run_does_not_take_over_the_deadline_of_the_deleted_one(
+def test_a_recreated_run_does_not_inherit_the_deleted_ones_deadline(
     server: FaultServer, variables: Any, recreated: bool
 ) -> None:
     server.on(POLL, SPEC.running)
@@ -372,7 +368,7 @@ def deadline_on_record(variables: Any) -> float:
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize(("state", "stops"), [("failed", 1), ("success", 1), ("restarting", 0)])
-def test_a_wait_that_is_cleared_while_a_worker_polls_goes_on(
+def test_a_wait_cleared_while_a_worker_polls_goes_on(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: str, stops: int
 ) -> None:
     server.on(POLL, SPEC.running, SPEC.completed).on("POST /stop/k-1", {"status": "stopped"})
@@ -402,7 +398,7 @@ def test_a_wait_that_no_triggerer_ran_ends_with_its_fate(server: FaultServer) ->
 
 
 @pytest.mark.row("A3", "A6")
-def test_a_result_that_is_there_is_not_thrown_away_by_airflows_timeout(server: FaultServer) -> None:
+def test_airflows_timeout_does_not_discard_an_available_result(server: FaultServer) -> None:
     server.on(POLL, SPEC.completed)
     record = sensor("deferrable", timeout=60).resume_execution(*NO_TRIGGERER, TaskRun("wait").context())
     assert record["state"] == "completed"

@@ -66,7 +66,7 @@ def test_an_execution_is_found_by_its_ids(database: Database, find: Any, found: 
 
 
 @pytest.mark.parametrize("find", [find for find, _ in FINDERS], ids=lambda find: find.__name__)
-def test_an_id_that_postgresql_refuses_to_compare_is_not_asked_for(find: Any) -> None:
+def test_an_id_postgresql_cannot_compare_is_not_queried(find: Any) -> None:
     assert find(None, "a\0b") is None
 
 
@@ -120,7 +120,7 @@ def test_a_status_is_small_if_each_of_its_values_is(database: Database, values: 
     assert (seen and (seen.output, seen.error)) == ((values.get("output"), values.get("error")) if is_found else None)
 
 
-def test_on_postgresql_the_wanted_statuses_are_found_before_any_is_measured() -> None:
+def test_postgresql_finds_wanted_statuses_before_measuring_any() -> None:
     """The offset separates the two; the size of a value as it is stored is known without reading it."""
     query = queries.small_statuses_query(("gate", "completed_tasks")).params(keys=["k"])
     compiled = query.compile(dialect=postgresql.dialect(paramstyle="named"), compile_kwargs={"literal_binds": True})
@@ -133,7 +133,7 @@ def test_on_postgresql_the_wanted_statuses_are_found_before_any_is_measured() ->
     )
 
 
-def test_of_a_completed_execution_the_output_is_passed_on_as_it_is_stored(database: Database) -> None:
+def test_a_completed_executions_output_is_passed_on_as_stored(database: Database) -> None:
     names, done = ("gate", "tasks", "output", "output_json", "error"), {"state": State.COMPLETED}
     put(database, "a", "k", **done, tasks=[{"t": 1}], output="tea", error="none")
     put(database, "b", **done, tasks=[{"t": 1}], output="broken")
@@ -177,7 +177,7 @@ def test_a_list_has_no_large_value(database: Database) -> None:
     assert {"webhooks", "limits", "last_step"} < set(small._fields)
 
 
-def test_writes_become_visible_when_the_period_of_the_latest_one_is_over() -> None:
+def test_writes_become_visible_when_the_latest_ones_period_ends() -> None:
     none = Calm.of(SimpleNamespace(calm_writes=0, calm_shown=0, calm_at=None))
     first = none.next(10.5)
     assert none.seen(10.5) == 0
@@ -189,7 +189,7 @@ def test_writes_become_visible_when_the_period_of_the_latest_one_is_over() -> No
     assert Calm.of(SimpleNamespace(**later.values)) == later
 
 
-def test_a_result_has_its_figures_and_the_digest_of_its_task(database: Database) -> None:
+def test_a_result_has_its_figures_and_its_tasks_digest(database: Database) -> None:
     with database.writing() as connection:
         queries.add_result(connection, "a", 3, "tea", {"seconds": 1}, "digest")
         queries.add_result(connection, "b", 0, "tea")
@@ -263,16 +263,14 @@ def test_an_end_erases_credentials_and_the_question(database: Database) -> None:
         (Fence("b", 3, 1), False),
     ],
 )
-def test_a_write_whose_commit_was_not_answered_is_known_by_its_count(
-    database: Database, fence: Fence, written: bool
-) -> None:
+def test_an_unanswered_commit_is_recognized_by_its_write_count(database: Database, fence: Fence, written: bool) -> None:
     put(database, "a", segment=3, writes=2, state=State.RUNNING)
     with database.reading() as connection:
         assert queries.was_written(connection, fence, states.NOTE) is written
         assert not queries.was_written(connection, fence, states.FAIL), "another write of this segment ended it"
 
 
-def test_an_execution_that_begins_while_it_is_listed_is_listed_once(database: Database) -> None:
+def test_an_execution_beginning_during_a_listing_is_listed_once(database: Database) -> None:
     put(database, "a", state=State.QUEUED)
 
     def begins(*_: Any) -> None:

@@ -20,9 +20,7 @@ ASKED = {**GATE, "question": "Publish?", "outcomes": [], "details": {}}
 
 @pytest.mark.row("S43")
 @pytest.mark.parametrize("gate", ["{broken", "5", '{"question_id": "bad"}', None])
-def test_an_unreadable_question_ends_its_execution_and_the_others_are_announced(
-    tmp_path: Path, gate: str | None
-) -> None:
+def test_an_unreadable_question_ends_its_execution_while_others_are_announced(tmp_path: Path, gate: str | None) -> None:
     database = Database(str(tmp_path / "x.db"))
     try:
         for name in ("bad", "good"):

@@ -73,9 +73,7 @@ def db(request: pytest.FixtureRequest) -> dict[str, Any]:
 # --- a call to approve ---
 
 
-def test_a_call_waits_for_its_approval_and_is_shown_as_it_will_run(
-    serve: Serve, db: dict[str, Any], receiver: Receiver
-) -> None:
+def test_a_call_awaiting_approval_is_shown_as_it_will_run(serve: Serve, db: dict[str, Any], receiver: Receiver) -> None:
     client = serve(scenario({"tool": "look_up"}, MAIL), **db)
     kickoff_id = client.kickoff("ann", humanInputWebhook={"url": f"{receiver.url}/asked"})
     status = asked(client, kickoff_id)
@@ -114,7 +112,7 @@ def test_a_call_waits_for_its_approval_and_is_shown_as_it_will_run(
 
 
 @pytest.mark.parametrize("reason", ["", "Too early."])
-def test_a_denied_call_does_not_run_and_its_agent_learns_the_reason(serve: Serve, reason: str) -> None:
+def test_a_denied_call_never_runs_and_its_agent_learns_why(serve: Serve, reason: str) -> None:
     client = serve(scenario(MAIL))
     kickoff_id = client.kickoff("ann")
     asked(client, kickoff_id)
@@ -168,7 +166,7 @@ def test_a_question_counts_the_finished_calls_under_no_rule(serve: Serve, rules:
     assert client.until(kickoff_id, "completed")
 
 
-def test_identical_calls_are_two_questions_and_an_answer_is_for_its_own(serve: Serve) -> None:
+def test_identical_calls_are_separate_questions_with_their_own_answers(serve: Serve) -> None:
     client = serve(scenario(MAIL, MAIL))
     kickoff_id = client.kickoff("ann")
     first = asked(client, kickoff_id)
@@ -240,7 +238,7 @@ def secretive(serve: Serve) -> tuple[Client, str, dict[str, Any]]:
     return client, kickoff_id, asked(client, kickoff_id)
 
 
-def test_secrets_are_masked_and_what_would_turn_the_text_is_escaped(serve: Serve) -> None:
+def test_secrets_are_masked_and_control_characters_are_escaped(serve: Serve) -> None:
     client, kickoff_id, status = secretive(serve)
     assert status["ask"]["arguments"] == {
         "key": "***",
@@ -251,7 +249,7 @@ def test_secrets_are_masked_and_what_would_turn_the_text_is_escaped(serve: Serve
     assert "a-secret" not in client.get(f"/executions/{kickoff_id}").text
 
 
-def test_a_mask_that_is_left_keeps_its_secret_and_is_refused_anywhere_else(serve: Serve, tmp_path: Path) -> None:
+def test_an_unchanged_mask_keeps_its_secret_and_is_refused_elsewhere(serve: Serve, tmp_path: Path) -> None:
     client, kickoff_id, status = secretive(serve)
     for wrong in ({"to": "***"}, {"head": "Basic ***"}, {"more": ["***"]}, {"***": 1}, {"key": ["***"]}):
         refused = answer(client, kickoff_id, outcome="approve", **edit(status, wrong))
@@ -289,9 +287,7 @@ def test_a_mask_that_is_left_keeps_its_secret_and_is_refused_anywhere_else(serve
         ({"outcome": "approve", "edited_output": "to: bob"}, "must be a JSON object"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_a_400_and_the_question_stays(
-    serve: Serve, body: dict[str, Any], reason: str
-) -> None:
+def test_an_invalid_answer_is_a_400_and_the_question_stays(serve: Serve, body: dict[str, Any], reason: str) -> None:
     client = serve(scenario(MAIL))
     kickoff_id = client.kickoff("ann")
     status = asked(client, kickoff_id)
@@ -340,7 +336,7 @@ def test_an_agent_gets_the_answer_to_its_question(serve: Serve) -> None:
 # --- beside drafts ---
 
 
-def test_a_question_leaves_the_rounds_of_a_draft_as_they_are(serve: Serve) -> None:
+def test_a_question_leaves_a_drafts_rounds_unchanged(serve: Serve) -> None:
     draft = {"human_input": True, "output": "Draft {revision}", "revised": "Draft {revision}: {feedback}"}
     client = serve(scenario(MAIL, **draft))
     kickoff_id = client.kickoff("ann")
@@ -372,9 +368,7 @@ def served(tmp_path: Path, *steps: dict[str, Any], **more: Any) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.row("S1")
-def test_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_despite_kills_a_call_runs_once_and_only_if_approved(command: Callable[..., Command], tmp_path: Path) -> None:
     options = served(tmp_path, MAIL, {"tool": "wait"}, seconds=10 * FACTOR)
     running = command(*options)
     kickoff_id = running.client(TOKEN).kickoff("ann")
@@ -419,9 +413,7 @@ def test_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
 
 @pytest.mark.long
 @pytest.mark.row("S1")
-def test_a_call_with_changed_arguments_is_asked_about_and_run_again_with_these(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_changed_arguments_are_asked_about_and_used_in_a_rerun(command: Callable[..., Command], tmp_path: Path) -> None:
     options = served(tmp_path, MAIL, seconds=10 * FACTOR)
     running = command(*options)
     client = running.client(TOKEN)
@@ -439,7 +431,7 @@ def test_a_call_with_changed_arguments_is_asked_about_and_run_again_with_these(
 @pytest.mark.long
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("body", [{"outcome": "fail"}, {"is_approve": False, "human_feedback": ""}])
-def test_an_unknown_outcome_that_is_given_up_fails_and_whoever_continues_is_asked_again(
+def test_an_abandoned_unknown_outcome_fails_and_a_continuation_asks_again(
     command: Callable[..., Command], tmp_path: Path, receiver: Receiver, body: dict[str, Any]
 ) -> None:
     options = served(tmp_path, {"tool": "look_up"}, {"tool": "send_mail", "result": "sent"}, seconds=10 * FACTOR)
@@ -465,7 +457,7 @@ def test_an_unknown_outcome_that_is_given_up_fails_and_whoever_continues_is_aske
     assert tool_steps(client, again)[1][3] == '"sent by hand"'
 
 
-def test_a_decision_that_was_not_carried_out_does_not_allow_another_run(serve: Serve, tmp_path: Path) -> None:
+def test_a_decision_not_carried_out_allows_no_further_run(serve: Serve, tmp_path: Path) -> None:
     """An entry whose decision is gone counts as one that has begun."""
     client = serve(scenario(MAIL))
     kickoff_id = client.kickoff("ann")
@@ -495,7 +487,7 @@ class Forgetful(ScriptedCrew):
         return PendingQuestion(asks.UNKNOWN, JournalEntry(**call), text="its result can no longer be read")
 
 
-def test_a_call_whose_result_cannot_be_read_gets_the_one_that_a_person_gives(serve: Serve) -> None:
+def test_a_call_with_an_unreadable_result_gets_a_persons_result(serve: Serve) -> None:
     client = serve(crew=Forgetful(scenario()))
     kickoff_id = client.kickoff("ann")
     asked(client, kickoff_id)
@@ -558,7 +550,7 @@ def test_a_question_that_nobody_can_be_asked_ends_the_execution(serve: Serve, ki
 
 
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_an_error_has_no_part_of_a_secret_where_its_arguments_are_cut(serve: Serve, dialect: str) -> None:
+def test_truncated_arguments_in_an_error_show_no_partial_secret(serve: Serve, dialect: str) -> None:
     client = serve(crew=Asking("unknown_outcome", "." * 490 + "a-secret-of-the-crew" + "." * 490), dialect=dialect)
     kickoff_id = client.kickoff("ann")
     if dialect == "spec":

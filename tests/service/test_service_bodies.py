@@ -118,7 +118,7 @@ def test_what_is_no_json_object_is_refused_and_not_stored(client: Client, path: 
 
 @pytest.mark.row("S3")
 @pytest.mark.parametrize("name", WRONG_FIELDS)
-def test_a_wrong_type_in_a_kickoff_is_refused_and_not_stored(client: Client, name: str) -> None:
+def test_a_wrongly_typed_kickoff_is_refused_and_not_stored(client: Client, name: str) -> None:
     before = stored(client)
     answer = client.post("/kickoff", WRONG_FIELDS[name])
     assert answer.status_code == refusal(client), answer.text
@@ -166,7 +166,7 @@ def test_a_body_of_10_mb_is_a_413(client: Client, chunked: bool) -> None:
     ("method", "path"),
     [("GET", "/kickoff"), ("PUT", "/kickoff"), ("DELETE", "/status/x"), ("POST", "/inputs"), ("GET", "/resume")],
 )
-def test_a_wrong_method_is_a_405_that_names_the_right_one(client: Client, method: str, path: str) -> None:
+def test_a_wrong_method_is_a_405_naming_the_right_one(client: Client, method: str, path: str) -> None:
     answer = client.session.request(method, client.url + path, timeout=PATIENCE)
     assert (answer.status_code, answer.json()) == (405, {"detail": "Method Not Allowed"})
     assert answer.headers["Allow"]

@@ -117,7 +117,7 @@ def test_the_wide_table_of_a_draft_stays_within_its_card(serve: Serve, page: Pag
     assert page.evaluate(WIDE) == 0
 
 
-def test_times_are_of_the_readers_time_zone_also_after_an_update(serve: Serve, browser: Browser) -> None:
+def test_times_stay_in_the_readers_time_zone_after_updates(serve: Serve, browser: Browser) -> None:
     client = serve(GATED)
     with contextlib.closing(browser.new_context(timezone_id="Asia/Kolkata", locale="en-GB")) as context:
         page = context.new_page()
@@ -197,7 +197,7 @@ def test_the_page_stays_small_whatever_the_outputs_are(serve: Serve) -> None:
     assert len(client.get(f"/text?id={ids[0]}&part=1").content) == 10_000_000
 
 
-def test_steps_come_while_a_task_runs_and_what_was_folded_out_stays_so(serve: Serve, page: Page) -> None:
+def test_steps_appear_during_a_task_and_unfolded_ones_stay_open(serve: Serve, page: Page) -> None:
     said = "<img src=x onerror=document.title=1> \u202e" + "x" * 3_000
     steps = [{"tool": "look_up", "arguments": {"said": said}, "result": said}, {"tool": "send_mail"}]
     client = serve({"tasks": [{"id": "send", "agent": "Secretary", "seconds": 8, "steps": steps, "output": "sent"}]})

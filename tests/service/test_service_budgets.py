@@ -81,9 +81,7 @@ def test_a_budget_is_read(text: str, budget: Budget) -> None:
         *(("crew:a/organization", "a", Owner(None, True)), ("crew:a/crew:b", "a", Owner("crew:b", True))),
     ],
 )
-def test_a_budget_is_of_one_crew_or_owner_wherever_a_name_has_a_slash(
-    who: str, crew: str | None, owner: Owner | None
-) -> None:
+def test_a_budget_names_one_crew_or_owner_despite_slashes(who: str, crew: str | None, owner: Owner | None) -> None:
     budget = Budget.read(f"{who}=1USD/day")
     assert (budget.crew, budget.owner) == (crew, owner)
 
@@ -97,7 +95,7 @@ def test_a_budget_is_of_one_crew_or_owner_wherever_a_name_has_a_slash(
         "alice=20EUR/day",
     ],
 )
-def test_what_is_no_budget_is_refused_with_the_form_that_is_expected(text: str) -> None:
+def test_an_invalid_budget_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(BadBudget, match="--budget"):
         Budget.read(text)
 
@@ -120,7 +118,7 @@ def test_what_is_no_budget_is_refused_with_the_form_that_is_expected(text: str) 
         (["--crew", "a=demo", "--crew-token", "a/organization=secret-1"], "must not be named 'organization'"),
     ],
 )
-def test_options_that_make_no_sense_end_the_start_in_a_sentence(
+def test_nonsensical_options_end_the_start_in_a_sentence(
     capsys: pytest.CaptureFixture[str], options: list[str], problem: str
 ) -> None:
     assert main(["check", *options]) == 1
@@ -156,7 +154,7 @@ def used(database: Database, budgets: Budgets, now: float) -> list[float]:
 
 
 @pytest.mark.row("S85")
-def test_tokens_belong_to_their_hour_and_to_the_budgets_that_they_concern(opened: Database) -> None:
+def test_tokens_count_in_their_hour_and_relevant_budgets(opened: Database) -> None:
     budgets = of("*=9tokens/hour", "*=9tokens/day", "*=9tokens/month", "crew:b=9tokens/day", "alice=9tokens/day")
     spend(opened, 1, at=utc("2026-11-30T22:59:59"), crew="a", owner="alice")
     spend(opened, 2, at=utc("2026-11-30T23:00:00"), crew="a")
@@ -199,7 +197,7 @@ def test_sums_outlive_their_executions_by_thirteen_months(opened: Database) -> N
 
 
 @pytest.mark.row("S86")
-def test_what_an_earlier_release_stored_is_booked_once_with_what_this_one_adds(opened: Database) -> None:
+def test_an_earlier_releases_tokens_and_this_ones_are_booked_once(opened: Database) -> None:
     now = opened.now()
     put(opened, "old", state=State.QUEUED, tokens=300, usage={"total_tokens": 300}, updated_at=now)
     ledger, budgets = Ledger(opened, Prices()), of("*=1tokens/month")
@@ -216,7 +214,7 @@ def test_what_an_earlier_release_stored_is_booked_once_with_what_this_one_adds(o
 
 
 @pytest.mark.row("S86")
-def test_an_earlier_release_beside_this_one_is_counted_before_a_budget_is_judged(postgresql: str) -> None:
+def test_a_running_earlier_release_is_counted_before_judging_a_budget(postgresql: str) -> None:
     with contextlib.closing(Database(postgresql)) as database:
         ledger, now = Ledger(database, Prices()), database.now()
         budgets = of("*=400tokens/month", ledger=ledger)
@@ -239,7 +237,7 @@ def test_an_unreadable_execution_counts_with_its_total(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S87")
-def test_only_first_segments_of_the_owners_concerned_are_held_and_logged(
+def test_only_first_segments_of_concerned_owners_are_held_and_logged(
     opened: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = opened.now()
@@ -275,7 +273,7 @@ def test_only_first_segments_of_the_owners_concerned_are_held_and_logged(
 
 
 @pytest.mark.row("S85")
-def test_owners_of_one_name_are_told_apart_where_a_crew_has_tokens_of_its_own(opened: Database) -> None:
+def test_same_named_owners_are_distinct_where_crews_have_own_tokens(opened: Database) -> None:
     now = opened.now()
     own = {"crew": "b", "crew_token": True}
     for tokens, values in {
@@ -303,9 +301,7 @@ def test_owners_of_one_name_are_told_apart_where_a_crew_has_tokens_of_its_own(op
 
 @pytest.mark.row("S90")
 @pytest.mark.parametrize("lost", [False, True], ids=["given back", "its process lost"])
-def test_what_was_claimed_and_could_not_begin_is_held_by_a_budget_that_is_used_up_meanwhile(
-    opened: Database, lost: bool
-) -> None:
+def test_a_budget_used_up_meanwhile_holds_claimed_but_unbegun_executions(opened: Database, lost: bool) -> None:
     put(opened, "mine", state=State.QUEUED)
     budgets = of("*=50tokens/day")
     for tokens, claimed in ((0, ["mine"]), (0, ["mine"]), (50, [])):
@@ -325,7 +321,7 @@ def test_what_was_claimed_and_could_not_begin_is_held_by_a_budget_that_is_used_u
 
 @pytest.mark.row("S31")
 @pytest.mark.row("S90")
-def test_what_an_earlier_release_has_begun_since_goes_on_over_a_used_up_budget(opened: Database) -> None:
+def test_what_an_earlier_release_began_continues_over_a_spent_budget(opened: Database) -> None:
     put(opened, "mine", state=State.QUEUED, segment=2, writes=1, had_begun=False)
     now = opened.now()
     spend(opened, 50, at=now)
@@ -357,7 +353,7 @@ def test_a_larger_budget_or_none_releases_what_is_held(opened: Database) -> None
 
 
 @pytest.mark.row("S88")
-def test_an_unknown_price_uses_a_budget_in_usd_up_unless_it_is_allowed(opened: Database) -> None:
+def test_an_unknown_price_uses_up_a_usd_budget_unless_allowed(opened: Database) -> None:
     now = opened.now()
     of_model = {"total_tokens": 1000, "completion_tokens": 1000}
     spend(opened, 1000, at=now, prices=PRICES, model_usage={"gpt-4o": of_model})
@@ -390,7 +386,7 @@ def test_tokens_that_turn_out_to_be_another_models_are_moved(opened: Database) -
     ]
 
 
-def test_an_execution_counts_at_each_model_that_it_used_and_once_in_all_other_groups(opened: Database) -> None:
+def test_executions_count_per_used_model_and_once_in_other_groups(opened: Database) -> None:
     now = opened.now()
     both = {"small": {"total_tokens": 3}, "large": {"total_tokens": 4}}
     spend(opened, 7, at=now, model_usage=both)
@@ -436,9 +432,7 @@ def spent(client: Client) -> str:
 
 
 @pytest.mark.row("S85")
-def test_a_kickoff_over_a_budget_gets_429_with_the_windows_end_and_starts_nothing(
-    serve: Serve, shifted: Callable[[float], None]
-) -> None:
+def test_a_kickoff_over_budget_gets_429_with_the_windows_end(serve: Serve, shifted: Callable[[float], None]) -> None:
     shifted(NOON)
     budget = Budget.read("organization=400tokens/day")
     client = serve(SPENDING, budgets=(budget,), user_tokens=[("alice", "alices-token")])
@@ -468,7 +462,7 @@ def test_a_kickoff_over_a_budget_gets_429_with_the_windows_end_and_starts_nothin
 
 
 @pytest.mark.row("S85")
-def test_of_other_budgets_a_user_sees_the_window_and_its_end(serve: Serve, shifted: Callable[[float], None]) -> None:
+def test_a_user_sees_only_window_and_end_of_other_budgets(serve: Serve, shifted: Callable[[float], None]) -> None:
     shifted(NOON)
     budgets = tuple(Budget.read(each) for each in ("*=800tokens/hour", "alice=400tokens/hour"))
     client = serve(SPENDING, budgets=budgets, user_tokens=[("alice", "alices-token"), ("bob", "bobs-token")])
@@ -491,7 +485,7 @@ def test_of_other_budgets_a_user_sees_the_window_and_its_end(serve: Serve, shift
 
 @pytest.mark.slow
 @pytest.mark.row("S85")
-def test_a_users_namesake_of_another_crew_sees_and_uses_up_nothing(
+def test_a_users_namesake_in_another_crew_sees_and_spends_nothing(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
     (tmp_path / "crew.json").write_text(json.dumps({"inputs": [], "tasks": [TASK]}))
@@ -534,7 +528,7 @@ def test_a_users_namesake_of_another_crew_sees_and_uses_up_nothing(
 
 
 @pytest.mark.row("S87")
-def test_what_was_queued_in_time_waits_for_the_next_window_and_says_so(
+def test_queued_executions_wait_for_the_next_window_and_say_so(
     serve: Serve, shifted: Callable[[float], None], terminal: Callable[..., str]
 ) -> None:
     shifted(NOON)
@@ -586,9 +580,7 @@ def test_continuing_an_execution_is_a_kickoff(serve: Serve, shifted: Callable[[f
 
 
 @pytest.mark.row("S89")
-def test_a_budget_that_stops_ends_what_is_running_and_it_can_be_continued(
-    serve: Serve, shifted: Callable[[float], None]
-) -> None:
+def test_executions_ended_by_a_stopping_budget_can_be_continued(serve: Serve, shifted: Callable[[float], None]) -> None:
     shifted(NOON)
     scenario = {"inputs": ["topic"], "tasks": [TASK, {"id": "b", "seconds": 3600, "output": "y"}]}
     client = serve(scenario, budgets=(Budget.read("*=400tokens/hour"),), budget_stops=True)
@@ -627,9 +619,7 @@ def test_a_report_that_cannot_be_made_is_refused(serve: Serve, query: dict[str, 
     assert serve(SPENDING).get("/usage", params=query).status_code == 400
 
 
-def test_the_report_groups_by_what_is_asked_and_prices_what_it_can(
-    serve: Serve, shifted: Callable[[float], None]
-) -> None:
+def test_the_report_groups_as_asked_and_prices_what_it_can(serve: Serve, shifted: Callable[[float], None]) -> None:
     shifted(NOON)
     client = serve(PRICED, prices=PRICES)
     spent(client)
@@ -693,7 +683,7 @@ SLOTS = 3 * 2
 @pytest.mark.slow
 @pytest.mark.row("S90")
 @pytest.mark.parametrize("kickoffs", [48, pytest.param(200, marks=pytest.mark.long)])
-def test_three_services_spend_a_token_budget_and_one_execution_a_place_at_most(
+def test_three_services_exceed_a_token_budget_only_by_running_executions(
     command: Callable[..., Command], tmp_path: Path, postgresql: str, kickoffs: int
 ) -> None:
     scenario = {"inputs": ["topic"], "tasks": [{**TASK, "seconds": 0.1, "tokens": 100}]}
@@ -708,7 +698,7 @@ def test_three_services_spend_a_token_budget_and_one_execution_a_place_at_most(
 @pytest.mark.slow
 @pytest.mark.row("S90")
 @pytest.mark.parametrize("kickoffs", [48, pytest.param(200, marks=pytest.mark.long)])
-def test_three_services_spend_a_budget_in_usd_and_one_execution_a_place_at_most(
+def test_three_services_exceed_a_usd_budget_only_by_running_executions(
     command: Callable[..., Command], tmp_path: Path, postgresql: str, kickoffs: int
 ) -> None:
     (tmp_path / "prices.toml").write_text('["gpt-4o"]\ninput = 2.5\noutput = 10.0\n')

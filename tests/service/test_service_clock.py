@@ -31,7 +31,7 @@ SCENARIO = {
 @pytest.mark.row("S18")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 @pytest.mark.parametrize("step", [-TEN_MINUTES, TEN_MINUTES])
-def test_nothing_is_stuck_and_no_limit_is_reached_when_the_clock_steps(
+def test_a_clock_step_leaves_nothing_stuck_and_reaches_no_limit(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, step: float, dialect: str
 ) -> None:
     client = serve(SCENARIO, workers=1, time_limit=60.0, dialect=dialect)
@@ -53,7 +53,7 @@ def test_nothing_is_stuck_and_no_limit_is_reached_when_the_clock_steps(
 
 @pytest.mark.row("S18")
 @pytest.mark.parametrize("step", [-TEN_MINUTES, TEN_MINUTES])
-def test_a_stop_after_a_step_reports_no_negative_time_and_nothing_is_deleted_early(
+def test_a_clock_step_causes_no_negative_time_or_early_deletion(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
     client = serve(GATED, keep_days=1.0)
@@ -79,7 +79,7 @@ def machine_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 @pytest.mark.long
 @pytest.mark.row("S23")
 @pytest.mark.parametrize("days", [DAYS, -DAYS])
-def test_a_machine_whose_clock_is_40_days_off_deletes_nothing_and_repeats_no_kickoff(
+def test_a_machines_wrong_clock_deletes_nothing_and_repeats_no_kickoff(
     serve: Serve, postgresql: str, machine_clock: Callable[[float], None], receiver: Receiver, days: float
 ) -> None:
     body, once = {"inputs": {"topic": "x"}, "crewWebhookUrl": receiver.url + "/crew"}, {"Idempotency-Key": "one"}
@@ -106,9 +106,7 @@ def test_a_machine_whose_clock_is_40_days_off_deletes_nothing_and_repeats_no_kic
 
 
 @pytest.mark.row("S23")
-def test_an_end_that_a_neighbour_wrote_by_its_own_clock_counts_from_when_it_is_seen(
-    serve: Serve, postgresql: str
-) -> None:
+def test_an_end_by_a_neighbours_clock_counts_from_when_seen(serve: Serve, postgresql: str) -> None:
     client = serve(PLAIN, db=postgresql, keep_days=1.0)
     client.until(client.kickoff(), "completed")
     database = Database(postgresql)

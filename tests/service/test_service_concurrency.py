@@ -39,7 +39,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
 
 
 @pytest.mark.row("S2")
-def test_of_many_resumes_at_once_one_wins_and_the_others_get_400(serve: Serve) -> None:
+def test_of_many_concurrent_resumes_one_wins_and_others_get_400(serve: Serve) -> None:
     client = serve()
     for _ in range(5):
         kickoff_id = client.kickoff()
@@ -52,7 +52,7 @@ def test_of_many_resumes_at_once_one_wins_and_the_others_get_400(serve: Serve) -
 
 
 @pytest.mark.row("S2")
-def test_a_stop_and_a_resume_at_once_leave_one_clear_outcome(serve: Serve) -> None:
+def test_a_concurrent_stop_and_resume_leave_one_clear_outcome(serve: Serve) -> None:
     client = serve()
     for _ in range(5):
         kickoff_id = client.kickoff()
@@ -70,7 +70,7 @@ def test_a_stop_and_a_resume_at_once_leave_one_clear_outcome(serve: Serve) -> No
 
 @pytest.mark.slow  # 200 executions
 @pytest.mark.row("S4")
-def test_200_kickoffs_at_once_are_all_accepted_and_run_by_a_bounded_pool(serve: Serve) -> None:
+def test_200_concurrent_kickoffs_are_all_run_by_a_bounded_pool(serve: Serve) -> None:
     scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 0.05, "output": "All on {topic}"}]}
     client = serve(scenario, workers=8)
     clients = [client.holding(client.token) for _ in range(200)]
@@ -89,7 +89,7 @@ def started(client: Client) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("crew_service_executions{"))
 
 
-def test_the_same_key_and_body_start_one_execution_even_at_once(serve: Serve) -> None:
+def test_one_key_and_body_start_one_execution_even_concurrently(serve: Serve) -> None:
     client = serve(PLAIN)
     rivals = [client.holding(client.token) for _ in range(8)]
     body = {"inputs": {"topic": "AI"}, "meta": {"a": 1}}
@@ -99,7 +99,7 @@ def test_the_same_key_and_body_start_one_execution_even_at_once(serve: Serve) ->
     assert started(client) == 1
 
 
-def test_another_body_under_the_same_key_is_a_422_and_starts_nothing(serve: Serve) -> None:
+def test_another_body_under_one_key_gets_422_and_starts_nothing(serve: Serve) -> None:
     client = serve(PLAIN)
     client.post("/kickoff", {"inputs": {"topic": "AI"}}, headers=KEY)
     answer = client.post("/kickoff", {"inputs": {"topic": "other"}}, headers=KEY)
@@ -113,7 +113,7 @@ def test_a_refused_request_keeps_no_key(serve: Serve) -> None:
     assert client.post("/kickoff", {"inputs": {"topic": "AI"}}, headers=KEY).status_code == 200
 
 
-def test_keys_are_kept_per_token_and_endpoint_and_survive_a_restart(tmp_path: Path) -> None:
+def test_keys_are_per_token_and_endpoint_and_survive_a_restart(tmp_path: Path) -> None:
     options: dict[str, Any] = {"user_tokens": [("ann", "ann-token")], "token": "org-token", "db": tmp_path / "kept.db"}
     body = {"inputs": {"topic": "AI"}}
     with running_service(scenario=GATED, **options) as service:
@@ -145,7 +145,7 @@ def test_a_key_that_cannot_be_kept_is_a_400(serve: Serve, key: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_a_known_key_is_answered_whatever_the_crew_that_is_served_now_requires(tmp_path: Path, dialect: str) -> None:
+def test_a_known_key_is_answered_whatever_the_crew_now_requires(tmp_path: Path, dialect: str) -> None:
     def served(crew: dict[str, Any]) -> Any:
         return running_service(scenario=crew, db=tmp_path / "service.db", dialect=dialect)
 
@@ -171,7 +171,7 @@ def test_a_known_key_is_answered_whatever_the_crew_that_is_served_now_requires(t
         assert len(client.get("/executions").json()["executions"]) == 1
 
 
-def test_the_owner_with_few_queued_executions_does_not_wait_for_the_one_with_many(database: str) -> None:
+def test_an_owners_few_executions_do_not_wait_behind_anothers_many(database: str) -> None:
     with closing(Database(database)) as opened, opened.writing() as connection:
         now = opened.now()
         claims.register(connection, "p", host="here", alone=False, now=now)
@@ -204,7 +204,7 @@ QUEUE = {
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_what_was_interrupted_goes_first_and_what_could_not_begin_waits_its_turn(database: str, leaves: bool) -> None:
+def test_interrupted_executions_go_first_and_unbegun_ones_wait_their_turn(database: str, leaves: bool) -> None:
     with closing(Database(database)) as opened:
         with opened.writing() as connection:
             for each in ("p", "other"):

@@ -193,7 +193,7 @@ def patient_service(folder: Path, files: int = 1024) -> Iterator[tuple[Client, i
 
 
 @pytest.mark.row("S14")
-def test_a_request_whose_headers_do_not_arrive_in_time_is_ended(serve: Serve) -> None:
+def test_a_request_with_late_headers_is_ended(serve: Serve) -> None:
     client = serve(PLAIN, header_seconds=0.3)
     with half_sent(client.url, b"GET /healthz HTTP/1.1\r\nX-Slow: ") as connection:
         answer = answer_on(connection)
@@ -234,7 +234,7 @@ def resident(process_id: int) -> int:
 
 @pytest.mark.long
 @pytest.mark.row("S17")
-def test_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get_theirs(
+def test_slowly_read_statuses_stay_within_bounds_and_others_get_theirs(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crew_service.http.unsent.UNSENT_BYTES", 8 * MIB)
@@ -265,7 +265,7 @@ def test_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get_the
 
 @pytest.mark.long
 @pytest.mark.row("S36")
-def test_a_user_who_reads_large_answers_slowly_holds_up_no_other(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_slowly_reading_large_answers_delays_no_other(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crew_service.http.unsent.UNSENT_BYTES", 8 * MIB)
     monkeypatch.setattr("crew_service.http.unsent.READ_SECONDS", 1000.0)  # nobody is disconnected
     client = serve({"tasks": [{"id": "t", "output": "x" * 2 * MIB}]}, user_tokens=[("ann", "anns-token-0123456789")])
@@ -292,7 +292,7 @@ UNREAD = {
 @pytest.mark.row("S20")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("sent", ["a large answer", "small answers"])
-def test_others_are_served_and_memory_is_bounded_while_640_connections_read_no_answer(
+def test_640_unread_connections_leave_others_served_and_memory_bounded(
     command: Callable[..., Command], sent: str
 ) -> None:
     service = command("--token", TOKEN, files=1024)
@@ -336,7 +336,7 @@ def test_a_slow_reader_gets_the_whole_answer(serve: Serve) -> None:
     assert b"content-length: %d\r\n" % len(rest) in head.lower() + b"\r\n"
 
 
-def test_requests_that_are_sent_at_once_are_answered_in_their_order(serve: Serve) -> None:
+def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
     text = "".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in ["/healthz", "/unknown"] * 5)
     with half_sent(serve(PLAIN).url, text.encode()) as connection:
         answers = b""
@@ -403,9 +403,7 @@ def is_counted(client: Client, code: int) -> bool:
     return f'code="{code}"' in client.get("/metrics").text
 
 
-def test_a_client_that_disconnects_in_mid_body_is_no_error_of_the_service(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_disconnecting_in_mid_body_is_no_service_error(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     client = serve(PLAIN)
     head = f"POST /kickoff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\nContent-Length: 999\r\n\r\n"
     half_sent(client.url, head.encode() + b'{"inputs"').close()
@@ -414,7 +412,7 @@ def test_a_client_that_disconnects_in_mid_body_is_no_error_of_the_service(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_a_body_that_stalls_after_a_refusal_does_not_hold_its_connection(serve: Serve) -> None:
+def test_a_body_stalling_after_a_refusal_releases_its_connection(serve: Serve) -> None:
     client = serve(PLAIN, header_seconds=0.3)
     with half_sent(client.url, b"POST /kickoff HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\nhalf") as connection:
         assert answer_on(connection).startswith(b"HTTP/1.1 401 ")
@@ -489,7 +487,7 @@ def test_trailers_that_do_not_arrive_in_time_are_refused(serve: Serve) -> None:
 
 
 @pytest.mark.row("S35")
-def test_a_body_in_many_chunks_is_read_and_its_trailers_are_no_headers(serve: Serve) -> None:
+def test_a_body_in_many_chunks_is_read_ignoring_its_trailers(serve: Serve) -> None:
     client = serve(PLAIN, header_seconds=0.5)
     text = json.dumps({"inputs": {"topic": "x" * 100_000}}).encode()
     head = f"POST /kickoff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\n"
@@ -504,7 +502,7 @@ def test_a_body_in_many_chunks_is_read_and_its_trailers_are_no_headers(serve: Se
 
 @pytest.mark.row("S35")
 @pytest.mark.usefixtures("many_files")
-def test_four_hundred_unfinished_bodies_are_held_within_bounds_and_others_are_served(
+def test_400_unfinished_bodies_stay_bounded_and_others_are_served(
     command: Callable[..., Command],
 ) -> None:
     service = command("--token", TOKEN, "--user-token", "ann=ann-token-0123456789")
@@ -527,9 +525,7 @@ def test_four_hundred_unfinished_bodies_are_held_within_bounds_and_others_are_se
 @pytest.mark.row("S35")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("headers", [b"X: " + b"y" * 65_000, b"ab:c\r\n" * 10_000], ids=["one", "many"])
-def test_two_thousand_requests_whose_headers_do_not_end_are_held_within_bounds_and_others_are_served(
-    tmp_path: Path, headers: bytes
-) -> None:
+def test_2000_requests_with_endless_headers_are_bounded_and_delay_nobody(tmp_path: Path, headers: bytes) -> None:
     unfinished = b"GET /inputs HTTP/1.1\r\nHost: x\r\n" + headers
     with contextlib.ExitStack() as stack:
         client, process = stack.enter_context(patient_service(tmp_path, files=4096))
@@ -607,15 +603,13 @@ def test_a_request_is_refused_while_too_much_is_worked_on(
 
 
 @pytest.mark.row("S35")
-def test_a_body_of_the_largest_size_is_read_however_large_that_is(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_of_maximum_size_is_read_however_large(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crew_service.http.connections.HELD_BYTES", MIB // 2)
     client = serve(PLAIN, max_body=MIB)
     client.until(client.kickoff("x" * (MIB - 100)), "completed")
 
 
-def test_a_request_to_become_a_websocket_is_answered_as_any_other(serve: Serve) -> None:
+def test_a_websocket_upgrade_request_is_answered_as_any_other(serve: Serve) -> None:
     client = serve(PLAIN)
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     headers["Sec-WebSocket-Key"] = "dGhlIHNhbXBsZSBub25jZQ=="

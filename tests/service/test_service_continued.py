@@ -74,7 +74,7 @@ def test_a_service_that_continues_executions_says_so(serve: Serve) -> None:
     assert serve().get("/inputs").json()["continues"] is True
 
 
-def test_the_finished_tasks_of_a_failed_execution_are_not_run_again(repaired: Callable[..., Any]) -> None:
+def test_a_failed_executions_finished_tasks_are_not_run_again(repaired: Callable[..., Any]) -> None:
     first = left_by(repaired)
     with repaired(scenario(fails=False)) as service:
         client = Client(service.url, service.token)
@@ -190,7 +190,7 @@ def test_of_many_that_continue_one_at_once_one_does(serve: Serve, database: str)
     assert len(set(origins)) == len(origins) == len(won)
 
 
-def test_a_request_that_is_repeated_under_its_key_gets_its_first_answer(serve: Serve) -> None:
+def test_a_request_repeated_under_its_key_gets_its_first_answer(serve: Serve) -> None:
     client = serve(scenario())
     first, headers = failed(client), {"Idempotency-Key": "k"}
     second = go_on(client, first, headers=headers).json()
@@ -201,7 +201,7 @@ def test_a_request_that_is_repeated_under_its_key_gets_its_first_answer(serve: S
 
 
 @pytest.mark.parametrize("change", [{"output": "Other notes"}, {"id": "other_notes"}])
-def test_a_crew_whose_finished_tasks_have_changed_starts_from_the_beginning(
+def test_a_crew_with_changed_finished_tasks_must_start_over(
     repaired: Callable[..., Any], change: dict[str, Any]
 ) -> None:
     first = left_by(repaired)
@@ -211,7 +211,7 @@ def test_a_crew_whose_finished_tasks_have_changed_starts_from_the_beginning(
         assert refused.json()["detail"].endswith("its finished task 'notes' is not among the crew's current tasks.")
 
 
-def test_what_tools_have_done_in_the_execution_that_failed_are_steps_of_the_one_that_continues_it(
+def test_a_failed_executions_tool_calls_are_steps_of_its_continuation(
     repaired: Callable[..., Any],
 ) -> None:
     def crew(**last: Any) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def test_what_tools_have_done_in_the_execution_that_failed_are_steps_of_the_one_
         ("Größe\0", [("mail", "2"), ("mail", None), ("plan", "5")]),
     ],
 )
-def test_of_a_task_that_begins_anew_only_tools_that_may_run_once_are_in_the_journal(
+def test_a_restarted_tasks_journal_keeps_only_run_once_tools(
     database: str, refused: str | None, answers: list[tuple[str, str | None]]
 ) -> None:
     calls: list[tuple[str, str, str | None, bool | None]] = [
@@ -281,7 +281,7 @@ def paying(name: str, *, fails: bool = False, **more: Any) -> ScriptedCrew:
     return ScriptedCrew({"tasks": [{"id": "notes", "output": "Notes"}, last]}, PAY_ONCE)
 
 
-def test_a_call_that_may_run_once_is_not_repeated_by_a_task_that_was_renamed(repaired: Callable[..., Any]) -> None:
+def test_a_renamed_task_does_not_repeat_a_run_once_call(repaired: Callable[..., Any]) -> None:
     with repaired(paying("pay_task", fails=True)) as service:
         client = Client(service.url, service.token)
         kickoff_id = client.kickoff()
@@ -316,9 +316,7 @@ def numbered(*digests: str, fails: bool = False) -> ScriptedCrew:
 
 
 @pytest.mark.parametrize("fixed", [["notes", "more notes", "pay"], ["notes", "pay"]], ids=["", "same order"])
-def test_a_call_that_may_run_once_is_not_repeated_by_a_task_that_moved(
-    repaired: Callable[..., Any], fixed: list[str]
-) -> None:
+def test_a_moved_task_does_not_repeat_a_run_once_call(repaired: Callable[..., Any], fixed: list[str]) -> None:
     with repaired(numbered("notes", "pay", fails=True)) as service:
         client = Client(service.url, service.token)
         kickoff_id = client.kickoff()
@@ -333,7 +331,7 @@ def test_a_call_that_may_run_once_is_not_repeated_by_a_task_that_moved(
 
 
 @pytest.mark.parametrize("unanswered", [False, True])
-def test_a_task_that_is_renamed_while_its_execution_waits_repeats_nothing(
+def test_a_task_renamed_while_its_execution_waits_repeats_nothing(
     repaired: Callable[..., Any], unanswered: bool
 ) -> None:
     """A call that a person was asked about before it began has not run."""
@@ -374,7 +372,7 @@ def test_the_rounds_of_a_review_are_taken_over(repaired: Callable[..., Any]) -> 
         client.until(second, "completed")
 
 
-def test_a_limit_of_tokens_counts_the_chain_and_what_has_passed_it_is_not_continued(serve: Serve) -> None:
+def test_an_exceeded_token_limit_counts_the_chain_and_bars_continuation(serve: Serve) -> None:
     client = serve(scenario())
     limited = failed(client, limits={"max_tokens": 50})
     assert "TokenLimitExceeded" in client.status(limited)["error"]
@@ -394,7 +392,7 @@ def test_one_that_ran_out_of_time_gets_its_time_anew(serve: Serve) -> None:
     assert [task["output"] for task in told["result"]["tasks"]] == ["n", "s"]
 
 
-def test_an_earlier_execution_of_a_chain_may_be_deleted_by_its_age(serve: Serve, tmp_path: Path) -> None:
+def test_a_chains_earlier_execution_may_be_deleted_by_age(serve: Serve, tmp_path: Path) -> None:
     client = serve(scenario())
     first = failed(client)
     second = go_on(client, first).json()["kickoff_id"]
@@ -414,7 +412,7 @@ def test_an_earlier_execution_of_a_chain_may_be_deleted_by_its_age(serve: Serve,
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("deleted", "left"), [([1], [0, 2, 3]), ([1, 2], [0, 3]), ([0, 2], [1, 3])])
-def test_an_id_leads_to_the_last_execution_also_past_deleted_ones(
+def test_an_id_leads_past_deleted_executions_to_the_last(
     serve: Serve, database: str, deleted: list[int], left: list[int]
 ) -> None:
     client = serve(scenario(), db=database)

@@ -30,13 +30,13 @@ def run(client: Client, limits: dict[str, Any] | None = None) -> dict[str, Any]:
             return record
 
 
-def test_an_execution_that_uses_too_many_tokens_ends_as_an_error_with_that_reason(serve: Serve) -> None:
+def test_an_execution_using_too_many_tokens_ends_with_that_error(serve: Serve) -> None:
     client = serve(SCENARIO, max_tokens=1000)
     record = run(client)
     assert record["error"] == "TokenLimitExceeded: the execution used 1200 tokens; its limit is 1000"
 
 
-def test_tokens_are_counted_over_all_segments_and_up_to_the_limit(serve: Serve) -> None:
+def test_tokens_are_counted_over_all_segments_up_to_the_limit(serve: Serve) -> None:
     client = serve(SCENARIO, max_tokens=1200)
     assert run(client)["status"] == "completed"
 
@@ -49,7 +49,7 @@ def test_a_kickoff_lowers_the_limits_of_the_service_for_itself(serve: Serve) -> 
     assert run(client, {"max_tokens": None, "max_seconds": 60})["status"] == "completed"
 
 
-def test_the_usage_of_a_scripted_crew_says_what_its_tasks_claim(serve: Serve) -> None:
+def test_a_scripted_crews_usage_is_what_its_tasks_claim(serve: Serve) -> None:
     scenario = {"tasks": [{"id": "a", "tokens": 3, "output": "x"}, {"id": "b", "tokens": 4, "output": "y"}]}
     client = serve(scenario, dialect="live")
     kickoff_id = client.kickoff()
@@ -68,7 +68,7 @@ def test_the_usage_of_a_scripted_crew_says_what_its_tasks_claim(serve: Serve) ->
         ([], "valid dictionary"),
     ],
 )
-def test_limits_that_are_above_the_service_or_make_no_sense_are_refused(
+def test_limits_above_the_services_and_nonsensical_ones_are_refused(
     serve: Serve, dialect: str, limits: Any, reason: str
 ) -> None:
     client = serve(SCENARIO, dialect=dialect, max_tokens=1000, time_limit=60.0)

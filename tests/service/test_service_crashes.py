@@ -95,7 +95,7 @@ def test_a_running_execution_goes_on_from_its_last_finished_task(
 
 
 @pytest.mark.row("S1")
-def test_every_kickoff_that_was_answered_is_there_after_a_kill_in_mid_burst(start: Callable[..., Command]) -> None:
+def test_every_answered_kickoff_survives_a_kill_in_mid_burst(start: Callable[..., Command]) -> None:
     service = start("--workers", "1")
     client = service.client(TOKEN)
     acknowledged: list[str] = []

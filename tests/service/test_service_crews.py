@@ -42,7 +42,7 @@ FIGURES_OF_BRIEF = {
 CREWS = ("--crew", "report=report.json", "--crew", "brief=brief.json")
 
 
-def test_the_stand_in_of_tests_has_every_member_of_a_crew() -> None:
+def test_the_test_double_has_every_member_of_a_crew() -> None:
     assert {name for name in vars(Crew) if not name.startswith("_")} <= set(dir(StandInCrew))
 
 
@@ -90,7 +90,7 @@ def test_a_crew_may_have_several_tokens_of_the_organization(folder: Path, comman
 HTML = {"Accept": "text/html"}
 
 
-def test_the_front_page_leads_a_browser_to_each_crew_that_the_token_opens(crews: tuple[Client, Client]) -> None:
+def test_the_front_page_links_each_crew_the_token_opens(crews: tuple[Client, Client]) -> None:
     report, _ = crews
     front = report.url.removesuffix("crews/report")
     report.kickoff("a secret topic")
@@ -118,9 +118,7 @@ def test_the_front_page_leads_a_browser_to_each_crew_that_the_token_opens(crews:
 
 
 @pytest.mark.row("S44")
-def test_the_form_key_of_the_front_page_opens_no_crew_and_there_is_none_without_a_cookie(
-    folder: Path, command: Callable[..., Command]
-) -> None:
+def test_front_page_form_keys_need_cookies_and_open_no_crew(folder: Path, command: Callable[..., Command]) -> None:
     service = command("--crew", "form=plain.json", "--crew", "brief=brief.json", "--token", COMMON)
     front = service.url.removesuffix("crews/form")
     browser = requests.Session()
@@ -196,7 +194,7 @@ def test_the_same_idempotency_key_means_something_else_to_each_crew(crews: tuple
     assert brief.post("/kickoff", body, headers=key).json()["kickoff_id"] == second
 
 
-def test_the_root_says_whether_the_service_is_well_and_refuses_all_else_as_json(crews: tuple[Client, Client]) -> None:
+def test_the_root_reports_health_and_refuses_all_else_as_json(crews: tuple[Client, Client]) -> None:
     root = crews[0].url.removesuffix("/crews/report")
     assert requests.get(f"{root}/healthz", timeout=PATIENCE).json() == {"status": "ok"}
     for path in ("/inputs", "/crews/none/inputs", "/status/x"):
@@ -204,7 +202,7 @@ def test_the_root_says_whether_the_service_is_well_and_refuses_all_else_as_json(
         assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
 
 
-def test_a_wrong_name_is_answered_with_the_crews_that_the_token_may_call(crews: tuple[Client, Client]) -> None:
+def test_a_wrong_name_is_answered_with_the_tokens_crews(crews: tuple[Client, Client]) -> None:
     root = crews[0].url.removesuffix("/crews/report")
     told = {
         token: requests.get(f"{root}{path}", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE)
@@ -218,7 +216,7 @@ def test_a_wrong_name_is_answered_with_the_crews_that_the_token_may_call(crews: 
     }
 
 
-def test_the_metrics_are_labelled_by_crew_and_a_crews_own_token_reads_its_crew_alone(
+def test_a_crews_own_token_reads_only_its_crews_labelled_metrics(
     crews: tuple[Client, Client], receiver: Receiver
 ) -> None:
     report, brief = crews
@@ -249,7 +247,7 @@ def test_the_metrics_are_labelled_by_crew_and_a_crews_own_token_reads_its_crew_a
         (("--crew", "a=absent.json"), "'absent.json' cannot be read"),
     ],
 )
-def test_crews_of_the_same_name_end_the_start_with_one_sentence(
+def test_same_named_crews_end_the_start_with_one_sentence(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

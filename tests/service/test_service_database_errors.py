@@ -134,7 +134,7 @@ class Patience:
 
 @pytest.mark.long
 @pytest.mark.parametrize("code", ["25006", "40001", "42501", "53100", "53200", "55P03", "57P03", "58030"])
-def test_a_database_that_refuses_one_table_for_minutes_ends_no_execution(postgresql: str, code: str) -> None:
+def test_a_database_refusing_one_table_for_minutes_ends_no_execution(postgresql: str, code: str) -> None:
     """Others go on meanwhile: a full disk takes small values, and a lock or a privilege may be of one table."""
     patience, tries = Patience(), 0
     with contextlib.closing(Database(postgresql)) as database:

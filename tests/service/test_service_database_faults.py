@@ -98,7 +98,7 @@ def full(folder: Path) -> Callable[[], None]:
 
 @pytest.mark.long
 @pytest.mark.row("S8")
-def test_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
+def test_a_full_disk_is_reported_and_work_resumes_once_freed(
     start: Callable[..., Command], small_disk: Path, receiver: Receiver
 ) -> None:
     service = start(str(small_disk / "x.db"))
@@ -122,9 +122,7 @@ def test_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
 
 
 @pytest.mark.row("S77")
-def test_an_upload_to_a_full_disk_is_no_file_and_may_be_repeated(
-    start: Callable[..., Command], small_disk: Path
-) -> None:
+def test_a_full_disk_upload_leaves_no_file_and_is_repeatable(start: Callable[..., Command], small_disk: Path) -> None:
     client = start(str(small_disk / "x.db")).client(TOKEN)
 
     def upload(size: int) -> requests.Response:
@@ -227,7 +225,7 @@ def test_the_process_lives_while_another_one_locks_the_new_file(start: Callable[
 @pytest.mark.long
 @pytest.mark.row("S8")
 @pytest.mark.parametrize("words", [["list"], ["kickoff", "topic=AI"]])
-def test_no_command_makes_a_database_of_a_copy_that_has_only_begun(
+def test_no_command_makes_a_database_of_an_unfinished_copy(
     start: Callable[..., Command], tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     client = start("x.db").client(TOKEN)
@@ -262,7 +260,7 @@ def test_executions_of_a_restored_database_go_on_by_themselves(start: Callable[.
 
 @pytest.mark.long
 @pytest.mark.row("S8")
-def test_a_backup_put_in_place_is_not_mixed_with_later_changes(start: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_restored_backup_is_not_mixed_with_later_changes(start: Callable[..., Command], tmp_path: Path) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.kickoff(**NO_REVIEW) for _ in range(4)]
@@ -282,7 +280,7 @@ def test_a_backup_put_in_place_is_not_mixed_with_later_changes(start: Callable[.
 
 
 @pytest.mark.row("S8")
-def test_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_sentence(
+def test_a_read_only_sqlite_file_is_readable_but_refuses_writes(
     start: Callable[..., Command], small_disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     client = start(str(small_disk / "x.db")).client(TOKEN)
@@ -333,7 +331,7 @@ def test_executions_wait_while_another_process_locks_sqlite(start: Callable[...,
 
 @pytest.mark.long
 @pytest.mark.row("S29")
-def test_each_of_many_kickoffs_is_refused_within_ten_seconds_while_sqlite_is_locked(
+def test_locked_sqlite_refuses_each_of_many_kickoffs_within_ten_seconds(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     client = start("x.db").client(TOKEN)
@@ -424,7 +422,7 @@ def execute(database: ThrowAwayDatabase, *statements: str) -> None:
 
 @pytest.mark.row("S30")
 @pytest.mark.parametrize("seconds", [15.0, pytest.param(180.0, marks=pytest.mark.long)])
-def test_no_probe_of_the_manifest_restarts_a_service_whose_postgresql_is_away(
+def test_no_manifest_probe_restarts_a_service_while_postgresql_is_away(
     start: Callable[..., Command], throw_away: ThrowAwayDatabase, seconds: float
 ) -> None:
     service = start(throw_away.url)

@@ -68,7 +68,7 @@ def sha256(draft: str) -> str:
     return hashlib.sha256(draft.encode()).hexdigest()
 
 
-def test_an_execution_is_told_whole_with_its_rounds_and_who_decided(serve: Serve) -> None:
+def test_an_execution_is_told_whole_with_rounds_and_who_decided(serve: Serve) -> None:
     client = serve(user_tokens=[USER])
     ann = client.holding(USER[1])
     kickoff_id = ann.kickoff(meta={"order": 7})
@@ -120,7 +120,7 @@ def test_any_id_that_was_polled_finds_it(serve: Serve) -> None:
 
 
 @DIALECTS
-def test_whoever_may_read_its_status_may_read_it_and_nobody_else(serve: Serve, dialect: str) -> None:
+def test_exactly_the_readers_of_a_status_may_read_the_details(serve: Serve, dialect: str) -> None:
     others = ("bob", "bobs-token-of-20-letters")
     client = serve(user_tokens=[USER, others], dialect=dialect)
     kickoff_id = client.holding(USER[1]).kickoff()
@@ -325,14 +325,14 @@ def test_what_does_not_fit_goes_in_the_promised_order() -> None:
 
 
 @pytest.mark.parametrize("stored", ["a\\", "\\\\", "é\n\x00", "\N{PILE OF POO}", 'a"b', ""])
-def test_the_beginning_of_a_stored_string_is_the_beginning_of_its_text(stored: str) -> None:
+def test_a_truncated_stored_string_yields_the_beginning_of_its_text(stored: str) -> None:
     whole = json.dumps(stored)
     for end in range(1, len(whole) + 1):
         begun = views.beginning(whole[:end])
         assert stored.startswith(begun.rstrip("?")), (whole[:end], begun)
 
 
-def test_the_fields_of_a_stored_object_are_read_as_far_as_they_go() -> None:
+def test_a_truncated_stored_object_yields_the_fields_it_has() -> None:
     stored = json.dumps({"a": 1, "b": [1, {"c": None}], "d": 'x"\\y', "e": 2.5})
     assert views.fields(stored) == ({"a": 1, "b": [1, {"c": None}], "d": 'x"\\y', "e": 2.5}, None)
     for end in range(len(stored)):
@@ -344,7 +344,7 @@ def test_the_fields_of_a_stored_object_are_read_as_far_as_they_go() -> None:
     assert views.fields('{"a": ' + "[" * 100_000) == ({}, None)
 
 
-def test_executions_of_release_0_1_are_told_as_far_as_they_are_known(serve: Serve, tmp_path: Path) -> None:
+def test_release_0_1_executions_are_shown_as_far_as_known(serve: Serve, tmp_path: Path) -> None:
     client = serve(GATED, db=sqlite_sample(tmp_path), keep_days=36_500.0)
     over = details(client, "8c9e72f2-3952-465e-8012-519c3f4fbadd")
     assert (over["state"], over["started_at"]) == ("completed", None)

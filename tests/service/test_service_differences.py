@@ -19,7 +19,7 @@ def test_only_what_changed_is_marked() -> None:
     assert sides.after == "One.\nTwo <ins>plums</ins>.\nThree.\n<ins>Four.\n</ins>"
 
 
-def test_nothing_of_a_draft_is_lost_or_run_whatever_it_repeats() -> None:
+def test_nothing_of_a_repetitive_draft_is_lost_or_run() -> None:
     before, after = "a <b>\n" * 3_000, "c\n" + "a <b>\n" * 2_000 + "d\n" + "a <b>\n" * 999
     sides = compare(before, after)
     assert sides is not None
@@ -40,7 +40,7 @@ def test_drafts_that_are_too_long_are_not_compared() -> None:
     ],
     ids=["one line again and again", "every other line the same", "every other word the same"],
 )
-def test_a_draft_that_repeats_itself_does_not_hold_the_page_up(before: str, after: str) -> None:
+def test_a_repetitive_draft_does_not_delay_the_page(before: str, after: str) -> None:
     def compared(old: str, new: str) -> None:
         assert compare(old, new) is not None
 

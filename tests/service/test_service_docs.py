@@ -99,9 +99,7 @@ def try_out(page: Page, base: str, tmp_path: Path) -> None:
     assert (elsewhere, troubles) == ([], [])
 
 
-def test_an_endpoint_is_tried_out_with_a_token_and_nothing_comes_from_elsewhere(
-    page: Page, serve: Serve, tmp_path: Path
-) -> None:
+def test_trying_an_endpoint_with_a_token_loads_nothing_from_elsewhere(page: Page, serve: Serve, tmp_path: Path) -> None:
     client = serve(token=TOKEN)
     try_out(page, client.url, tmp_path)
     shown = [path.replace("\u200b", "") for path in page.locator(".opblock-summary-path").all_inner_texts()]
@@ -109,7 +107,7 @@ def test_an_endpoint_is_tried_out_with_a_token_and_nothing_comes_from_elsewhere(
     assert len(client.get("/executions").json()["executions"]) == 1
 
 
-def test_it_works_below_the_path_of_a_crew_behind_a_proxy_with_a_prefix(
+def test_docs_work_below_a_crews_path_behind_a_prefixing_proxy(
     page: Page, command: Callable[..., Command], proxy: Callable[[str], str], tmp_path: Path
 ) -> None:
     (tmp_path / "gated.json").write_text(json.dumps(GATED))
@@ -135,7 +133,7 @@ def test_the_assets_need_no_token_and_have_their_media_types(serve: Serve) -> No
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_the_document_describes_its_tags_and_says_where_no_token_is_needed(serve: Serve) -> None:
+def test_the_document_describes_its_tags_and_marks_tokenless_operations(serve: Serve) -> None:
     document = serve().get("/openapi.json").json()
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
     assert {tag for operation in operations for tag in operation["tags"]} == {tag["name"] for tag in document["tags"]}

@@ -39,7 +39,7 @@ def waiting(client: Client, **more: Any) -> str:
     return kickoff_id
 
 
-def test_the_edited_text_is_the_output_of_the_task_and_the_crew_goes_on(client: Client, receiver: Receiver) -> None:
+def test_edited_text_becomes_the_tasks_output_and_the_crew_continues(client: Client, receiver: Receiver) -> None:
     kickoff_id = waiting(client)
     answer = client.resume(kickoff_id, taskWebhookUrl=receiver.url, **edit())
     assert (answer.status_code, answer.json()["status"]) == (200, "resumed")
@@ -48,7 +48,7 @@ def test_the_edited_text_is_the_output_of_the_task_and_the_crew_goes_on(client: 
     eventually(lambda: any(body.get("output") == EDITED for body in receiver.bodies("/")), "the webhook of the task")
 
 
-def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_refused_and_changes_nothing(client: Client) -> None:
+def test_editing_an_outdated_draft_is_refused_and_changes_nothing(client: Client) -> None:
     kickoff_id = waiting(client)
     client.resume(kickoff_id, approve=False, feedback="shorter")
     second = "Draft 2 on AI, after: shorter"
@@ -60,7 +60,7 @@ def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_refused_and_changes_no
     assert client.resume(kickoff_id, **edit(of=second)).ok
 
 
-def test_the_fields_of_an_edit_may_be_written_as_those_of_an_answer(client: Client) -> None:
+def test_an_edits_fields_may_be_spelled_like_an_answers(client: Client) -> None:
     kickoff_id = waiting(client)
     same = {"editedOutput": {"text": EDITED, "outputSha256": output_sha256(DRAFT)}}
     assert client.resume(kickoff_id, **same).ok
@@ -109,7 +109,7 @@ def test_what_replaces_an_object_must_be_one(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("dialect", "offers"), [("spec", ["edited_output", "output_sha256"]), ("live", [None, None])])
-def test_the_service_offers_it_in_a_header_where_it_takes_it(serve: Serve, dialect: str, offers: list[Any]) -> None:
+def test_a_header_offers_edits_where_the_service_takes_them(serve: Serve, dialect: str, offers: list[Any]) -> None:
     headers = serve(dialect=dialect).get("/status/none").headers
     assert [headers.get(each) for each in ("Crew-Edited-Output", "Crew-Draft-Hash")] == offers
 
@@ -120,7 +120,7 @@ def test_the_service_offers_it_in_a_header_where_it_takes_it(serve: Serve, diale
 @pytest.mark.long
 @pytest.mark.row("N20", "A11")
 @pytest.mark.parametrize("approve", [True, False])
-def test_a_late_answer_with_the_hash_of_its_draft_never_reaches_another_one(client: Client, approve: bool) -> None:
+def test_a_late_answer_with_its_drafts_hash_never_reaches_another(client: Client, approve: bool) -> None:
     kickoff_id = waiting(client)
     client.resume(kickoff_id, approve=False, feedback="shorter")
     second = "Draft 2 on AI, after: shorter"

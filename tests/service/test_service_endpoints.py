@@ -60,7 +60,7 @@ EACH_SERVICE = pytest.mark.parametrize("served", SERVED, ids=lambda served: f"{s
 
 
 @EACH_SERVICE
-def test_every_route_of_the_application_stands_in_the_table_or_is_a_page(served: Served, tmp_path: Path) -> None:
+def test_every_application_route_is_in_the_table_or_a_page(served: Served, tmp_path: Path) -> None:
     added = (
         route for route in served.app(tmp_path).routes if isinstance(route, Route) and route.path != "/openapi.json"
     )
@@ -71,16 +71,14 @@ def test_every_route_of_the_application_stands_in_the_table_or_is_a_page(served:
 
 
 @EACH_SERVICE
-def test_the_document_shows_every_endpoint_in_the_order_of_the_table(served: Served, tmp_path: Path) -> None:
+def test_the_document_shows_every_endpoint_in_table_order(served: Served, tmp_path: Path) -> None:
     paths = served.app(tmp_path).openapi()["paths"]
     shown = [(method.upper(), path) for path, methods in paths.items() for method in methods]
     assert shown == [(endpoint.method, endpoint.path) for endpoint in served.endpoints]
 
 
 @EACH_SERVICE
-def test_the_document_gives_every_operation_a_summary_a_tag_its_body_and_the_refusals(
-    served: Served, tmp_path: Path
-) -> None:
+def test_every_documented_operation_has_summary_tag_body_and_refusals(served: Served, tmp_path: Path) -> None:
     document = served.app(tmp_path).openapi()
     for endpoint in served.endpoints:
         documented = document["paths"][endpoint.path][endpoint.method.lower()]
@@ -100,7 +98,7 @@ def test_every_answer_in_json_has_a_model_with_an_example() -> None:
             assert [model.model_validate(example) for example in examples], endpoint.path
 
 
-def test_every_public_method_of_the_api_is_an_endpoint_or_answers_a_refusal() -> None:
+def test_every_public_api_method_is_an_endpoint_or_a_refusal() -> None:
     handlers = {endpoint.handler.__name__ for _, endpoint in ENDPOINTS}
     assert {name for name in vars(Api) if not name.startswith("_")} - handlers == {"refused"}
 

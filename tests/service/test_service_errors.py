@@ -51,7 +51,7 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 @pytest.mark.parametrize("error", [LookupError("x"), RuntimeError("x"), OSError("x"), Panic("x")])
-def test_an_error_that_nobody_has_foreseen_is_a_500_in_json_and_the_connection_goes_on(
+def test_an_unforeseen_error_is_a_json_500_keeping_the_connection(
     serve: Serve, dialect: str, error: BaseException
 ) -> None:
     crew = Broken(PLAIN)
@@ -114,7 +114,7 @@ async def raises_in_mid_body(scope: Scope, receive: Receive, send: Send) -> None
 
 
 @pytest.mark.parametrize("app", [raises_at_once, raises_in_mid_body])
-def test_an_error_outside_of_the_application_is_a_500_while_the_body_is_sent(app: Any) -> None:
+def test_an_error_outside_the_application_gives_500_during_the_body(app: Any) -> None:
     with serving(Answered(app)) as url, connected(Client(url, "x")) as raw:
         ask = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % MIB
         assert answered(raw, ask + b"x" * 1000) == 500

@@ -57,7 +57,7 @@ class Unlucky(StandInCrew):
         return Completed("done")
 
 
-def test_an_execution_that_could_not_begin_at_once_streams_its_start_too(
+def test_an_execution_that_began_late_streams_its_start_too(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "PAUSE", 0.1)

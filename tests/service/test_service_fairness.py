@@ -76,7 +76,7 @@ LARGE = "x" * (outbox.LARGE + 1)  # for every webhook that quotes it
 
 
 @pytest.mark.long
-def test_large_webhooks_to_silent_receivers_hold_up_those_of_no_other(
+def test_large_webhooks_to_silent_receivers_delay_nobody_elses(
     command: Callable[..., Command], receiver: Receiver, silent: list[Receiver], tmp_path: Path
 ) -> None:
     users = [f"--user-token={name}={name}-token-0123456789" for name in ("mallory", "ann")]
@@ -136,7 +136,7 @@ USERS = [(name, f"{name}-token-0123456789") for name in ("ann", "mallory")]
 
 
 @pytest.mark.long
-def test_names_that_resolve_slowly_hold_up_no_other_owner_and_outlive_few_threads(
+def test_slow_names_delay_no_other_owner_and_hold_few_threads(
     serve: Serve, receiver: Receiver, slow_names: SlowNames
 ) -> None:
     client = serve(PLAIN, user_tokens=USERS, webhook_timeout=0.3)
@@ -150,7 +150,7 @@ def test_names_that_resolve_slowly_hold_up_no_other_owner_and_outlive_few_thread
 
 
 @pytest.mark.long
-def test_one_slow_name_takes_one_thread_of_its_owner_and_its_late_failure_is_no_error(
+def test_one_slow_name_takes_one_thread_and_fails_late_harmlessly(
     serve: Serve, receiver: Receiver, slow_names: SlowNames, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(PLAIN, webhook_timeout=0.3)
@@ -175,7 +175,7 @@ def given_up(client: Client) -> int:
 
 
 @pytest.mark.long
-def test_receivers_that_answer_never_wait_for_an_owners_own_that_do_not(serve: Serve, receiver: Receiver) -> None:
+def test_answering_receivers_never_wait_for_an_owners_silent_ones(serve: Serve, receiver: Receiver) -> None:
     """One that has answered has places that the silent ones cannot take."""
     client = serve(PLAIN, webhook_timeout=10 * PATIENCE)
     client.kickoff(crewWebhookUrl=f"{receiver.url}/first")
@@ -187,9 +187,7 @@ def test_receivers_that_answer_never_wait_for_an_owners_own_that_do_not(serve: S
         eventually(lambda: receiver.bodies("/second"), "the second webhook")
 
 
-def test_a_receiver_that_answers_no_more_leaves_places_to_the_others_of_its_owner(
-    serve: Serve, receiver: Receiver
-) -> None:
+def test_a_receiver_falling_silent_leaves_places_to_its_owners_others(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN, webhook_timeout=10 * PATIENCE)
     with contextlib.closing(Receiver()) as other:
         for each in (receiver, other):

@@ -70,7 +70,7 @@ def stored(database: str) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def test_a_file_for_an_input_that_takes_none_is_not_called_missing(serve: Serve) -> None:
+def test_a_file_for_a_fileless_input_is_not_called_missing(serve: Serve) -> None:
     client = serve({"inputs": ["topic"], **READS})
     answer = kickoff(client, {"topic": address(client)}, inputs={})
     assert (answer.status_code, "'topic' takes no file; give its value" in answer.text) == (400, True), answer.text
@@ -165,7 +165,7 @@ def test_a_file_is_its_owners_and_serves_one_execution(serve: Serve, database: s
     assert client.post("/kickoff", {"input_files": {"a": "x"}, "inputFiles": {"a": "y"}}).status_code == 400
 
 
-def test_the_same_content_repeats_a_kickoff_whatever_its_address_or_encoding(serve: Serve, database: str) -> None:
+def test_equal_content_repeats_a_kickoff_whatever_its_address_or_encoding(serve: Serve, database: str) -> None:
     client = serve(READS, db=database)
     first = kickoff(client, {"report": address(client)}, key="a", inputs={})
     assert first.status_code == 200
@@ -333,7 +333,7 @@ def test_slow_uploads_delay_no_kickoff(serve: Serve) -> None:
     eventually(lambda: upload(client).status_code == 200, "room for an upload")
 
 
-def test_files_go_with_their_execution_and_unused_ones_after_an_hour(serve: Serve, database: str) -> None:
+def test_files_vanish_with_their_execution_or_after_an_unused_hour(serve: Serve, database: str) -> None:
     client = serve(READS, db=database)
     started = kickoff(client, {"report": address(client)}).json()["kickoff_id"]
     client.until(started, "completed")

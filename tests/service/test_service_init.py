@@ -44,7 +44,7 @@ def test_each_kind_of_project_gets_a_dockerfile_of_ten_lines(
     assert printed.err == ""
 
 
-def test_the_versions_of_a_lock_file_are_those_of_the_image(tmp_path: Path) -> None:
+def test_the_image_has_the_versions_of_a_lock_file(tmp_path: Path) -> None:
     project(tmp_path, {**KINDS["a classic crew"], "uv.lock": "version = 1\n", "requirements.txt": "crewai\n"})
     main(["init", str(tmp_path)])
     dockerfile = (tmp_path / "Dockerfile").read_text()
@@ -52,7 +52,7 @@ def test_the_versions_of_a_lock_file_are_those_of_the_image(tmp_path: Path) -> N
     assert "uv export --frozen" in dockerfile
 
 
-def test_nothing_that_is_there_is_overwritten_and_the_exit_code_tells_it(
+def test_existing_files_are_kept_and_the_exit_code_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project(tmp_path, {**KINDS["a JSON crew"], "Dockerfile": "FROM mine\n"})
@@ -63,7 +63,7 @@ def test_nothing_that_is_there_is_overwritten_and_the_exit_code_tells_it(
 
 
 @pytest.mark.parametrize("ignored", ["", "*.log\n", "**/.env\n!.env\n", ".env.local\n", "# .env\n"])
-def test_beside_a_dockerignore_that_lets_keys_into_the_image_nothing_is_written(
+def test_nothing_is_written_beside_a_dockerignore_that_lets_keys_in(
     ignored: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project(tmp_path, {**KINDS["a JSON crew"], ".dockerignore": ignored})
@@ -74,7 +74,7 @@ def test_beside_a_dockerignore_that_lets_keys_into_the_image_nothing_is_written(
 
 
 @pytest.mark.parametrize("ignored", [".env\n", "**/.env\n", "*\n!src\n", "!.env\n/.env*\n"])
-def test_a_dockerignore_that_keeps_keys_out_is_left_as_it_is(ignored: str, tmp_path: Path) -> None:
+def test_a_dockerignore_keeping_keys_out_is_left_unchanged(ignored: str, tmp_path: Path) -> None:
     project(tmp_path, {**KINDS["a JSON crew"], ".dockerignore": ignored})
     assert main(["init", str(tmp_path)]) == 1
     assert (tmp_path / ".dockerignore").read_text() == ignored

@@ -96,7 +96,7 @@ def jobs(tmp_path: Path, command: Callable[..., Command], postgresql: str) -> It
 
 
 @pytest.mark.slow
-def test_a_job_takes_as_many_segments_as_it_may_and_the_next_one_takes_the_rest(jobs: Jobs) -> None:
+def test_a_job_takes_its_quota_and_another_takes_the_rest(jobs: Jobs) -> None:
     for _ in range(5):
         jobs.client.kickoff()
     (queue,) = jobs.queue()
@@ -144,7 +144,7 @@ def test_the_query_of_the_manifest_counts_what_queue_prints(jobs: Jobs, kind: st
 
 
 @pytest.mark.slow
-def test_a_job_that_is_asked_to_end_leaves_its_segment_to_the_next_one(jobs: Jobs) -> None:
+def test_a_job_asked_to_end_leaves_its_segment_to_another(jobs: Jobs) -> None:
     (jobs.folder / "crew.json").write_text(json.dumps({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "seconds": 3600}]}))
     kickoff_id = jobs.client.kickoff()
     job = jobs.start("--max-executions", "1")
@@ -158,7 +158,7 @@ def test_a_job_that_is_asked_to_end_leaves_its_segment_to_the_next_one(jobs: Job
 
 
 @pytest.mark.slow
-def test_the_execution_of_a_killed_job_is_queued_again_although_only_a_service_without_work_is_left(jobs: Jobs) -> None:
+def test_a_service_without_work_requeues_a_killed_jobs_execution(jobs: Jobs) -> None:
     (jobs.folder / "crew.json").write_text(json.dumps({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "seconds": 3600}]}))
     jobs.client.kickoff()
     job = jobs.start("--max-executions", "1")
@@ -181,7 +181,7 @@ def test_a_service_without_work_on_a_sqlite_file_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executions", [5, pytest.param(100, marks=pytest.mark.long)])
-def test_a_scaler_that_starts_jobs_and_kills_one_in_five_completes_each_execution_once(
+def test_a_scaler_killing_every_fifth_job_completes_each_execution_once(
     jobs: Jobs, command: Callable[..., Command], executions: int
 ) -> None:
     """The scaler starts a job for each queued execution, at most four at a time, as KEDA's `ScaledJob` does."""
@@ -237,13 +237,13 @@ class Runner:
         (None, 1e9, [Runner(idle_since=0.0)], False),
     ],
 )
-def test_a_job_is_done_if_it_may_take_nothing_more_or_found_nothing_for_long_enough(
+def test_a_job_is_done_at_its_quota_or_after_idling(
     left: int | None, idle_exit: float | None, runners: list[Runner], done: bool
 ) -> None:
     assert is_done(Quota(left), idle_exit, runners) is done
 
 
-def test_a_quota_is_shared_and_what_was_not_taken_is_given_back() -> None:
+def test_a_quota_is_shared_and_unused_parts_are_given_back() -> None:
     quota = Quota(3)
     assert (quota.reserve(2), quota.reserve(2), quota.is_used_up) == (2, 1, True)
     quota.give_back(1)

@@ -80,7 +80,7 @@ def the_service_goes_on(client: Client) -> bool:
         (lambda job, report: (_ for _ in ()).throw(ValueError("\ud800 half a pair")), "ValueError: ? half a pair"),
     ],
 )
-def test_a_crew_that_raises_or_exits_ends_as_an_error_with_the_reason(
+def test_a_crew_that_raises_or_exits_fails_with_the_reason(
     serve: Serve, behaviour: Callable[[Job, Report], Any], error: str
 ) -> None:
     client = serve(crew=Unruly(good=good, bad=behaviour), workers=1)
@@ -91,7 +91,7 @@ def test_a_crew_that_raises_or_exits_ends_as_an_error_with_the_reason(
 
 @pytest.mark.long
 @pytest.mark.row("S7")
-def test_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
+def test_the_time_limit_ends_hanging_crews_and_frees_their_places(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "GRACE", 0.2)
@@ -119,7 +119,7 @@ def test_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
 
 
 @pytest.mark.row("S7")
-def test_the_time_limit_does_not_count_the_wait_for_a_person(serve: Serve, tmp_path: Path) -> None:
+def test_the_time_limit_excludes_the_wait_for_a_person(serve: Serve, tmp_path: Path) -> None:
     scenario = {"tasks": [{"id": "draft_task", "human_input": True, "output": "x"}]}
     client = serve(scenario, time_limit=60.0)
     kickoff_id = client.kickoff()
@@ -149,7 +149,7 @@ def test_a_stopped_crew_is_notified_at_once(serve: Serve) -> None:
 
 
 @pytest.mark.row("S7")
-def test_megabytes_of_output_and_of_steps_arrive_and_others_go_on(serve: Serve) -> None:
+def test_megabytes_of_output_and_steps_arrive_while_others_go_on(serve: Serve) -> None:
     def flood(job: Job, report: Report) -> str:
         for _ in range(50):
             report(StepDone(result="y" * 100_000))

@@ -42,7 +42,7 @@ def test_the_newest_execution_comes_first_and_the_limit_counts(serve: Serve, dia
 
 
 @DIALECTS
-def test_a_list_says_how_far_each_execution_is_and_which_task_waits(serve: Serve, dialect: str) -> None:
+def test_a_list_shows_each_executions_progress_and_waiting_task(serve: Serve, dialect: str) -> None:
     client = serve(GATED, dialect=dialect)
     kickoff_id = client.kickoff()
     waiting = eventually(lambda: listed(client, state="pending"), "a waiting execution")[0]

@@ -36,7 +36,7 @@ def test_right_after_the_kickoff_the_state_is_pending(client: Client) -> None:
     assert (record["state"], record["status"]) == ("PENDING", "Task is pending")
 
 
-def test_a_crew_without_questions_ends_in_success_by_states_that_clients_know(serve: Serve) -> None:
+def test_a_crew_without_questions_succeeds_through_states_clients_know(serve: Serve) -> None:
     client = serve(
         {"tasks": [{"id": "a", "seconds": 0.2, "output": "x"}, {"id": "b", "output": '{"a": 1}'}]}, dialect="live"
     )
@@ -86,7 +86,7 @@ def test_the_unknown_reads_not_found_with_code_200(client: Client) -> None:
         assert (answer.status_code, {**answer.json(), **NOT_FOUND}) == (200, answer.json())
 
 
-def test_missing_inputs_are_a_422_with_the_names_and_wrong_types_a_422_with_a_list(client: Client) -> None:
+def test_a_422_names_missing_inputs_and_lists_wrong_types(client: Client) -> None:
     answer = client.post("/kickoff", {"inputs": {}})
     assert (answer.status_code, answer.json()) == (422, {"detail": "Missing inputs: topic"})
     answer = client.post("/resume", {"execution_id": "a", "task_id": "b", "human_feedback": "Approved."})
@@ -96,7 +96,7 @@ def test_missing_inputs_are_a_422_with_the_names_and_wrong_types_a_422_with_a_li
     assert errors == {("body", "executionId"): missing, ("body", "taskId"): missing}
 
 
-def test_a_person_is_asked_by_webhook_and_the_result_stands_at_the_new_id(client: Client, receiver: Receiver) -> None:
+def test_after_a_webhook_question_the_result_has_a_new_id(client: Client, receiver: Receiver) -> None:
     hook = {"url": f"{receiver.url}/ask", "authentication": {"strategy": "bearer", "token": "hook-secret"}}
     root = client.kickoff(meta={"run": 7}, humanInputWebhook=hook)
     first = question(receiver, 1)
@@ -139,7 +139,7 @@ def test_any_other_text_runs_the_task_again(serve: Serve, receiver: Receiver, te
     assert question(receiver, 2)["task_output"] == f"Draft 2 on AI, after: {text}"
 
 
-def test_resume_answers_200_to_the_unknown_with_an_id_that_never_moves(client: Client, receiver: Receiver) -> None:
+def test_resuming_the_unknown_answers_200_with_a_dead_id(client: Client, receiver: Receiver) -> None:
     client.kickoff(humanInputWebhookUrl=f"{receiver.url}/ask")
     asked = question(receiver, 1)
     for wrong in ({"execution_id": str(uuid4())}, {"task_id": str(uuid4())}, {"task_id": "draft_task"}):
@@ -174,7 +174,7 @@ def test_a_stopped_execution_reads_revoked(serve: Serve) -> None:
     assert client.post(f"/stop/{uuid4()}").status_code == 404
 
 
-def test_an_execution_that_waits_is_stopped_by_its_polled_id_and_by_its_first(serve: Serve, receiver: Receiver) -> None:
+def test_its_first_and_polled_ids_both_stop_a_waiting_execution(serve: Serve, receiver: Receiver) -> None:
     client = serve(dialect="live")
     url = f"{receiver.url}/ask"
     root = client.kickoff(humanInputWebhookUrl=url)
@@ -184,7 +184,7 @@ def test_an_execution_that_waits_is_stopped_by_its_polled_id_and_by_its_first(se
     assert client.status(polled)["state"] == "REVOKED"
 
 
-def test_success_is_sent_once_to_the_crew_webhook_in_the_observed_shape(serve: Serve, receiver: Receiver) -> None:
+def test_the_crew_webhook_gets_success_once_in_the_observed_shape(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN, dialect="live")
     kickoff_id = client.kickoff(crewWebhookUrl=f"{receiver.url}/crew", meta={"a": 1})
     client.until(kickoff_id, "SUCCESS")

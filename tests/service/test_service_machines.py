@@ -170,7 +170,7 @@ def repeated(journal: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.row("S13")
-def test_services_on_one_postgresql_share_the_work_and_each_execution_is_run_by_one(machines: Machines) -> None:
+def test_services_on_one_postgresql_share_work_running_each_execution_once(machines: Machines) -> None:
     ids = all_run(machines, 18)
     starts = Counter((execution, task) for word, execution, task in machines.journal() if word == "start")
     assert set(starts.values()) == {1}
@@ -217,7 +217,7 @@ def test_ids_that_postgresql_cannot_compare_are_unknown(serve: Serve, postgresql
         assert client.post(path).status_code == 404
 
 
-def test_a_browser_that_signed_in_at_one_machine_is_signed_in_at_all(machines: Machines) -> None:
+def test_signing_in_at_one_machine_signs_in_at_all(machines: Machines) -> None:
     first, second, _ = (one.url for one in machines.machines)
     browser = requests.Session()
     page = {"Accept": "text/html"}

@@ -62,7 +62,7 @@ def test_processes_that_start_at_once_make_the_schema_once(empty_database: str) 
             opened.close()
 
 
-def test_a_database_of_release_0_1_is_carried_over_with_all_that_it_has(serve: Serve, tmp_path: Path) -> None:
+def test_a_release_0_1_database_is_carried_over_completely(serve: Serve, tmp_path: Path) -> None:
     client = serve(SCENARIO, db=sqlite_sample(tmp_path), keep_days=FOR_EVER, user_tokens=[("ann", "anns-token")])
     assert client.status(COMPLETED)["result"]["output"] == "All on done"
     assert client.status(STOPPED)["error"] == "Stopped on request"
@@ -94,9 +94,7 @@ BROKEN = {
 @pytest.mark.long
 @pytest.mark.row("S15")
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_database_of_release_0_1_with_a_row_that_cannot_be_read_heals(
-    serve: Serve, tmp_path: Path, broken: str
-) -> None:
+def test_a_release_0_1_database_with_an_unreadable_row_heals(serve: Serve, tmp_path: Path, broken: str) -> None:
     sample, (change, bad) = sqlite_sample(tmp_path), BROKEN[broken]
     with sqlite3.connect(sample) as connection:
         assert connection.execute(f"UPDATE {change}").rowcount
@@ -122,7 +120,7 @@ def test_the_command_line_carries_it_over_too(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.row("S31")
-def test_a_command_does_not_migrate_a_sqlite_file_that_a_service_is_using(
+def test_no_command_migrates_a_sqlite_file_a_service_is_using(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from crew_service.cli import main
@@ -148,7 +146,7 @@ def test_a_newer_database_is_refused_and_left_alone(database: str) -> None:
         Database(database)
 
 
-def test_a_database_of_release_0_1_that_was_killed_in_an_upgrade_is_upgraded_again(tmp_path: Path) -> None:
+def test_an_interrupted_upgrade_from_release_0_1_is_repeated(tmp_path: Path) -> None:
     """All of it is one transaction: what is half done is not there."""
     sample = sqlite_sample(tmp_path)
     with sqlite3.connect(sample) as connection:
@@ -173,7 +171,7 @@ def test_release_0_1_does_not_open_what_was_carried_over(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "name", sampled(["{}/x.db", "sqlite:///{}/x.db", "sqlite+pysqlite:///{}/x.db", "sqlite:///x.db", "link"], 4)
 )
-def test_a_second_service_on_one_sqlite_file_is_refused_however_it_is_named(
+def test_a_sqlite_file_under_any_name_refuses_a_second_service(
     command: Callable[..., Command], tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "crew.json").write_text(json.dumps(SCENARIO))

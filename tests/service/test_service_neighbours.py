@@ -59,7 +59,7 @@ def revision(database: str) -> str | None:
 
 
 @pytest.mark.long
-def test_a_hundred_executions_survive_a_rollout_to_the_next_release_and_back(
+def test_a_hundred_executions_survive_a_rollout_and_its_rollback(
     command: Callable[..., Command], postgresql: str, next_release: Path, tmp_path: Path, receiver: Receiver
 ) -> None:
     (tmp_path / "scenario.json").write_text(SCENARIO)
@@ -105,7 +105,7 @@ def test_a_hundred_executions_survive_a_rollout_to_the_next_release_and_back(
     assert re.search(r'^crew_service_executions\{.*state="completed".*\} 100.0$', figures, re.MULTILINE), figures
 
 
-def test_an_older_release_works_beside_a_newer_schema_only_where_that_allows_it(postgresql: str) -> None:
+def test_older_releases_work_beside_a_newer_schema_only_if_allowed(postgresql: str) -> None:
     Database(postgresql).close()
     engine = create_engine(postgresql)
 

@@ -144,7 +144,7 @@ def test_the_reply_is_the_files_tools_then_its_text(request_: Request, expected:
     assert reply(request_, ANSWERS) == expected
 
 
-def test_a_text_that_is_an_object_is_the_object_that_a_schema_demands() -> None:
+def test_a_json_text_serves_as_the_object_a_schema_demands() -> None:
     answers = {"it": Answer('{"title": "Tea"}')}
     assert reply(Request(ASKED, schema={"type": "object"}), answers) == '{"title": "Tea"}'
 
@@ -156,11 +156,11 @@ def test_a_text_that_is_an_object_is_the_object_that_a_schema_demands() -> None:
         ("After your plan, state READY or NOT READY.", f"{ANSWER}\n\nREADY: I am ready to execute the task."),
     ],
 )
-def test_a_text_has_the_words_that_a_prompt_of_crewai_demands(prompt: str, text: str) -> None:
+def test_a_text_has_the_words_a_crewai_prompt_demands(prompt: str, text: str) -> None:
     assert reply(Request([Message("user", prompt)]), {}) == text
 
 
-def test_an_embedding_is_the_same_each_time_and_closer_to_a_text_with_the_same_words() -> None:
+def test_embeddings_are_stable_and_closer_for_texts_sharing_words() -> None:
     def likeness(one: str, other: str) -> float:
         return sum(a * b for a, b in zip(embedding(one), embedding(other), strict=True))
 

@@ -35,7 +35,7 @@ def model(tmp_path: Path) -> Iterator[str]:
     assert process.wait(PATIENCE) == 0
 
 
-def test_a_chat_gets_the_answer_for_a_word_of_its_last_message(model: str) -> None:
+def test_a_word_of_the_last_message_selects_a_chats_answer(model: str) -> None:
     said = {}
     for asked in ("Summarize it.", "Go on."):
         messages = [{"role": "system", "content": "Summarize"}, {"role": "user", "content": asked}]
@@ -50,7 +50,7 @@ def test_each_text_gets_an_embedding(model: str) -> None:
     assert [(each["index"], len(each["embedding"])) for each in answer["data"]] == [(0, 1536), (1, 1536)]
 
 
-def test_what_it_does_not_have_and_cannot_read_is_an_error_in_openais_form(model: str) -> None:
+def test_unknown_and_unreadable_requests_are_errors_in_openais_form(model: str) -> None:
     asked = {
         404: requests.post(f"{model}/images/generations", json={}, timeout=PATIENCE),
         405: requests.get(f"{model}/chat/completions", timeout=PATIENCE),
@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
-def test_whatever_cannot_be_answered_is_a_refusal_on_a_connection_that_stays(model: str, name: str) -> None:
+def test_an_unanswerable_request_is_refused_and_the_connection_stays(model: str, name: str) -> None:
     path, body = REFUSED[name]
     with requests.Session() as session:
         content = body if isinstance(body, bytes) else json.dumps(body)

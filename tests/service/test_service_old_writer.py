@@ -53,7 +53,7 @@ def counts(connection: Connection) -> dict[str, int]:
     return {what: int(number) for what, number in found if number}
 
 
-def test_what_an_earlier_release_writes_is_counted_listed_in_its_order_and_told(serve: Serve, database: str) -> None:
+def test_an_earlier_releases_writes_are_counted_ordered_and_told(serve: Serve, database: str) -> None:
     Database(database).close()
     old = [str(uuid.uuid4()) for _ in range(3)]
     engine = create_engine(database)
@@ -86,7 +86,7 @@ def test_what_an_earlier_release_writes_is_counted_listed_in_its_order_and_told(
 
 
 @pytest.mark.parametrize("rule", ["once", pytest.param("prepare", marks=pytest.mark.row("S57"))])
-def test_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgresql: str, rule: str) -> None:
+def test_a_rule_an_earlier_release_would_ignore_keeps_it_out(postgresql: str, rule: str) -> None:
     crew = ScriptedCrew(
         {"tasks": [{"id": "buy", "steps": [{"tool": "add"}]}]}, JournalOptions((ToolRule("add", rule),))
     )
@@ -136,7 +136,7 @@ def test_what_an_earlier_release_finishes_leaves_no_journal(database: str) -> No
 
 
 @pytest.mark.row("S55")
-def test_a_flow_with_a_state_is_not_claimed_by_an_earlier_release(postgresql: str) -> None:
+def test_an_earlier_release_claims_no_flow_with_a_state(postgresql: str) -> None:
     """Its claim has no effect, and it can claim other executions meanwhile."""
     Database(postgresql).close()
     engine = create_engine(postgresql)
@@ -160,7 +160,7 @@ def test_a_flow_with_a_state_is_not_claimed_by_an_earlier_release(postgresql: st
 
 
 @pytest.mark.row("S76")
-def test_an_execution_with_files_is_not_claimed_by_an_earlier_release_and_hands_them_on(postgresql: str) -> None:
+def test_executions_with_files_evade_earlier_releases_and_hand_files_on(postgresql: str) -> None:
     """An earlier release that continues a failed execution does not know that it had files."""
     with closing(Database(postgresql)) as database:
         with_file, other = str(uuid.uuid4()), str(uuid.uuid4())
@@ -194,7 +194,7 @@ def test_an_execution_with_files_is_not_claimed_by_an_earlier_release_and_hands_
 
 
 @pytest.mark.row("S55")
-def test_a_state_goes_to_the_execution_that_continues_and_ends_with_it(database: str) -> None:
+def test_a_state_passes_to_the_continuation_and_ends_with_it(database: str) -> None:
     Database(database).close()
     engine = create_engine(database)
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
@@ -212,7 +212,7 @@ def test_a_state_goes_to_the_execution_that_continues_and_ends_with_it(database:
     engine.dispose()
 
 
-def test_a_large_result_is_stored_about_as_fast_with_many_journal_entries_as_with_one(database: str) -> None:
+def test_many_journal_entries_hardly_slow_storing_a_large_result(database: str) -> None:
     kept = {"part": "", "kind": "tool", "name": "t", "within": None, "answer": "1", "task_id": "other"}
     some_id, seconds = str(uuid.uuid4()), []
     with closing(Database(database)) as opened, opened.writing() as connection:

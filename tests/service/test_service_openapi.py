@@ -142,7 +142,7 @@ def test_every_answer_of_a_whole_run_has_the_documented_shape(serve: Serve, tmp_
 
 
 @pytest.mark.parametrize("with_meta", [False, True])
-def test_the_live_answers_of_a_whole_run_have_the_documented_shape(serve: Serve, with_meta: bool) -> None:
+def test_live_answers_of_a_whole_run_have_the_documented_shape(serve: Serve, with_meta: bool) -> None:
     client = serve(dialect="live")
     document = client.get("/openapi.json").json()
     answer = document["paths"]["/status/{kickoff_id}"]["get"]["responses"]["200"]["content"]["application/json"]

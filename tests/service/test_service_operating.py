@@ -18,9 +18,7 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-organization"
 
 
-def test_tokens_of_users_come_from_a_file_and_from_the_environment(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_user_tokens_come_from_a_file_and_the_environment(command: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "users").write_text("# of the newsroom\nann=anns-token-01234\n\nbob = bobs-token-56789\n")
     service = command(
         *("--token", TOKEN, "--user-tokens-file", "users", "--user-token", "cid=cids-token-01234"),
@@ -33,9 +31,7 @@ def test_tokens_of_users_come_from_a_file_and_from_the_environment(
 
 
 @pytest.mark.parametrize("content", [None, "ann", "ann=", "=secret-of-nobody", "\xff"])
-def test_a_file_of_tokens_that_cannot_be_used_ends_the_start_without_showing_one(
-    tmp_path: Path, content: str | None
-) -> None:
+def test_an_unusable_token_file_ends_the_start_showing_no_token(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "users").write_bytes(content.encode("latin-1"))
     ran = Command.refused(tmp_path, "--user-tokens-file", "users")
@@ -69,9 +65,7 @@ def test_a_kickoff_at_the_terminal_is_run_by_the_service(serve: Serve, terminal:
     assert [row["id"] for row in json.loads(terminal("list", "--json"))] == [record["id"]]
 
 
-def test_a_kickoff_at_the_terminal_warns_of_a_name_under_which_nothing_has_run(
-    serve: Serve, terminal: Callable[..., str]
-) -> None:
+def test_a_terminal_kickoff_warns_of_a_crew_name_never_run(serve: Serve, terminal: Callable[..., str]) -> None:
     client = serve(PLAIN)
     client.until(client.kickoff(), "completed")
     assert "Warning" not in terminal("kickoff", "topic=AI")

@@ -65,9 +65,7 @@ def silent() -> Iterator[Receiver]:
 
 @pytest.mark.long
 @pytest.mark.row("S9")
-def test_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_order_of_their_execution(
-    serve: Serve, receiver: Receiver
-) -> None:
+def test_a_thousand_webhooks_arrive_once_each_in_their_executions_order(serve: Serve, receiver: Receiver) -> None:
     client = serve(crew=Talkative())
     for number in range(20):
         talk(client, 50, stepWebhookUrl=f"{receiver.url}/{number}")
@@ -77,7 +75,7 @@ def test_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_order_o
 
 
 @pytest.mark.row("S9")
-def test_later_webhooks_of_an_execution_wait_for_the_one_that_is_tried_again(
+def test_an_executions_later_webhooks_wait_for_a_retried_one(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.1)
@@ -119,7 +117,7 @@ def test_a_graceful_stop_waits_for_a_receiver_that_answers_slowly(
 
 
 @pytest.mark.row("S59")
-def test_a_graceful_stop_waits_for_a_database_that_refuses_to_record_a_delivery(
+def test_a_graceful_stop_waits_until_a_delivery_can_be_recorded(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {"crew": Talkative(), "token": TOKEN, "db": tmp_path / "kept.db"}
@@ -166,7 +164,7 @@ def test_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Comma
 
 
 @pytest.mark.row("S10")
-def test_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
+def test_a_silent_receiver_with_600_webhooks_delays_no_others(
     serve: Serve, receiver: Receiver, silent: Receiver
 ) -> None:
     client = serve(crew=Talkative(), webhook_timeout=10 * PATIENCE)
@@ -181,7 +179,7 @@ def test_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
 
 @pytest.mark.long
 @pytest.mark.row("S10")
-def test_ten_thousand_webhooks_wait_in_the_database_and_not_in_memory(
+def test_ten_thousand_webhooks_wait_in_the_database_not_in_memory(
     command: Callable[..., Command], receiver: Receiver, silent: Receiver, tmp_path: Path
 ) -> None:
     service = command("--token", TOKEN)
@@ -223,7 +221,7 @@ def multiply(database: Path, number: int, body: str) -> None:
 
 
 @pytest.mark.row("S10")
-def test_what_is_given_up_is_kept_and_can_be_sent_again_from_the_terminal(
+def test_given_up_webhooks_are_kept_and_resendable_from_the_terminal(
     serve: Serve, receiver: Receiver, tmp_path: Path, terminal: Callable[..., str]
 ) -> None:
     client = serve(PLAIN, webhook_attempts=1)
@@ -255,7 +253,7 @@ def test_every_given_up_webhook_can_be_sent_again_at_once(
     assert sorted(thoughts(receiver, "/step")[5:]) == list(range(5))
 
 
-def test_a_given_up_webhook_that_cannot_be_read_keeps_no_other_from_being_sent_again(
+def test_an_unreadable_given_up_webhook_does_not_block_resending_others(
     serve: Serve, receiver: Receiver, tmp_path: Path, terminal: Callable[..., str]
 ) -> None:
     client = serve(crew=Talkative(), webhook_attempts=1)
@@ -279,9 +277,7 @@ def stored(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.glob("service.db*"))
 
 
-def test_a_password_in_an_address_is_erased_with_its_last_delivery(
-    serve: Serve, receiver: Receiver, tmp_path: Path
-) -> None:
+def test_an_address_password_is_erased_with_its_last_delivery(serve: Serve, receiver: Receiver, tmp_path: Path) -> None:
     client = serve(PLAIN)
     url = receiver.url.replace("//", "//ann:hook-password@") + "/crew"
     client.until(client.kickoff(crewWebhookUrl=url), "completed")
@@ -292,7 +288,7 @@ def test_a_password_in_an_address_is_erased_with_its_last_delivery(
 
 @pytest.mark.long
 @pytest.mark.row("S8")
-def test_a_delivery_that_cannot_be_stored_is_not_sent_again_and_again(
+def test_an_unstorable_delivery_is_not_resent_repeatedly(
     serve: Serve, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(PLAIN)
@@ -356,7 +352,7 @@ def test_large_outputs_for_a_silent_receiver_stay_in_the_database(
 
 
 @pytest.mark.row("S17")
-def test_none_of_many_receivers_that_do_not_read_holds_a_large_body_in_memory(serve: Serve) -> None:
+def test_many_non_reading_receivers_hold_no_large_body_in_memory(serve: Serve) -> None:
     large = {"inputs": ["topic"], "tasks": [{"id": "t", "output": "{topic}" + "x" * OUTPUT}]}
     client = serve(large, webhook_timeout=10 * PATIENCE)
     with contextlib.ExitStack() as stack:
@@ -385,9 +381,7 @@ def test_a_large_webhook_arrives_whole_and_signed(
     assert "Transfer-Encoding" not in headers
 
 
-def test_a_large_webhook_that_is_withdrawn_on_its_way_is_neither_finished_nor_tried_again(
-    serve: Serve, receiver: Receiver
-) -> None:
+def test_a_large_webhook_withdrawn_midway_is_neither_finished_nor_retried(serve: Serve, receiver: Receiver) -> None:
     large = {"tasks": [{"id": "draft_task", "output": "x" * OUTPUT, "human_input": True}]}
     client = serve(large, webhook_timeout=10 * PATIENCE)
     with deaf() as (url, accepted):
@@ -401,7 +395,7 @@ def test_a_large_webhook_that_is_withdrawn_on_its_way_is_neither_finished_nor_tr
         assert len(accepted) == 1
 
 
-def test_a_large_webhook_that_is_withdrawn_on_its_way_does_not_continue_with_another_users_text(serve: Serve) -> None:
+def test_a_large_webhook_withdrawn_midway_contains_no_other_users_text(serve: Serve) -> None:
     large = {"inputs": ["topic"], "tasks": [{"id": "draft_task", "output": "{topic}" * 600_000, "human_input": True}]}
     users = [(name, f"{name}s-token-0123456789") for name in ("alice", "bob")]
     client = serve(large, webhook_timeout=10 * PATIENCE, user_tokens=users)
@@ -417,7 +411,7 @@ def test_a_large_webhook_that_is_withdrawn_on_its_way_does_not_continue_with_ano
     assert b"text of alice" not in said
 
 
-def test_the_end_of_a_withdrawn_webhooks_delivery_loses_no_other_webhook(
+def test_ending_a_withdrawn_webhooks_delivery_loses_no_other_webhook(
     serve: Serve, receiver: Receiver, silent: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="crew_service.engine.outbox")
@@ -436,7 +430,7 @@ def test_the_end_of_a_withdrawn_webhooks_delivery_loses_no_other_webhook(
     eventually(lambda: len(receiver.taken) == 2, "the second try")
 
 
-def test_a_withdrawn_webhook_whose_last_try_fails_does_not_delay_the_next_one(
+def test_a_withdrawn_webhooks_failed_last_try_never_delays_the_next(
     serve: Serve, receiver: Receiver, terminal: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(webhook_attempts=1)
@@ -479,7 +473,7 @@ def test_a_webhook_is_signed_where_a_secret_is_given(serve: Serve, receiver: Rec
 
 
 @pytest.mark.parametrize("secret", [STANDARD, STANDARD.rstrip("=")])
-def test_a_secret_of_standard_webhooks_signs_both_ways_and_one_sent_again_keeps_its_id(
+def test_standard_webhooks_secrets_sign_both_ways_and_retries_keep_ids(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, secret: str
 ) -> None:
     """Checked as receivers do, by the package that the standard publishes."""
@@ -500,9 +494,7 @@ def test_a_secret_of_standard_webhooks_signs_both_ways_and_one_sent_again_keeps_
 
 @pytest.mark.parametrize("option", ["--webhook-secret", "--flow-webhook-secret"])
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_no base64!"])
-def test_a_secret_of_standard_webhooks_that_is_none_is_refused_at_the_start(
-    tmp_path: Path, option: str, secret: str
-) -> None:
+def test_an_invalid_standard_webhooks_secret_is_refused_at_the_start(tmp_path: Path, option: str, secret: str) -> None:
     refused = Command.refused(tmp_path, option, secret)
     assert refused.returncode != 0
     assert "a webhook secret must be base64" in refused.stderr

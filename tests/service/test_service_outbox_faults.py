@@ -36,7 +36,7 @@ def test_an_option_with_such_an_address_ends_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "broken", ["url = '\"http://[::::]/\"'", "url = '{broken'", "url = '5'", "authentication = '[1]'"]
 )
-def test_a_stored_address_that_cannot_be_read_is_given_up_after_its_tries_and_the_others_leave(
+def test_an_unreadable_stored_address_is_given_up_while_others_leave(
     serve: Serve, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.1)
@@ -57,7 +57,7 @@ def test_a_stored_address_that_cannot_be_read_is_given_up_after_its_tries_and_th
 
 @pytest.mark.long
 @pytest.mark.row("S34")
-def test_a_queue_that_fails_unforeseen_is_put_off_and_the_others_leave(
+def test_a_queue_failing_unexpectedly_is_postponed_while_others_leave(
     serve: Serve, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve(PLAIN)

@@ -42,9 +42,7 @@ def get(client: Client, started: str, name: str, **more: Any) -> Any:
     return client.session.get(path, timeout=PATIENCE, **more)
 
 
-def test_files_have_the_round_in_which_they_were_shown_and_are_final_once_approved(
-    serve: Serve, receiver: Receiver
-) -> None:
+def test_files_have_their_draft_round_and_are_final_once_approved(serve: Serve, receiver: Receiver) -> None:
     client = serve(scenario={"tasks": [DRAFT, LAST]})
     started = client.kickoff(inputs={"topic": "tea"}, crewWebhookUrl=f"{receiver.url}/crew")
     client.until(started, "pending")
@@ -83,7 +81,7 @@ def page(client: Client, started: str) -> str:
     return signed_in(client).get(f"{client.url}/view", params={"id": started}, timeout=PATIENCE).text
 
 
-def test_the_form_of_a_draft_lists_its_files_but_none_of_a_rejected_draft(serve: Serve) -> None:
+def test_a_drafts_form_lists_its_files_but_no_rejected_ones(serve: Serve) -> None:
     notes = {"id": "notes_task", "output": "Notes", "files": {"notes.md": "notes"}}
     draft = {**DRAFT, "files": {"chart.png": "always this", "a.md": "text {revision}"}}
     client = serve(scenario={"tasks": [notes, draft]})
@@ -181,7 +179,7 @@ def test_a_file_that_was_given_is_listed_and_returned(serve: Serve) -> None:
     assert get(client, started, "report").status_code == 404
 
 
-def test_an_older_version_gives_way_before_a_newer_one_is_refused(serve: Serve) -> None:
+def test_older_versions_give_way_before_a_newer_one_is_refused(serve: Serve) -> None:
     tasks = [{"id": f"task_{number}", "output": "x", "files": {"a.md": f"{number}" * 24}} for number in range(7)]
     client = serve(scenario={"tasks": tasks}, file_limits=FileLimits(25, 60, None))
     started = client.kickoff()
@@ -201,9 +199,7 @@ def test_a_draft_leaves_the_newest_final_version(serve: Serve) -> None:
     assert [(each["version"], each["state"]) for each in listed(client, started)] == [(3, "draft"), (1, "final")]
 
 
-def test_a_file_whose_beginning_meets_an_outage_is_stored_after_it(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_begun_during_an_outage_is_stored_after_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, outputs = itertools.count(), files.outputs
 
     def outputs_once_away(*arguments: Any, **more: Any) -> Any:
@@ -219,7 +215,7 @@ def test_a_file_whose_beginning_meets_an_outage_is_stored_after_it(
     assert {each["name"] for each in listed(client, started)} == {"a.md", "b.md", "c.md"}
 
 
-def test_what_was_rejected_stays_a_draft_in_the_execution_that_continues(tmp_path: Path) -> None:
+def test_rejected_files_stay_drafts_in_the_continuing_execution(tmp_path: Path) -> None:
     def service(name: str, **more: Any) -> Any:
         task = {"id": "draft_task", "human_input": True, "output": "Draft", "files": {name: "text {revision}"}, **more}
         return running_service(scenario={"tasks": [task]}, db=tmp_path / "service.db")
@@ -243,7 +239,7 @@ def test_what_was_rejected_stays_a_draft_in_the_execution_that_continues(tmp_pat
     assert ("rejected.md", "final") not in found
 
 
-def test_of_a_file_and_a_folder_with_one_name_the_newer_is_there() -> None:
+def test_of_a_same_named_file_and_folder_the_newer_remains() -> None:
     def row(name: str, changed_at: float, version: int = 1) -> Any:
         return SimpleNamespace(name=name, version=version, changed_at=changed_at)
 

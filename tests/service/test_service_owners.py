@@ -78,7 +78,7 @@ def test_who_decided_is_named_by_the_token(serve: Serve, name: str | None) -> No
     ("source", "by"),
     [("organization", "callback"), (" Organization ", "callback"), ("user:ann", "callback"), ("rita", "rita")],
 )
-def test_who_answers_by_a_callback_takes_the_name_of_no_token(serve: Serve, source: str, by: str) -> None:
+def test_a_callback_answer_cannot_take_a_tokens_name(serve: Serve, source: str, by: str) -> None:
     webhook = FlowWebhook("http://127.0.0.1:9/", "a-secret-of-flow-webhooks", "")
     client = serve(crew=Asking(), flow_webhook=webhook.url, flow_webhook_secret=webhook.secret)
     execution_id = client.kickoff()
@@ -147,9 +147,7 @@ def test_the_address_of_the_flow_webhook_stands_on_no_page(serve: Serve, monkeyp
             assert FLOW_KEY not in page
 
 
-def test_an_answer_for_an_unknown_id_is_deleted_as_executions_are(
-    serve: Serve, database: Database, tmp_path: Path
-) -> None:
+def test_an_answer_for_an_unknown_id_expires_as_executions_do(serve: Serve, database: Database, tmp_path: Path) -> None:
     client = serve(PLAIN, dialect="live")
     execution_id = client.kickoff()
     unknown = "0" * 8 + "-0000-4000-8000-" + "0" * 12
@@ -172,7 +170,7 @@ def test_an_answer_for_an_unknown_id_is_deleted_as_executions_are(
 RTL = "\u202e"
 
 
-def test_a_mark_that_turns_the_text_round_does_not_turn_the_address_of_a_link(serve: Serve) -> None:
+def test_a_direction_mark_does_not_reverse_a_links_address(serve: Serve) -> None:
     draft = f"Read {RTL}[the report](https://evil.example/moc.elpmaxe) and ![{RTL}pixel](https://evil.example/x.png)"
     client = serve({**GATED, "tasks": [{"id": "t", "agent": "", "human_input": True, "output": draft}]})
     execution_id = client.kickoff()

@@ -51,7 +51,7 @@ def statements() -> Iterator[list[str]]:
 
 @pytest.mark.row("S21")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_a_state_of_an_execution_that_the_caller_may_not_see_is_not_found(serve: Serve, dialect: str) -> None:
+def test_a_state_hidden_from_the_caller_is_not_found(serve: Serve, dialect: str) -> None:
     client = serve(crew=Flow(PLAIN), dialect=dialect, user_tokens=[("ann", ANN), ("bob", BOB)])
     ann, bob = client.holding(ANN), client.holding(BOB)
     anns, unknown = ann.kickoff(), "0" * 8 + "-0000-4000-8000-" + "0" * 12
@@ -65,9 +65,7 @@ def test_a_state_of_an_execution_that_the_caller_may_not_see_is_not_found(serve:
 
 
 @pytest.mark.row("S27")
-def test_zero_characters_are_refused_and_2_to_the_40_tokens_end_an_execution_once(
-    serve: Serve, postgresql: str
-) -> None:
+def test_zero_characters_are_refused_and_huge_token_counts_harm_nothing(serve: Serve, postgresql: str) -> None:
     client = serve(crew=Talkative(PLAIN), db=postgresql)
     done = client.until(client.kickoff(), "completed")
     assert done["result"]["output"] == "All on AI"
@@ -79,9 +77,7 @@ def test_zero_characters_are_refused_and_2_to_the_40_tokens_end_an_execution_onc
 
 
 @pytest.mark.row("S22")
-def test_a_list_reads_only_what_it_shows_and_a_large_status_is_read_in_a_thread(
-    serve: Serve, statements: list[str]
-) -> None:
+def test_lists_read_only_shown_values_and_threads_read_large_statuses(serve: Serve, statements: list[str]) -> None:
     client = serve({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "output": "x" * LARGE}]})
     kickoff_id = client.kickoff()
     assert len(client.until(kickoff_id, "completed")["result"]["output"]) == LARGE
@@ -137,9 +133,7 @@ def gated(url: str, token: str | None = None) -> dict[str, Any]:
 
 @pytest.mark.row("S24")
 @pytest.mark.usefixtures("quick_retries")
-def test_webhooks_to_one_address_keep_their_order_when_only_one_has_a_credential(
-    serve: Serve, receiver: Receiver
-) -> None:
+def test_webhooks_to_one_address_keep_order_despite_differing_credentials(serve: Serve, receiver: Receiver) -> None:
     client = serve()
     receiver.answers = [500, 500, 500]
     kickoff_id = client.kickoff(**gated(f"{receiver.url}/one", "hook-token"))
@@ -152,7 +146,7 @@ def test_webhooks_to_one_address_keep_their_order_when_only_one_has_a_credential
 
 @pytest.mark.row("S24")
 @pytest.mark.usefixtures("quick_retries")
-def test_a_token_wins_over_a_user_and_a_password_in_the_address(serve: Serve, receiver: Receiver) -> None:
+def test_a_token_wins_over_credentials_in_the_address(serve: Serve, receiver: Receiver) -> None:
     client = serve()
     address = receiver.url.replace("http://", "http://user:password@") + "/one"
     client.kickoff(humanInputWebhook=gated(address, "hook-token")["humanInputWebhook"])
@@ -162,7 +156,7 @@ def test_a_token_wins_over_a_user_and_a_password_in_the_address(serve: Serve, re
 
 @pytest.mark.row("S25")
 @pytest.mark.usefixtures("quick_retries")
-def test_a_webhook_that_is_sent_again_has_its_id_and_its_credential_also_after_the_end(
+def test_a_resent_webhook_keeps_its_id_and_credential_after_completion(
     serve: Serve, receiver: Receiver, terminal: Any, tmp_path: Path
 ) -> None:
     client = serve(PLAIN, webhook_attempts=1)

@@ -63,7 +63,7 @@ def test_a_wrong_token_opens_no_session(client: Client) -> None:
     assert (browser.signed_in.status_code, len(browser.session.cookies)) == (401, 0)
 
 
-def test_whoever_follows_a_link_to_an_execution_is_there_after_signing_in(client: Client) -> None:
+def test_following_a_link_leads_to_the_execution_after_signing_in(client: Client) -> None:
     kickoff_id = client.kickoff("a topic")
     browser = Browser(client, "wrong")
     asked = browser.session.get(f"{client.url}/view", params={"id": kickoff_id}, timeout=PATIENCE)
@@ -78,7 +78,7 @@ def test_whoever_follows_a_link_to_an_execution_is_there_after_signing_in(client
     assert evil.url.startswith(f"{client.url}/view?")
 
 
-def test_the_cookie_is_not_the_token_and_no_script_can_read_it(client: Client) -> None:
+def test_the_cookie_is_no_token_and_scripts_cannot_read_it(client: Client) -> None:
     answer = requests.post(f"{client.url}/login", data={"token": client.token}, timeout=PATIENCE, allow_redirects=False)
     cookie = answer.headers["Set-Cookie"]
     assert client.token not in cookie
@@ -93,7 +93,7 @@ def test_the_cookie_opens_nothing_but_the_page(client: Client) -> None:
         assert browser.session.request(method, client.url + path, timeout=PATIENCE).status_code == 401
 
 
-def test_it_shows_state_progress_and_drafts_and_an_approval_goes_on(client: Client) -> None:
+def test_the_page_shows_progress_and_drafts_and_an_approval_continues(client: Client) -> None:
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "pending")
     browser = Browser(client)
@@ -134,7 +134,7 @@ def test_a_form_of_another_session_is_refused(client: Client) -> None:
     assert client.status(kickoff_id)["status"] == "pending"
 
 
-def test_html_in_outputs_is_shown_as_text_and_scripts_are_forbidden_anyway(client: Client) -> None:
+def test_html_in_outputs_becomes_text_and_scripts_are_forbidden(client: Client) -> None:
     client.until(client.kickoff(NASTY), "pending")
     answer = Browser(client).session.get(f"{client.url}/", timeout=PATIENCE)
     assert re.findall("<script[^>]*>", answer.text) == ['<script src="page.js" defer>']
@@ -164,7 +164,7 @@ def test_signing_out_ends_the_session(client: Client) -> None:
     assert requests.get(f"{client.url}/", headers=HTML, cookies=cookies, timeout=PATIENCE).status_code == 401
 
 
-def test_an_old_draft_is_shown_however_many_executions_came_after_it(serve: Serve) -> None:
+def test_an_old_draft_is_shown_however_many_executions_follow(serve: Serve) -> None:
     client = serve()
     old = client.kickoff("the oldest")
     client.until(old, "pending")
@@ -203,14 +203,14 @@ def failed_login(client: Client, forwarded: str) -> int:
 
 
 @pytest.mark.row("S29")
-def test_a_forged_address_does_not_get_round_the_limit_of_logins(client: Client) -> None:
+def test_a_forged_address_does_not_evade_the_login_limit(client: Client) -> None:
     codes = [failed_login(client, f"198.51.100.{number}") for number in range(login_limit.TRIES + 1)]
     assert codes == [401] * login_limit.TRIES + [429]
 
 
 @pytest.mark.row("S29")
 @pytest.mark.parametrize("proxies", ["127.0.0.1", "127.0.0.1,192.0.2.1", "*"])
-def test_behind_a_proxy_that_is_named_the_limit_is_of_the_address_that_the_proxy_has_seen(
+def test_the_login_limit_uses_the_address_a_named_proxy_saw(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, proxies: str
 ) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
@@ -220,7 +220,7 @@ def test_behind_a_proxy_that_is_named_the_limit_is_of_the_address_that_the_proxy
     assert failed_login(client, "203.0.113.7, 203.0.113.8") == 401, "another one is not kept out"
 
 
-def test_a_proxy_on_this_machine_says_by_which_scheme_a_request_came(client: Client) -> None:
+def test_a_local_proxy_tells_by_which_scheme_a_request_came(client: Client) -> None:
     answers = [
         requests.post(f"{client.url}/login", data={"token": client.token}, headers=headers, timeout=PATIENCE)
         for headers in ({}, {"X-Forwarded-Proto": "https"})
@@ -245,7 +245,7 @@ def test_the_list_is_searched_filtered_and_paged(serve: Serve) -> None:
     assert shown("state=failed") == shown("q=topic-07&state=failed") == shown("q=nowhere") == []
 
 
-def test_a_revised_draft_shows_what_has_changed_since_the_version_before(
+def test_a_revised_draft_shows_changes_since_the_previous_version(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The process of the tests may collect garbage during a page, for longer than a page may take.
@@ -259,7 +259,7 @@ def test_a_revised_draft_shows_what_has_changed_since_the_version_before(
         assert marked == [("del", "1"), ("ins", "2"), ("ins", ", after: Shorter")]
 
 
-def test_the_first_page_has_its_time_for_what_it_shows_and_not_for_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_page_spends_no_time_compiling_templates(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = pages.templates.overlay(cache_size=400)
     monkeypatch.setattr(pages, "templates", fresh)
     pages._compile_templates.cache_clear()
@@ -315,7 +315,7 @@ class Loop(StandInCrew):
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["other drafts", "the same text"])
-def test_the_form_of_an_earlier_question_answers_no_later_one_of_the_same_method(serve: Serve, same: bool) -> None:
+def test_a_methods_earlier_question_form_answers_no_later_question(serve: Serve, same: bool) -> None:
     client = serve(crew=Loop(same))
     browser = Browser(client)
     kickoff_id = client.kickoff()
@@ -380,9 +380,7 @@ def test_an_address_of_another_kind_is_no_link(serve: Serve, given: object) -> N
     [{"airflow": given} for given in (None, [], "x", {"dag_id": 1}, {"dag_id": "x" * 251}, {"dag_id": ""})]
     + [{"airflow": {"dag_id": "\0<b>", "run_id": {}, "review": given}} for given in (1, {}, {"task_id": []})],
 )
-def test_whatever_stands_in_meta_breaks_neither_a_kickoff_nor_a_page(
-    serve: Serve, postgresql: str, meta: dict[str, object]
-) -> None:
+def test_nothing_in_meta_breaks_a_kickoff_or_a_page(serve: Serve, postgresql: str, meta: dict[str, object]) -> None:
     client = serve(GATED, db=postgresql)
     kickoff_id = client.kickoff(meta=meta)
     client.until(kickoff_id, "pending")
@@ -422,7 +420,7 @@ def test_the_list_is_filtered_by_dag(serve: Serve) -> None:
         ({"task_id": "review", "approvals": 1, "named_people": True}, "from the people assigned there"),
     ],
 )
-def test_where_airflow_asks_for_the_decision_the_page_says_so_and_hides_its_buttons(
+def test_where_airflow_asks_the_page_says_so_and_hides_buttons(
     client: Client, review: object, said: str | None
 ) -> None:
     kickoff_id = client.kickoff(meta={"airflow": {**AIRFLOW, "base_url": "http://localhost:8080", "review": review}})
@@ -468,7 +466,7 @@ def test_it_shows_duration_tokens_and_cost_where_they_are_known(serve: Serve) ->
     assert "1 min 15 s" in view(client, kickoff_id)
 
 
-def test_times_are_utc_with_what_a_script_needs_to_move_them(client: Client) -> None:
+def test_times_are_in_utc_and_convertible_by_a_script(client: Client) -> None:
     kickoff_id = client.kickoff()
     found = re.findall(r'<time datetime="([^"]+)">([^<]+)</time>', view(client, kickoff_id))
     assert found

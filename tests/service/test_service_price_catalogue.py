@@ -56,7 +56,7 @@ def cost(model: str, prompt: int = A_MILLION, completion: int = 0, **more: int) 
         ("", None),
     ],
 )
-def test_a_name_with_its_provider_has_its_price_and_alone_only_if_all_agree(model: str, usd: float | None) -> None:
+def test_a_model_name_alone_is_priced_only_if_providers_agree(model: str, usd: float | None) -> None:
     assert cost(model) == usd
 
 
@@ -67,7 +67,7 @@ def test_cached_and_written_tokens_have_their_own_prices_or_none() -> None:
     assert cost("openai/gpt", **{WRITTEN: 1}) is None
 
 
-def test_a_long_prompt_of_a_model_with_tiers_has_no_known_price() -> None:
+def test_a_tiered_models_long_prompt_has_no_known_price() -> None:
     assert cost("google/flash", **{LONG: 1}) is None
     assert cost("openai/gpt", **{LONG: 1}) == 1.0
 
@@ -108,7 +108,7 @@ def test_the_installed_catalogue_is_found_without_importing_crewai() -> None:
     assert ran.stdout.split() == ["crewai", importlib.metadata.version("crewai"), "True", "False"]
 
 
-def test_of_two_releases_the_newer_ones_prices_count_on_every_machine(database: str) -> None:
+def test_the_newer_of_two_releases_sets_prices_on_every_machine(database: str) -> None:
     def catalogue(version: str, price: float) -> Prices:
         table = {"gpt": {**OPENAI, "input": price}}
         return Prices(default=Catalogue(f"crewai {version}", lambda: table))
@@ -124,7 +124,7 @@ def test_of_two_releases_the_newer_ones_prices_count_on_every_machine(database: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "priced"), [((), True), (("--prices", "none"), False)])
-def test_the_command_prices_by_default_and_does_not_if_told_so(
+def test_the_command_prices_by_default_unless_told_otherwise(
     command: Callable[..., Command], tmp_path: Path, options: tuple[str, ...], priced: bool
 ) -> None:
     pytest.importorskip("crewai")

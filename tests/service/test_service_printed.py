@@ -80,7 +80,7 @@ def reached(client: Client, some_id: str, state: str) -> dict[str, Any]:
 
 
 @DIALECTS
-def test_what_a_crew_prints_is_kept_over_its_segments_and_found_by_every_id(serve: Serve, dialect: str) -> None:
+def test_printed_text_spans_segments_and_is_found_by_every_id(serve: Serve, dialect: str) -> None:
     client, execution_id = printing(serve, "hello\n", dialect=dialect)
     assert logs(client, execution_id) == "hello\n"
     task_id = client.get("/executions?state=pending").json()["executions"][0]["task_id"]
@@ -121,7 +121,7 @@ def test_tokens_of_the_service_and_terminal_codes_are_not_shown(serve: Serve) ->
     assert logs(client, execution_id) == f"red {HIDDEN} {HIDDEN} {HIDDEN}\nend"
 
 
-def test_the_last_mebibyte_is_kept_in_pieces_of_a_bounded_size(serve: Serve, tmp_path: Path, postgresql: str) -> None:
+def test_the_last_mebibyte_is_kept_in_bounded_pieces(serve: Serve, tmp_path: Path, postgresql: str) -> None:
     lines = "".join(f"{number:07}\u00e4\n" for number in range(140_000))
     for place in (f"sqlite:///{tmp_path / 'flood.db'}", postgresql):
         flood = Flood(lines)
@@ -150,7 +150,7 @@ class Flood(Printing):
         return Completed("Out.")
 
 
-def test_the_page_of_an_execution_shows_the_end_of_it_to_the_organization(serve: Serve) -> None:
+def test_the_page_shows_the_organization_the_end_of_printed_text(serve: Serve) -> None:
     lines = "".join(f"line {number}\n" for number in range(10_000))
     client = serve(crew=Flood(f"<script>{lines}"), user_tokens=[USER])
     ann = client.holding(USER[1])
@@ -186,7 +186,7 @@ def test_many_lines_are_few_writes(serve: Serve, monkeypatch: pytest.MonkeyPatch
     assert 2 <= len(written) <= 5
 
 
-def test_it_is_seen_while_the_crew_runs_and_after_the_end_of_the_execution(serve: Serve) -> None:
+def test_printed_text_is_visible_during_and_after_the_execution(serve: Serve) -> None:
     crew = Hanging()
     client = serve(crew=crew)
     kickoff_id = client.kickoff()
@@ -219,7 +219,7 @@ def test_it_is_deleted_with_its_execution_and_not_written_after(serve: Serve, tm
     assert client.get(f"/executions/{execution_id}/logs").status_code == 404
 
 
-def test_what_is_printed_enters_no_status_no_list_and_no_details(serve: Serve) -> None:
+def test_printed_text_enters_no_status_list_or_details(serve: Serve) -> None:
     client, execution_id = printing(serve, "printed only \x1b[0m")
     for path in (f"/status/{execution_id}", f"/statuses?ids={execution_id}", "/executions"):
         assert "printed only" not in client.get(path).text
@@ -241,7 +241,7 @@ def test_nothing_hidden_shows_at_the_seam_of_two_writes(size: int) -> None:
     assert shown + one.take(is_end=True) == f"ä sk-a-key-of-a-mode, {HIDDEN}link red short\n"
 
 
-def test_nothing_is_left_of_a_secret_that_a_flood_cuts_through() -> None:
+def test_a_flood_cutting_through_a_secret_leaves_nothing_of_it() -> None:
     one = Printed()
     one.hide(["sk-a-key-of-a-model"])
     for surplus in range(25):
@@ -302,9 +302,7 @@ DISGUISES = {
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("size", [1, 3, 1000])
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_a_secret_is_masked_behind_control_characters_and_escapes_also_at_the_seam_of_two_writes(
-    disguise: str, size: int
-) -> None:
+def test_a_secret_disguised_by_control_characters_is_masked_across_writes(disguise: str, size: int) -> None:
     one = Printed()
     one.hide([KEY])
     raw = f"the {DISGUISES[disguise]}: \u00e4\n"
@@ -345,7 +343,7 @@ def test_nothing_is_left_of_secrets_that_overlap_or_go_on(size: int) -> None:
 @pytest.mark.long
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("secret", ["sk-a-key-of-a-model", r"\u0073k-a-key-of-a-\u006dodel", "sk-a-key\0-of-a-model"])
-def test_nothing_is_left_of_a_secret_that_a_cut_goes_through(secret: str) -> None:
+def test_a_cut_through_a_secret_leaves_nothing_of_it(secret: str) -> None:
     one = Printed()
     one.hide(["sk-a-key-of-a-model"])
     flood = "\x1b[1m." * (MOST // 5)
@@ -361,7 +359,7 @@ def test_nothing_is_left_of_a_secret_that_a_cut_goes_through(secret: str) -> Non
 
 
 @pytest.mark.row("S41")
-def test_the_beginning_of_a_secret_is_not_shown_at_the_end_either() -> None:
+def test_a_secrets_beginning_is_not_shown_at_the_end_either() -> None:
     assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a-key-of-a-mode", 7) == f"the {HIDDEN}"
     assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a", 7) == "the sk-a"
     assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a  \u2502\n\u2502 ", 7) == "the sk-a  \u2502\n\u2502 "
@@ -409,7 +407,7 @@ def cpu_of_words() -> float:
 @pytest.mark.long
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("part", ENDLESS)
-def test_a_lot_of_anything_costs_at_most_a_few_times_what_words_cost(part: str) -> None:
+def test_masking_any_text_costs_at_most_several_times_plain_words(part: str) -> None:
     assert cpu_of(lambda: mask_a_lot_of(part), enough=15 * cpu_of_words()) < 15 * cpu_of_words()
 
 
@@ -432,7 +430,7 @@ class Failing(Printing):
 @pytest.mark.row("S41")
 @pytest.mark.parametrize("disguise", ["as it is", "zeros", "JSON with colours", "a query"])
 @DIALECTS
-def test_a_secret_in_the_text_of_an_exception_is_masked_wherever_the_error_goes(
+def test_an_exceptions_secret_is_masked_wherever_the_error_goes(
     serve: Serve, receiver: Receiver, caplog: pytest.LogCaptureFixture, dialect: str, disguise: str
 ) -> None:
     client = serve(crew=Failing(), user_tokens=[("bob", KEY)], dialect=dialect)
@@ -465,7 +463,7 @@ class Stepping(Printing):
 
 @DIALECTS
 @pytest.mark.parametrize("disguise", ["as it is", "JSON with colours"])
-def test_a_secret_in_a_step_is_masked_wherever_the_step_goes_but_an_answer_stays(
+def test_secrets_in_steps_are_masked_everywhere_but_answers_are_kept(
     serve: Serve, receiver: Receiver, dialect: str, disguise: str
 ) -> None:
     crew, said = Stepping(), DISGUISES[disguise]

@@ -84,7 +84,7 @@ def ended(database: Database) -> tuple[str, str | None]:
 
 
 @pytest.mark.row("S19")
-def test_an_execution_that_others_took_over_before_it_was_loaded_does_not_run(tmp_path: Path) -> None:
+def test_an_execution_taken_over_before_loading_does_not_run(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "x.db"))
     queue(database)
     with database.writing() as connection:
@@ -115,7 +115,7 @@ def losses(database: Database) -> Any:
         return connection.execute(select(executions.c.losses)).scalar_one()
 
 
-def test_an_execution_that_takes_its_service_down_every_time_is_not_started_for_ever(tmp_path: Path) -> None:
+def test_an_execution_that_always_kills_its_service_eventually_fails(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "x.db"))
     queue(database)
     lose(database, MOST_LOSSES)
@@ -211,7 +211,7 @@ def test_a_question_waits_for_the_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S12")
-def test_too_many_tokens_end_an_execution_though_the_database_is_locked_meanwhile(tmp_path: Path) -> None:
+def test_the_token_limit_ends_an_execution_despite_a_locked_database(tmp_path: Path) -> None:
     database = Away(str(tmp_path / "x.db"))
     queue(database, limits={"max_tokens": 10})
     claim(database, "process of x")
@@ -225,7 +225,7 @@ def test_too_many_tokens_end_an_execution_though_the_database_is_locked_meanwhil
 
 
 @pytest.mark.row("S12")
-def test_nothing_counts_as_stored_after_an_end_whose_commit_was_lost(tmp_path: Path) -> None:
+def test_no_report_is_accepted_after_the_ending_commit_was_lost(tmp_path: Path) -> None:
     database = Away(str(tmp_path / "x.db"))
     queue(database)
     claim(database, "process of x")
@@ -273,7 +273,7 @@ def test_a_webhook_that_is_sent_again_fails_no_execution(postgresql: str, monkey
     database.close()
 
 
-def test_an_answer_and_the_end_of_its_webhooks_delivery_do_not_wait_for_each_other(postgresql: str) -> None:
+def test_an_answer_and_a_finished_webhook_delivery_do_not_deadlock(postgresql: str) -> None:
     database = Database(postgresql)
     queue(database)
     with database.writing() as connection:
@@ -316,7 +316,7 @@ def test_an_answer_and_the_end_of_its_webhooks_delivery_do_not_wait_for_each_oth
 
 @pytest.mark.long
 @pytest.mark.row("S31")
-def test_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting(
+def test_a_killed_earlier_release_does_not_block_a_new_service(
     postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(membership, "DEAD_AFTER", FACTOR)
@@ -347,7 +347,7 @@ def test_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting(
     database.close()
 
 
-def test_many_queued_executions_of_one_owner_do_not_hold_up_anothers(tmp_path: Path) -> None:
+def test_one_owners_long_queue_does_not_delay_other_owners(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "x.db"))
     now = database.now()
     for number in range(20):
@@ -358,7 +358,7 @@ def test_many_queued_executions_of_one_owner_do_not_hold_up_anothers(tmp_path: P
 
 @pytest.mark.row("S11")
 @pytest.mark.parametrize("depth", [600, 5_000])  # Python 3.11 reads 600 and cannot write them, 3.13 can do both
-def test_deep_json_in_a_draft_or_in_changed_arguments_is_read_or_refused(depth: int) -> None:
+def test_deeply_nested_json_from_a_review_is_read_or_refused(depth: int) -> None:
     deep = '{"a":' + "[" * depth + "]" * depth + "}"
     is_hashed = hashes_of(deep)["object_sha256"] is not None
     try:
@@ -368,14 +368,14 @@ def test_deep_json_in_a_draft_or_in_changed_arguments_is_read_or_refused(depth: 
     assert (is_hashed, is_read) in {600: [(False, False), (True, True)], 5_000: [(False, False)]}[depth]
 
 
-def test_what_a_killed_service_did_not_erase_from_the_log_is_erased_at_the_next_start(tmp_path: Path) -> None:
+def test_a_start_empties_the_wal_that_a_killed_service_left(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "x.db"))
     Retention(database, keep_days=1.0)._step()
     assert (tmp_path / "x.db-wal").stat().st_size == 0
 
 
 @pytest.mark.parametrize("aged_from", [0.0, None], ids=["old", "of an earlier release"])
-def test_a_service_that_stops_does_not_wait_for_the_end_of_a_retention_round(
+def test_stopping_does_not_wait_for_a_retention_round_to_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aged_from: float | None
 ) -> None:
     monkeypatch.setattr(retention, "AT_ONCE", 1)
@@ -417,7 +417,7 @@ def test_a_failure_keeps_its_sentence_although_another_thread_writes_meanwhile()
 
 
 @pytest.mark.row("S22")
-def test_a_database_that_was_replaced_still_peeks_at_small_rows_only(tmp_path: Path) -> None:
+def test_a_replaced_database_file_still_peeks_at_small_rows_only(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "x.db"))
     if not database.peeks_at_small:
         pytest.skip("needs Python 3.11")
@@ -430,7 +430,9 @@ def test_a_database_that_was_replaced_still_peeks_at_small_rows_only(tmp_path: P
     assert database.peek(queries.status_query(("inputs",)), "x") is None
 
 
-def test_a_stop_waits_once_for_all_crews_that_do_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_unresponsive_crews_share_one_grace_period_at_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runner_module, "GRACE", FACTOR)
     go_on, crews = threading.Event(), [str(number) for number in range(5)]
 

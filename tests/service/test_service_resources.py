@@ -108,7 +108,7 @@ def test_connections_out_are_closed_when_nothing_more_is_sent(
     assert "Too many open files" not in service.log.read_text()
 
 
-def test_webhooks_of_many_executions_to_one_receiver_share_few_connections_which_then_end(
+def test_webhooks_to_one_receiver_share_few_connections_and_close_them(
     command: Callable[..., Command], keepers: int, tmp_path: Path
 ) -> None:
     database = str(tmp_path / "service.db")
@@ -128,7 +128,7 @@ def client_connections(service: Command, port: int) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_receiver_that_reads_nothing_keeps_no_file_after_its_send(serve: Serve) -> None:
+def test_a_receiver_that_never_reads_leaves_no_open_connection(serve: Serve) -> None:
     """What was to be sent would wait in the connection for as long as the receiver is there."""
     client = serve({"tasks": [{"id": "t", "output": "x" * 8_000_000}]}, webhook_attempts=1, webhook_timeout=0.5)
     with silence() as port:
@@ -328,7 +328,7 @@ def test_a_request_for_which_no_thread_is_left_is_refused(serve: Serve, no_threa
     client.until(client.kickoff(), "completed")
 
 
-def test_a_webhook_for_which_no_file_is_left_waits_and_loses_no_try(
+def test_running_out_of_files_costs_a_webhook_no_delivery_attempt(
     serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = serve(PLAIN, webhook_attempts=1)
@@ -361,7 +361,7 @@ def space(service: Command) -> int:
 @pytest.mark.parametrize(
     ("kind", "left"), [(resource.RLIMIT_AS, space), (resource.RLIMIT_NOFILE, open_files)], ids=["memory", "files"]
 )
-def test_a_real_end_of_what_the_machine_has_costs_no_execution(
+def test_exhausted_system_resources_lose_no_execution(
     command: Callable[..., Command], receiver: Receiver, tmp_path: Path, kind: int, left: Callable[[Command], int]
 ) -> None:
     (tmp_path / "crew.json").write_text('{"tasks": [{"id": "t", "seconds": 1.0, "output": "%s"}]}' % ("x" * 100_000))

@@ -76,7 +76,7 @@ def while_busy(database: Reader, then: Callable[[SharedReads[str]], list[asyncio
     return asyncio.run(run())
 
 
-def test_requests_that_arrive_while_all_reads_are_busy_share_the_next_one() -> None:
+def test_requests_arriving_while_reads_are_busy_share_the_next_read() -> None:
     database = Reader()
     keys = ["a", "unknown", "b", "a"]
     got = while_busy(database, lambda reads: [asyncio.create_task(reads.get(each)) for each in keys])
@@ -92,7 +92,7 @@ def test_a_read_has_a_limited_number_of_keys() -> None:
     assert sorted(map(len, database.read[READS:])) == [1, MOST_KEYS]
 
 
-def test_a_failed_read_fails_the_requests_that_share_it_and_no_later_one() -> None:
+def test_a_failed_read_fails_only_the_requests_sharing_it() -> None:
     database = Reader()
 
     def ask(reads: SharedReads[str]) -> list[asyncio.Task]:
@@ -108,7 +108,7 @@ def test_a_failed_read_fails_the_requests_that_share_it_and_no_later_one() -> No
     assert again == "row of a"
 
 
-def test_a_request_that_is_cancelled_takes_nothing_from_another_for_the_same_key() -> None:
+def test_cancelling_a_request_leaves_others_for_its_key_unaffected() -> None:
     database = Reader()
 
     def ask(reads: SharedReads[str]) -> list[asyncio.Task]:
@@ -121,7 +121,7 @@ def test_a_request_that_is_cancelled_takes_nothing_from_another_for_the_same_key
     assert stays == "row of a"
 
 
-def test_a_read_that_fails_after_its_requests_were_cancelled_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_read_logs_nothing_after_its_requests_were_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     database = Reader()
 
     async def run() -> None:
@@ -169,7 +169,7 @@ def test_a_request_that_arrives_as_all_reads_end_is_read(iterations: int) -> Non
     assert asyncio.run(run()) == "row of late"
 
 
-def test_a_request_whose_read_hangs_fails_and_a_later_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_read_fails_its_requests_but_not_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_reads, "PATIENCE", 0.2)
     database = Reader()
 
@@ -191,7 +191,7 @@ def test_a_request_whose_read_hangs_fails_and_a_later_one_is_read(monkeypatch: p
 
 
 @pytest.mark.parametrize("ends", [asyncio.Task.cancel, None], ids=["cancelled", "out of patience"])
-def test_a_read_that_ends_before_it_begins_takes_no_later_request_with_it(
+def test_a_read_ended_before_it_begins_fails_no_later_request(
     monkeypatch: pytest.MonkeyPatch, ends: Callable[[asyncio.Task], object] | None
 ) -> None:
     database = Reader()
@@ -218,7 +218,7 @@ def test_a_read_that_ends_before_it_begins_takes_no_later_request_with_it(
     assert asyncio.run(run()) == "row of late"
 
 
-def test_on_postgresql_each_of_many_concurrent_requests_gets_its_own_status(serve: Serve, postgresql: str) -> None:
+def test_on_postgresql_concurrent_requests_each_get_their_own_status(serve: Serve, postgresql: str) -> None:
     crew = {"inputs": ["topic"], "tasks": [{"id": "only_task", "output": "{topic}"}]}
     client = serve(crew, db=postgresql, user_tokens=[("ann", "ann-token"), ("bob", "bob-token")])
     ann, bob = client.holding("ann-token"), client.holding("bob-token")
@@ -256,7 +256,7 @@ def stored(postgresql: str) -> Iterator[Database]:
     database.close()
 
 
-def test_on_postgresql_small_statuses_are_read_without_the_large_outputs_beside_them(stored: Database) -> None:
+def test_on_postgresql_small_statuses_are_read_without_neighboring_large_outputs(stored: Database) -> None:
     """PostgreSQL soon plans a repeated statement without its parameters, and orders conditions by its own estimate."""
     small = [stored_in(stored) for _ in range(16)]
     for _ in range(30):
@@ -278,7 +278,7 @@ def test_on_postgresql_small_statuses_are_read_without_the_large_outputs_beside_
     assert min(took(lambda: reads.small_status_rows(small)) for _ in range(5)) < everything / 4
 
 
-def test_on_postgresql_a_status_is_small_by_its_length_as_text(stored: Database) -> None:
+def test_on_postgresql_text_length_decides_whether_a_status_is_small(stored: Database) -> None:
     reads = Executions(stored, columns=("output", "error"))
     longest = SMALL - len('""')
     fits, compressed, too_long, empty = (
@@ -288,7 +288,7 @@ def test_on_postgresql_a_status_is_small_by_its_length_as_text(stored: Database)
     assert set(reads.small_status_rows([fits, compressed, too_long, empty])) == {fits, empty}
 
 
-def test_on_postgresql_a_damaged_status_does_not_make_those_read_with_it_fail(stored: Database) -> None:
+def test_on_postgresql_a_damaged_status_does_not_fail_other_statuses(stored: Database) -> None:
     reads = Executions(stored, columns=("output", "error"))
     sound, damaged = stored_in(stored), stored_in(stored)
 

@@ -35,7 +35,7 @@ def echoing(command: Callable[..., Command], folder: Path) -> tuple[Command, Cli
     return service, client, client.holding("ann-token-0123456789")
 
 
-def test_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_an_owner_using_all_slots_is_told_to_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "PATIENCE", 0.1)
     go, at_work = threading.Event(), threading.Semaphore(THREADS_OF_ONE)
 
@@ -65,7 +65,7 @@ def test_an_owner_with_all_slots_is_told_to_come_back_and_others_are_not(monkeyp
 
 
 @pytest.mark.long
-def test_sixty_polls_of_many_executions_are_all_answered_and_hold_up_no_other(
+def test_sixty_large_polls_are_all_answered_without_delaying_other_requests(
     command: Callable[..., Command], tmp_path: Path
 ) -> None:
     _, client, ann = echoing(command, tmp_path)
@@ -119,7 +119,7 @@ def test_forty_five_looks_at_one_costly_draft_hold_up_nobody(command: Callable[.
 
 
 @pytest.mark.long
-def test_a_page_of_many_large_texts_is_at_most_a_mebibyte(serve: Serve) -> None:
+def test_a_page_of_large_texts_stays_under_a_mebibyte(serve: Serve) -> None:
     large = "&'" * 40_000
     tasks = [{"id": f"task_{number}", "output": large} for number in range(30)]
     client = serve({"inputs": ["topic"], "tasks": [*tasks, {"id": "last", "output": large, "human_input": True}]})
@@ -137,7 +137,7 @@ def cpu_seconds(process_id: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_page_of_one_state_is_made_once_however_many_look(command: Callable[..., Command], tmp_path: Path) -> None:
+def test_a_page_is_rendered_once_per_state_for_all_viewers(command: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "echo.json").write_text(json.dumps(ECHO))
     service = command("--crew", "echo.json", "--token", TOKEN)
     client = service.client(TOKEN)
@@ -156,7 +156,7 @@ def test_a_page_of_one_state_is_made_once_however_many_look(command: Callable[..
     assert cost_of(20, one) < 10 * first
 
 
-def test_what_many_share_has_nothing_of_one_viewer_and_the_newest_state(serve: Serve) -> None:
+def test_shared_pages_are_current_and_contain_nothing_viewer_specific(serve: Serve) -> None:
     client = serve(GATED, user_tokens=[("ann", "ann-token-0123456789")])
     kickoff_id = client.holding("ann-token-0123456789").kickoff()
     client.until(kickoff_id, "pending")
@@ -179,7 +179,7 @@ def test_what_many_share_has_nothing_of_one_viewer_and_the_newest_state(serve: S
     assert [">completed<" in view(viewer) for viewer in viewers] == [True] * 3
 
 
-def test_one_makes_it_while_the_others_wait_and_a_failure_is_not_kept() -> None:
+def test_a_shared_page_is_made_once_and_failures_are_forgotten() -> None:
     made, go, pages = [], threading.Event(), MadeOnce()
 
     def make() -> bytes:
@@ -204,7 +204,7 @@ def test_the_pages_that_are_kept_have_a_size() -> None:
     assert [pages.get(key, lambda: b"again") for key in (9, 0)] == [b"x" * 4_000, b"again"]
 
 
-def test_a_page_of_several_costly_texts_takes_a_fifth_of_a_second() -> None:
+def test_a_page_of_costly_texts_takes_under_200_milliseconds() -> None:
     room = html.Room(400_000, html.budget())
     began = time.thread_time()
     for _ in range(20):

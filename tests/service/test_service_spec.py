@@ -23,7 +23,7 @@ def test_inputs_lists_the_names_that_the_crew_asks_for(client: Client) -> None:
     assert client.get("/inputs").json() == {"inputs": ["topic"], "required": ["topic"], "continues": True, "files": []}
 
 
-def test_an_execution_runs_waits_and_completes_with_the_results_of_every_task(client: Client) -> None:
+def test_a_reviewed_execution_completes_with_the_results_of_every_task(client: Client) -> None:
     kickoff_id = client.kickoff()
     pending = client.until(kickoff_id, "pending")
     assert pending == {
@@ -49,7 +49,7 @@ def test_an_execution_runs_waits_and_completes_with_the_results_of_every_task(cl
     assert all(set(task) == {"task_id", "output", "agent", "execution_time"} for task in record["result"]["tasks"])
 
 
-def test_a_revision_runs_the_task_again_with_the_feedback_as_often_as_asked(client: Client) -> None:
+def test_each_revision_runs_the_task_again_with_its_feedback(client: Client) -> None:
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "pending")
     for revision, feedback in ((2, "shorter {topic}"), (3, "longer")):
@@ -73,7 +73,7 @@ def test_a_queued_execution_reads_running_with_the_first_task(serve: Serve) -> N
     }
 
 
-def test_a_failed_execution_reads_error_with_the_reason_and_its_time(serve: Serve) -> None:
+def test_a_failed_execution_reports_its_error_and_execution_time(serve: Serve) -> None:
     client = serve({"tasks": [{"id": "t", "seconds": 0.1, "error": "ValueError: bad {topic}"}]})
     record = client.until(client.kickoff("input"), "error")
     assert record["error"] == "ValueError: bad input"
@@ -115,7 +115,7 @@ def test_an_unknown_id_is_a_404(client: Client) -> None:
 
 
 @pytest.mark.row("S2")
-def test_resume_answers_404_to_the_unknown_and_400_to_what_does_not_wait(client: Client) -> None:
+def test_resuming_returns_404_if_unknown_and_400_if_not_waiting(client: Client) -> None:
     kickoff_id = client.kickoff()
     assert client.resume(str(uuid4())).status_code == 404
     assert client.resume(kickoff_id, task_id="no_task").status_code == 404
@@ -167,7 +167,7 @@ def test_stop_ends_a_queued_and_a_waiting_execution(serve: Serve) -> None:
     assert client.resume(waiting).status_code == 400
 
 
-def test_stopping_the_unknown_is_a_404_and_the_completed_a_400(serve: Serve) -> None:
+def test_stopping_returns_404_if_unknown_and_400_if_completed(serve: Serve) -> None:
     client = serve(PLAIN)
     assert client.post(f"/stop/{uuid4()}").status_code == 404
     kickoff_id = client.kickoff()

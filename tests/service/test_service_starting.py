@@ -117,7 +117,7 @@ def test_room_that_a_client_leaves_is_for_the_next(listener: socket.socket, monk
         eventually(lambda: not service.waiting, "nobody")
 
 
-def test_if_no_more_files_can_be_opened_the_kernel_keeps_the_clients() -> None:
+def test_clients_stay_queued_in_the_kernel_when_files_run_out() -> None:
     accepted: list[int] = []
 
     class Full(socket.socket):
@@ -132,7 +132,7 @@ def test_if_no_more_files_can_be_opened_the_kernel_keeps_the_clients() -> None:
     assert len(accepted) == 1
 
 
-def test_a_kickoff_while_a_crew_is_loaded_waits_and_starts_it(tmp_path: Path) -> None:
+def test_a_kickoff_during_crew_loading_waits_and_then_starts(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "crew.json")  # so the crew is loaded once this test has written it
     with bind("127.0.0.1", 0) as free:
         port = free.getsockname()[1]

@@ -38,7 +38,7 @@ def test_executions_of_other_users_read_as_unknown(serve: Serve, dialect: str) -
 
 
 @DIALECTS
-def test_a_status_that_is_too_long_is_left_to_a_request_of_its_own(serve: Serve, dialect: str) -> None:
+def test_an_oversized_status_is_left_to_its_own_request(serve: Serve, dialect: str) -> None:
     long = {"tasks": [{"id": "only_task", "agent": "Writer", "seconds": 0.0, "output": "x" * 40_000}]}
     client = serve(long, dialect=dialect)
     kickoff_id = client.kickoff()

@@ -77,7 +77,7 @@ def finished(client: Client, some_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_each_task_tells_its_steps_which_stay_when_it_is_over(serve: Serve, tmp_path: Path, dialect: str) -> None:
+def test_each_task_shows_its_steps_even_after_it_ends(serve: Serve, tmp_path: Path, dialect: str) -> None:
     client = serve(MAILS, dialect=dialect)
     kickoff_id = client.kickoff("tea")
     eventually(lambda: details(client, kickoff_id)["output"], "the end")
@@ -99,7 +99,7 @@ def test_each_task_tells_its_steps_which_stay_when_it_is_over(serve: Serve, tmp_
         assert connection.execute("SELECT count(*) FROM journal").fetchone() == (0,)
 
 
-def test_a_step_is_seen_while_it_runs_and_is_unknown_once_nobody_runs_it(serve: Serve) -> None:
+def test_a_running_step_is_visible_and_becomes_unknown_once_abandoned(serve: Serve) -> None:
     client = serve(SLOW_MAIL)
     kickoff_id = client.kickoff()
     running = eventually(lambda: details(client, kickoff_id)["tasks"][0]["steps"], "the first step")
@@ -142,7 +142,7 @@ class Caller(ScriptedCrew):
         return Completed("x")
 
 
-def test_all_of_them_are_told_page_by_page_and_the_newest_with_the_execution(serve: Serve) -> None:
+def test_all_steps_are_paged_and_the_newest_accompany_the_execution(serve: Serve) -> None:
     client = serve(crew=Caller(120))
     kickoff_id = client.kickoff()
     found = finished(client, kickoff_id)
@@ -161,7 +161,7 @@ def test_all_of_them_are_told_page_by_page_and_the_newest_with_the_execution(ser
     assert steps(client, kickoff_id, "?limit=1")["steps"][0]["task_id"] == "write"
 
 
-def test_a_page_of_large_steps_has_fewer_than_asked_for_and_none_is_left_out(serve: Serve) -> None:
+def test_pages_of_large_steps_are_shorter_but_omit_none(serve: Serve) -> None:
     client = serve(crew=Caller(100, arguments="ä" * 2_000, result="ö" * 2_000))
     kickoff_id = client.kickoff()
     finished(client, kickoff_id)
@@ -186,7 +186,7 @@ def test_a_limit_or_a_number_that_is_none_is_refused(serve: Serve, query: str, d
     assert "must be a single whole number" in refused.json()["detail"]
 
 
-def test_whoever_may_read_the_execution_may_read_its_steps_and_nobody_else(serve: Serve) -> None:
+def test_only_those_who_may_read_an_execution_read_its_steps(serve: Serve) -> None:
     ann, bob = ("ann", "anns-token-of-20-letters"), ("bob", "bobs-token-of-20-letters")
     client = serve(MAILS, user_tokens=[ann, bob])
     kickoff_id = client.holding(ann[1]).kickoff()
@@ -244,7 +244,7 @@ def test_they_are_deleted_with_their_execution(serve: Serve, tmp_path: Path) -> 
 # --- how often they are news ---
 
 
-def test_calm_writes_are_seen_all_and_at_most_once_in_a_period() -> None:
+def test_all_calm_writes_become_visible_at_most_once_per_period() -> None:
     chance = random.Random(7)
     calm, now = Calm(0, 0, None), 1000.0
     seen, changed = calm.seen(now), [0.0]
@@ -326,7 +326,7 @@ class Rememberer(Caller):
 
 
 @pytest.mark.row("S1")
-def test_a_memory_lookup_is_in_the_journal_of_the_next_attempt(serve: Serve) -> None:
+def test_a_memory_lookup_enters_the_journal_of_the_next_attempt(serve: Serve) -> None:
     client = serve(crew=Rememberer())
     assert client.until(client.kickoff(), "completed")["result"]["output"] == '"facts"'
 
@@ -334,7 +334,7 @@ def test_a_memory_lookup_is_in_the_journal_of_the_next_attempt(serve: Serve) -> 
 @pytest.mark.long
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("after", [["--tool", "send_*=once"], []], ids=["", "rule-taken-away"])
-def test_a_scripted_tool_that_may_run_once_is_not_run_again(
+def test_a_run_once_scripted_tool_is_not_run_again(
     command: Callable[..., Command], tmp_path: Path, after: list[str]
 ) -> None:
     crew = scripted(tmp_path, KILLED_MAIL)
@@ -369,9 +369,7 @@ def test_a_revision_uses_the_tools_again(serve: Serve) -> None:
         (["--tool", "send_mail=once", "--no-journal"], "its rule send_mail=once needs the journal"),
     ],
 )
-def test_a_rule_that_a_scripted_crew_cannot_keep_ends_the_start(
-    tmp_path: Path, options: list[str], reason: str
-) -> None:
+def test_startup_fails_if_a_scripted_crew_cannot_keep_a_rule(tmp_path: Path, options: list[str], reason: str) -> None:
     ended = Command.refused(tmp_path, *scripted(tmp_path, SLOW_MAIL), *options)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert reason in ended.stderr

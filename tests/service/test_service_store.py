@@ -27,13 +27,13 @@ from crew_service.storage.tables import executions
 MOVES = [states.CLAIM, states.REQUEUE, states.WAIT, states.RESUME, states.COMPLETE, states.FAIL, states.STOP]
 
 
-def test_what_is_over_stays_over_and_every_other_state_has_a_way_on() -> None:
+def test_terminal_states_are_final_and_all_others_have_a_transition() -> None:
     left = {source for move in MOVES for source in move.sources}
     assert left == set(states.State) - states.OVER
     assert {move.target for move in MOVES} == set(states.State)
 
 
-def test_executions_that_are_over_are_deleted_after_their_days_and_others_stay(serve: Serve, tmp_path: Path) -> None:
+def test_only_ended_executions_are_deleted_after_their_retention_days(serve: Serve, tmp_path: Path) -> None:
     client = serve()
     over, waiting = client.kickoff(), client.kickoff()
     key = {"Idempotency-Key": "k"}
@@ -85,7 +85,7 @@ def test_only_its_owner_reads_the_database_since_it_holds_credentials(tmp_path: 
     assert (tmp_path / "x.db").stat().st_mode & 0o077 == 0
 
 
-def test_an_error_of_the_database_does_not_show_what_was_to_be_stored(tmp_path: Path) -> None:
+def test_a_database_error_does_not_reveal_the_values_being_stored(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "x.db"))
     row: dict[str, Any] = {"id": "a", "kickoff_id": "a", "created_at": 0, "updated_at": 0, "due_at": 0, "inputs": {}}
     row["webhooks"] = {"human_input": {"authentication": {"token": "hook-secret"}}}
@@ -135,7 +135,7 @@ def read_once_in_vain() -> Iterator[list[str]]:
     event.remove(Engine, "before_cursor_execute", fail)
 
 
-def test_an_execution_whose_start_met_a_database_in_trouble_goes_on_as_soon_as_it_answers(
+def test_a_start_failed_by_the_database_resumes_once_it_answers(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, read_once_in_vain: list[str]
 ) -> None:
     monkeypatch.setattr(runner, "RECOVERY", 86400.0)
@@ -154,9 +154,7 @@ REFUSALS = {
 }
 
 
-def test_a_value_that_the_database_cannot_take_ends_its_execution_and_is_not_an_outage(
-    serve: Serve, database: str
-) -> None:
+def test_an_unstorable_value_fails_its_execution_without_causing_an_outage(serve: Serve, database: str) -> None:
     client = serve(PLAIN, db=database, workers=1)
     engine = create_engine(database)
     with engine.begin() as connection:
@@ -198,7 +196,7 @@ def test_feedback_is_text_that_is_never_filled_again() -> None:
     assert outcome.output == "3: {revision} {feedback}"
 
 
-def test_a_scripted_task_reports_its_start_one_step_and_its_end() -> None:
+def test_a_scripted_task_reports_start_one_step_and_end() -> None:
     _, reports = run({"tasks": [{"id": "a", "output": "x"}, {"id": "b", "output": "y"}]}, inputs={})
     kinds = [type(report) for report in reports]
     assert kinds == [crew.TaskStarted, crew.StepDone, crew.TaskDone] * 2

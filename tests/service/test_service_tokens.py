@@ -93,7 +93,7 @@ def test_without_a_token_health_and_the_documentation_are_there(serve: Serve) ->
 
 
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_a_user_sees_what_that_user_started_and_the_organization_sees_all(serve: Serve, dialect: str) -> None:
+def test_users_see_their_own_executions_and_the_organization_sees_all(serve: Serve, dialect: str) -> None:
     users = [("ann", "ann-token"), ("bob", "bob-token")]
     client = serve(SLOW, dialect=dialect, user_tokens=users)
     ann, bob = client.holding("ann-token"), client.holding("bob-token")

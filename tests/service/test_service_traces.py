@@ -46,9 +46,7 @@ def answer(client: Client, execution: str, headers: dict[str, str] | None = None
     assert said.ok, said.text
 
 
-def test_an_execution_stays_in_the_trace_of_its_kickoff_over_a_review_and_a_restart(
-    traced: Traced, collector: Collector
-) -> None:
+def test_an_execution_keeps_its_kickoffs_trace_through_review_and_restart(traced: Traced, collector: Collector) -> None:
     service, client = traced(**collector.environment)
     execution = kicked_off(client, {"traceparent": TRACEPARENT, "tracestate": "airflow/task_span_detail_level=1"})
     client.until(execution, "pending")
@@ -76,7 +74,7 @@ def test_an_execution_stays_in_the_trace_of_its_kickoff_over_a_review_and_a_rest
     assert {span.attributes["crew.execution.id"] for span in (first, second)} == {execution}
 
 
-def test_an_answer_at_another_machine_goes_on_in_the_same_trace(
+def test_an_answer_on_another_machine_continues_the_same_trace(
     traced: Traced, collector: Collector, postgresql: str
 ) -> None:
     one, other = (traced("--db", postgresql, **collector.environment) for _ in range(2))
@@ -123,9 +121,7 @@ def test_a_context_is_read_as_the_recommendation_asks() -> None:
     assert tracing.received(states) is None
 
 
-def test_without_a_context_of_the_caller_an_execution_has_a_trace_of_its_own(
-    traced: Traced, collector: Collector
-) -> None:
+def test_without_caller_context_an_execution_gets_its_own_trace(traced: Traced, collector: Collector) -> None:
     _, client = traced(**collector.environment)
     execution = kicked_off(client, {"traceparent": "00-nonsense"})
     client.until(execution, "pending")
@@ -198,7 +194,7 @@ def test_with_traces_off_opentelemetry_is_not_imported(tmp_path: Path) -> None:
     assert printed_after_a_run(tmp_path, before=before, found=f"{imported} - by_fastapi") == "set()"
 
 
-def test_fastapi_records_neither_requests_nor_errors_in_the_traces_and_logs_of_the_process(tmp_path: Path) -> None:
+def test_fastapi_adds_nothing_to_process_wide_traces_and_logs(tmp_path: Path) -> None:
     before = """
 from opentelemetry import _logs, trace
 from opentelemetry.sdk import _logs as sdk_logs
@@ -216,9 +212,7 @@ _logs.get_logger_provider().add_log_record_processor(log_export.SimpleLogRecordP
     assert printed_after_a_run(tmp_path, before=before, found=found) == "[] []"
 
 
-def test_a_collector_that_is_away_delays_neither_an_execution_nor_the_end_of_the_service(
-    traced: Traced, collector: Collector
-) -> None:
+def test_a_missing_collector_delays_neither_executions_nor_shutdown(traced: Traced, collector: Collector) -> None:
     collector.close()
     service, client = traced(**collector.environment)
     execution = kicked_off(client)

@@ -46,7 +46,7 @@ def others_go_on(client: Client, waiting: str) -> None:
 @pytest.mark.long
 @pytest.mark.row("S15")
 @pytest.mark.parametrize(("column", "value"), BAD_VALUES)
-def test_a_waiting_execution_that_cannot_be_read_ends_as_an_error(
+def test_an_unreadable_waiting_execution_ends_as_an_error(
     serve: Serve, tmp_path: Path, column: str, value: str
 ) -> None:
     client = serve(GATED, workers=2)
@@ -84,7 +84,7 @@ def test_a_queued_execution_that_cannot_be_read_holds_nobody_up(
 @pytest.mark.long
 @pytest.mark.row("S15")
 @pytest.mark.parametrize(("column", "value"), [("open_tasks", '{"t": 5}'), ("limits", '{"max_tokens": "many"}')])
-def test_a_value_of_an_unforeseen_form_delays_none_of_those_claimed_with_it(
+def test_a_malformed_execution_delays_no_others_claimed_with_it(
     serve: Serve, tmp_path: Path, column: str, value: str
 ) -> None:
     scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 3.0, "output": "All on {topic}"}]}
@@ -98,7 +98,7 @@ def test_a_value_of_an_unforeseen_form_delays_none_of_those_claimed_with_it(
 
 
 @pytest.mark.row("S15")
-def test_a_finished_task_that_cannot_be_read_ends_its_execution_alone(serve: Serve, tmp_path: Path) -> None:
+def test_an_unreadable_finished_task_ends_only_its_execution(serve: Serve, tmp_path: Path) -> None:
     client = serve()
     bad, good = client.kickoff("bad"), client.kickoff("good")
     for kickoff_id in (bad, good):

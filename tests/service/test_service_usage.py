@@ -44,7 +44,7 @@ def until_used(client: Client, kickoff_id: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_every_state_says_what_was_used_and_the_body_stays_as_it_is_specified(serve: Serve, state: str) -> None:
+def test_every_state_reports_usage_without_changing_the_specified_body(serve: Serve, state: str) -> None:
     client = serve({"inputs": ["topic"], "tasks": [FIRST, ENDS[state]]})
     kickoff_id = client.kickoff()
     client.until(kickoff_id, state)
@@ -57,7 +57,7 @@ def test_every_state_says_what_was_used_and_the_body_stays_as_it_is_specified(se
     assert "usage" not in client.status(kickoff_id)
 
 
-def test_a_stop_is_answered_with_what_was_used_and_so_is_the_status_after_it(serve: Serve) -> None:
+def test_a_stop_and_the_status_after_it_report_usage(serve: Serve) -> None:
     client = serve({"inputs": ["topic"], "tasks": [FIRST, ENDS["running"]]})
     kickoff_id = client.kickoff()
     until_used(client, kickoff_id, 400)
@@ -116,7 +116,7 @@ class Silent(ScriptedCrew):
         return Completed("x")
 
 
-def test_calls_that_gave_no_figures_are_told_and_cost_what_is_not_known(serve: Serve, prices: Prices) -> None:
+def test_calls_without_usage_figures_are_counted_with_unknown_cost(serve: Serve, prices: Prices) -> None:
     client = serve(crew=Silent({"tasks": [FIRST]}), prices=prices)
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "completed")
@@ -192,7 +192,7 @@ def test_a_cost_is_that_of_all_models(serve: Serve, prices: Prices, dialect: str
     assert last.get("usage_metrics", said) == said
 
 
-def test_the_cost_of_a_model_without_a_price_is_unknown_and_the_log_names_it_once(
+def test_an_unpriced_model_has_unknown_cost_and_is_logged_once(
     serve: Serve, prices: Prices, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = serve({"inputs": ["topic"], "tasks": [PRICED, FREE]}, prices=prices)
@@ -277,7 +277,7 @@ def test_the_metrics_have_tokens_and_costs_by_model(serve: Serve, prices: Prices
         ("a.toml", "[large]\ninput = true\noutput = 1", "a price for input"),
     ],
 )
-def test_a_bad_file_of_prices_ends_the_start_in_one_sentence(
+def test_a_bad_prices_file_fails_startup_with_one_sentence(
     tmp_path: Path, name: str, text: str | None, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
@@ -289,7 +289,7 @@ def test_a_bad_file_of_prices_ends_the_start_in_one_sentence(
     assert printed.count("\n") == 1
 
 
-def test_the_prices_that_are_delivered_can_be_read_and_json_too(tmp_path: Path) -> None:
+def test_the_bundled_prices_and_json_price_files_are_readable(tmp_path: Path) -> None:
     delivered = Path(crew_service.__file__).with_name("prices.toml")
     assert "USD per million tokens" in delivered.read_text()
     assert Prices.read(str(delivered)).cost("openai/gpt-4o", by_model(1_000_000)) == 10

@@ -84,7 +84,7 @@ def test_a_failed_crew_sends_no_crew_webhook(serve: Serve, receiver: Receiver) -
         ({}, None),
     ],
 )
-def test_a_person_is_asked_with_the_authentication_that_was_asked_for(
+def test_a_person_is_asked_with_the_requested_webhook_authentication(
     serve: Serve, receiver: Receiver, hook: dict, expected: str | None
 ) -> None:
     client = serve()
@@ -114,7 +114,7 @@ def test_urls_are_not_carried_over_at_resume(serve: Serve, receiver: Receiver) -
 
 
 @pytest.mark.row("S5")
-def test_a_receiver_answering_500_is_tried_again_until_it_takes_the_news(serve: Serve, receiver: Receiver) -> None:
+def test_a_webhook_is_retried_until_a_failing_receiver_accepts_it(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN)
     receiver.answers = [500, 503, 404]
     client.until(client.kickoff(crewWebhookUrl=f"{receiver.url}/crew"), "completed")
@@ -123,9 +123,7 @@ def test_a_receiver_answering_500_is_tried_again_until_it_takes_the_news(serve: 
 
 
 @pytest.mark.row("S5")
-def test_a_receiver_that_never_takes_it_is_given_up_after_a_bounded_number_of_tries(
-    serve: Serve, receiver: Receiver
-) -> None:
+def test_a_never_accepted_webhook_is_given_up_after_bounded_attempts(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN, webhook_attempts=3)
     receiver.answers = [500] * 50
     client.until(client.kickoff(crewWebhookUrl=f"{receiver.url}/crew"), "completed")
@@ -133,9 +131,7 @@ def test_a_receiver_that_never_takes_it_is_given_up_after_a_bounded_number_of_tr
 
 
 @pytest.mark.row("S5")
-def test_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_receivers(
-    serve: Serve, receiver: Receiver
-) -> None:
+def test_a_down_or_slow_receiver_delays_neither_crews_nor_others(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN, webhook_timeout=10 * PATIENCE)
     slow = Receiver()
     slow.hold.clear()
@@ -154,7 +150,7 @@ def test_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_rece
 
 @pytest.mark.long
 @pytest.mark.row("S5")
-def test_a_receiver_that_does_not_answer_is_left_after_the_timeout(serve: Serve, receiver: Receiver) -> None:
+def test_a_silent_receiver_is_abandoned_after_the_timeout(serve: Serve, receiver: Receiver) -> None:
     receiver.hold.clear()
     client = serve(PLAIN, webhook_timeout=FACTOR, webhook_attempts=2)
     client.kickoff(crewWebhookUrl=f"{receiver.url}/crew")
@@ -162,9 +158,7 @@ def test_a_receiver_that_does_not_answer_is_left_after_the_timeout(serve: Serve,
 
 
 @pytest.mark.row("S5")
-def test_a_redirect_is_not_followed_so_that_the_credential_stays_with_its_address(
-    serve: Serve, receiver: Receiver
-) -> None:
+def test_a_webhook_never_follows_redirects_with_its_credential(serve: Serve, receiver: Receiver) -> None:
     client = serve(webhook_attempts=2)
     other = Receiver()
     try:

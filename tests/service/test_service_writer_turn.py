@@ -96,7 +96,7 @@ def test_an_error_of_one_writer_undoes_only_what_it_wrote(writers: Writers) -> N
     assert (first.result(), last.result(), writers.written) == (None, None, [0, 2])
 
 
-def test_an_error_of_the_last_writer_loses_nothing_of_the_others(writers: Writers) -> None:
+def test_an_error_of_the_last_writer_loses_no_other_writes(writers: Writers) -> None:
     first, failed = writers.together(stumble)
     with pytest.raises(KeyError):
         failed.result()
@@ -129,7 +129,7 @@ def test_a_commit_that_fails_fails_for_all(writers: Writers) -> None:
     assert writers.written == [9]
 
 
-def test_the_write_ahead_log_is_emptied_between_transactions_of_writers_that_wait(writers: Writers) -> None:
+def test_the_write_ahead_log_is_emptied_between_waiting_writers_transactions(writers: Writers) -> None:
     queue = writers.database._turn._turns._waiting
     with ThreadPoolExecutor() as pool:
         with writers.database.writing() as connection:
@@ -166,7 +166,7 @@ def test_a_writer_waits_only_so_long_and_leaves_its_place() -> None:
 
 
 @pytest.mark.row("S12")
-def test_a_full_disk_is_reported_as_such_though_sqlite_undoes_what_others_wrote_too(writers: Writers) -> None:
+def test_a_full_disk_is_reported_to_every_rolled_back_writer(writers: Writers) -> None:
     def fill(connection: Any) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
@@ -179,7 +179,7 @@ def test_a_full_disk_is_reported_as_such_though_sqlite_undoes_what_others_wrote_
             task.result()
 
 
-def test_an_error_of_one_writer_waits_for_the_commit_of_what_it_has_seen(writers: Writers) -> None:
+def test_a_writers_error_awaits_the_commit_of_data_it_read(writers: Writers) -> None:
     def see(connection: Any) -> None:
         assert connection.execute(text("SELECT count(*) FROM written WHERE number = 0")).scalar() == 1
         raise KeyError("there is one already")

@@ -76,7 +76,7 @@ def _try_move(database: Database, name: str, state: State) -> None:
 
 
 @pytest.mark.parametrize("name", LAW)
-def test_a_segment_writes_from_its_own_states_and_counts_its_writes(database: Database, name: str) -> None:
+def test_a_segment_writes_only_from_its_states_and_counts_writes(database: Database, name: str) -> None:
     for state in State:
         _try_fenced_move(database, name, state)
 

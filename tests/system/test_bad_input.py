@@ -40,9 +40,7 @@ def test_bad_input_ends_in_one_line_with_cause_and_fate(dag_id: str, runs: dict[
 
 
 @pytest.mark.parametrize("dag_id", list(CASES))
-def test_the_log_of_bad_input_has_no_frame_of_ours_and_no_warning_before_the_sentence(
-    dag_id: str, runs: dict[str, DagRun]
-) -> None:
+def test_bad_input_logs_no_provider_frames_and_no_preceding_warning(dag_id: str, runs: dict[str, DagRun]) -> None:
     task_id, _ = CASES[dag_id]
     events = [json.loads(line) for line in runs[dag_id].log(task_id).splitlines()]
     [failure] = [each for each in events if each.get("error_detail")]

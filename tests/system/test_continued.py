@@ -68,7 +68,7 @@ def steps(execution: dict[str, Any]) -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.long
-def test_a_crew_whose_third_task_fails_by_a_tool_and_then_by_its_model_is_paid_for_once(
+def test_a_repeatedly_failing_crew_is_paid_for_only_once(
     airflow: AirflowStack, group: ProcessGroup, model: OpenAI, tmp_path: Path
 ) -> None:
     from crewai import Agent
@@ -128,7 +128,7 @@ class FailsOnce(ScriptedCrew):
 
 
 @pytest.mark.parametrize("dialect", ["spec", pytest.param("live", marks=pytest.mark.long)])
-def test_a_scripted_crew_goes_on_with_its_journal_and_a_live_deployment_from_the_start(
+def test_scripted_crews_resume_from_their_journal_but_live_deployments_restart(
     airflow: AirflowStack, dialect: str
 ) -> None:
     faults = [Fault("N40", "no continuing", OTHER, says_nothing_of_continuing)] if dialect == "live" else []

@@ -30,7 +30,7 @@ def stack(airflow: AirflowStack, group: ProcessGroup) -> AirflowStack:
     return airflow
 
 
-def test_a_key_of_the_output_is_the_input_of_the_next_task_and_no_key_of_the_record_is_an_xcom(
+def test_only_output_keys_become_xcoms_that_feed_the_next_task(
     stack: AirflowStack,
 ) -> None:
     run = stack.api.trigger("data_keys")
@@ -43,7 +43,7 @@ def test_a_key_of_the_output_is_the_input_of_the_next_task_and_no_key_of_the_rec
 
 
 @pytest.mark.long
-def test_in_a_mapped_group_the_schema_revises_once_and_a_person_sees_what_is_left(stack: AirflowStack) -> None:
+def test_a_mapped_groups_schema_revises_once_before_people_see_violations(stack: AirflowStack) -> None:
     run = stack.api.trigger("data_revisions")
     wait_until(lambda: len(run.reviews()) == 3, "three questions", pause=2)
     asked = {each["task_instance"]["map_index"]: each for each in run.reviews()}

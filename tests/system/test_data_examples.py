@@ -48,7 +48,7 @@ def runs_of(airflow: AirflowStack, dag_id: str) -> list[DagRun]:
 
 
 @pytest.mark.long
-def test_missed_days_are_caught_up_and_a_day_that_runs_again_replaces_its_row(
+def test_missed_days_are_caught_up_and_reruns_replace_their_rows(
     airflow: AirflowStack, group: ProcessGroup, warehouse: ThrowAwayDatabase
 ) -> None:
     served("daily_figures", "crew_figures", airflow, group)
@@ -70,7 +70,7 @@ def test_missed_days_are_caught_up_and_a_day_that_runs_again_replaces_its_row(
 
 
 @pytest.mark.long
-def test_twenty_customers_run_five_at_a_time_and_are_summed_up(airflow: AirflowStack, group: ProcessGroup) -> None:
+def test_twenty_customers_run_five_at_a_time_and_are_summarized(airflow: AirflowStack, group: ProcessGroup) -> None:
     service = served("customer_letters", "crew_letters", airflow, group)
     airflow.api.json("POST", "pools", json={"name": "crews", "slots": SLOTS, "include_deferred": True})
     run = airflow.api.trigger("crew_per_customer")

@@ -11,7 +11,7 @@ from scripts.stack.waiting import PATIENCE
 FEEDBACK = "Shorter, and name the sources."
 
 
-def test_no_slot_is_held_while_the_crew_runs_or_the_person_thinks_and_the_feedback_arrives(
+def test_execution_and_review_hold_no_slot_and_the_feedback_arrives(
     airflow: AirflowStack,
 ) -> None:
     run = airflow.api.trigger("crew_review", {"topic": "salt"})

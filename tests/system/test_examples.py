@@ -29,7 +29,7 @@ def test_a_later_task_finds_the_output_in_the_table(runs: dict[str, DagRun]) -> 
     assert runs["crew_to_table"].xcom("count_words") == {"research": 3, "write": 4}
 
 
-def test_the_outputs_of_mapped_crews_come_in_the_order_of_the_rows(runs: dict[str, DagRun]) -> None:
+def test_mapped_crew_outputs_come_in_row_order(runs: dict[str, DagRun]) -> None:
     runs["crew_per_row"].wait_for("success")
     assert runs["crew_per_row"].xcom("collect") == [f"Draft 1 on {topic}." for topic in ("tea", "rice", "salt")]
 

@@ -68,7 +68,7 @@ def machines(airflow: AirflowStack, group: ProcessGroup, kind: str) -> Iterator[
 @pytest.mark.row("S82")
 @pytest.mark.row("S76")
 @pytest.mark.parametrize("kind", ["crew", "flow"])
-def test_a_pdf_goes_in_and_a_report_and_a_chart_come_out_though_the_machine_is_killed(
+def test_a_pdf_becomes_report_and_chart_despite_a_killed_machine(
     airflow: AirflowStack, machines: Machines, kind: str, tmp_path: Path
 ) -> None:
     (tmp_path / "in.pdf").write_bytes(PDF)
@@ -118,9 +118,7 @@ def asset_files(airflow: AirflowStack, run: DagRun) -> list[str]:
     return events[-1]["extra"]["files"]
 
 
-def test_the_example_turns_a_pdf_into_an_approved_report_with_its_chart(
-    airflow: AirflowStack, group: ProcessGroup
-) -> None:
+def test_the_example_turns_pdfs_into_approved_reports_with_charts(airflow: AirflowStack, group: ProcessGroup) -> None:
     crew = f"{EXAMPLES / 'crews' / 'report_crew.py'}:report_crew"
     service = CrewService(crew, name="crew-service-report", group=group).start()
     airflow.api.add_connection("crew_files", **service.connection)

@@ -106,9 +106,7 @@ def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: Airflow
     assert any(is_taken_for_a_kill() for _ in range(3))
 
 
-def test_a_question_that_came_before_the_wait_is_found_at_its_first_poll(
-    airflow: AirflowStack, live_crew: CrewService
-) -> None:
+def test_a_question_preceding_the_wait_is_found_at_first_poll(airflow: AirflowStack, live_crew: CrewService) -> None:
     run = airflow.api.trigger("inbox_after_the_fact")
     run.wait_for_task("kickoff", ["success"])
     kickoff_id = run.xcom("kickoff")
@@ -126,7 +124,7 @@ def test_a_question_that_came_before_the_wait_is_found_at_its_first_poll(
     "has_arrived",
     [pytest.param(False, id="lost on its way"), pytest.param(True, id="its answer lost")],
 )
-def test_another_answer_to_a_question_whose_answer_was_lost_waits_for_a_person_or_is_never_sent(
+def test_after_a_lost_answer_another_one_is_never_sent_automatically(
     airflow: AirflowStack, live_crew: CrewService, has_arrived: bool
 ) -> None:
     name = "answer lost: reset" if has_arrived else "never arrived: reset"

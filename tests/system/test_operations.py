@@ -94,7 +94,7 @@ def counted(statsd: StatsdServer, conn_id: str) -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("reviewed")
-def test_a_statsd_client_sees_what_the_crew_and_the_reviewer_took(statsd: StatsdServer) -> None:
+def test_statsd_receives_the_metrics_of_the_crew_and_its_review(statsd: StatsdServer) -> None:
     found = counted(statsd, "crew_reviewed")
     assert set(found) == {
         "execution.started",
@@ -117,7 +117,7 @@ def test_a_statsd_client_sees_what_the_crew_and_the_reviewer_took(statsd: Statsd
 
 
 @pytest.mark.long  # without processes: test_lineage.py
-def test_tokens_and_their_cost_are_in_the_metrics_the_lineage_and_the_event_of_the_outlet(
+def test_metrics_lineage_and_outlet_event_carry_tokens_and_cost(
     airflow: AirflowStack, metered: DagRun, statsd: StatsdServer, lineage: Path
 ) -> None:
     kickoff_id = metered.xcom("crew", key="kickoff_id")
@@ -134,7 +134,7 @@ def test_tokens_and_their_cost_are_in_the_metrics_the_lineage_and_the_event_of_t
 
 
 @pytest.mark.long
-def test_the_record_of_a_costly_execution_goes_on_once_a_person_has_approved(metered: DagRun) -> None:
+def test_a_costly_executions_record_passes_on_after_a_persons_approval(metered: DagRun) -> None:
     assert metered.xcom("allowed") == metered.xcom("crew")
 
 
@@ -169,15 +169,13 @@ def test_openlineage_sends_valid_events_of_all_tasks_of_the_crew(reviewed: DagRu
     assert sent("round_1.wait", "COMPLETE") == sent("result", "COMPLETE") == [completed]
 
 
-def test_the_event_of_a_reviewed_crew_carries_the_ids_of_the_approved_output(
-    airflow: AirflowStack, reviewed: DagRun
-) -> None:
+def test_a_reviewed_crews_event_carries_the_approved_outputs_ids(airflow: AirflowStack, reviewed: DagRun) -> None:
     record = reviewed.xcom("crew.result")
     expected = {name: record[name] for name in ("kickoff_id", "execution_id", "state", "usage")}
     assert extra_of(airflow, reviewed) == {"crew_conn_id": "crew_reviewed", **expected}
 
 
-def test_a_crew_that_airflow_did_not_start_runs_a_dag_once_though_its_event_comes_twice(
+def test_a_foreign_crews_repeated_event_triggers_its_dag_only_once(
     airflow: AirflowStack, plain_crew: CrewService
 ) -> None:
     secret = secrets.token_urlsafe(32)

@@ -33,7 +33,7 @@ time.sleep(300)
 @pytest.mark.parametrize(
     ("number", "child"), [(signal.SIGKILL, "trap '' TERM"), (signal.SIGTERM, "true"), (signal.SIGINT, "true")]
 )
-def test_nothing_is_left_behind_when_the_owner_ends_by_a_signal(number: int, child: str) -> None:
+def test_a_signalled_owner_leaves_nothing_behind(number: int, child: str) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER, child], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert owner.stdout
     folder, *pids = owner.stdout.readline().split()
@@ -44,7 +44,7 @@ def test_nothing_is_left_behind_when_the_owner_ends_by_a_signal(number: int, chi
     wait_until(lambda: not Path(folder).exists(), "the end of the folder")
 
 
-def test_a_component_that_was_killed_leaves_no_child_and_starts_again() -> None:
+def test_a_killed_component_leaves_no_child_and_starts_again() -> None:
     with ProcessGroup() as group:
         folder = group.temporary_folder("crew-harness-")
         command = ["bash", "-c", "set -m; sleep 300 & wait"]

@@ -41,7 +41,7 @@ def raises(error: BaseException) -> Does:
 # --- the loop ---
 
 
-def test_each_step_is_done_in_the_worker_and_its_result_comes_back() -> None:
+def test_the_worker_does_each_step_and_returns_its_result() -> None:
     first, second, worker = Does(lambda: 1), Does(lambda: 2), Done()
 
     def steps() -> Steps[list[int]]:
@@ -81,7 +81,7 @@ def test_a_step_whose_record_cannot_be_stored_is_not_done() -> None:
     assert worker == []
 
 
-def test_an_error_is_raised_where_its_step_was_yielded_and_the_steps_may_go_on() -> None:
+def test_steps_may_catch_an_error_where_they_yielded_and_continue() -> None:
     refused = CrewConnectionError("away")
 
     def steps() -> Steps[Any]:
@@ -94,7 +94,7 @@ def test_an_error_is_raised_where_its_step_was_yielded_and_the_steps_may_go_on()
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), CrewConnectionError("away")])
-def test_an_error_that_no_step_handles_ends_the_task_as_a_kill_does(end: BaseException) -> None:
+def test_an_unhandled_error_ends_the_task_like_a_kill(end: BaseException) -> None:
     left: list[str] = []
 
     def steps() -> Steps[None]:

@@ -181,7 +181,7 @@ def test_a_retry_without_its_record_sends_nothing(server: FaultServer, a_memory:
 
 
 @pytest.mark.row("A52", "A54")
-def test_the_lost_record_of_a_post_without_a_response_is_noticed(server: FaultServer, a_memory: Variables) -> None:
+def test_a_lost_record_of_an_unanswered_post_is_noticed(server: FaultServer, a_memory: Variables) -> None:
     server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
     task_run = TaskRun()
     with pytest.raises(CrewTaskFailed, match="unknown"):
@@ -193,7 +193,7 @@ def test_the_lost_record_of_a_post_without_a_response_is_noticed(server: FaultSe
 
 
 @pytest.mark.row("A52")
-def test_a_part_in_a_variable_of_its_own_is_read_until_the_record_has_it(variables: Variables) -> None:
+def test_a_separate_part_is_read_until_the_record_has_it(variables: Variables) -> None:
     part = TaskRecord(IDENTITY).part(REVIEW_STATE, PLAIN_OF_QUESTION)
     earlier = {"draft": ["k-1", "t", "hash"], "until": "then", "dag_id": "dag", "run_id": "run"}
     variables.kept[part.earlier_key] = json.dumps(earlier)

@@ -94,7 +94,7 @@ def test_many_waits_cost_one_request_an_interval(service: Service) -> None:
     assert service.together <= 12
 
 
-def test_many_waits_for_what_comes_after_a_person_cost_one_request_an_interval(service: Service) -> None:
+def test_many_waits_past_a_question_share_one_request_per_interval(service: Service) -> None:
     service.dialect = replace(SPEC, running=PENDING_SPEC)
     assert outcomes(wait_past_pending=True) == {COMPLETED}
     assert 2 * WAITS <= service.alone < 3 * WAITS
@@ -194,7 +194,7 @@ def test_a_wait_that_the_answer_leaves_out_polls_by_itself(service: Service) -> 
 
 
 @pytest.mark.row("N5")
-def test_a_token_refused_for_many_ends_each_and_names_the_connection(service: Service) -> None:
+def test_a_refused_batch_token_ends_each_wait_naming_the_connection(service: Service) -> None:
     refused, accepted = Reply(status=401, body={"detail": "Invalid token"}), service.status
     service.statuses = lambda ids: refused
     service.status = lambda: refused if service.together else accepted()
@@ -204,7 +204,7 @@ def test_a_token_refused_for_many_ends_each_and_names_the_connection(service: Se
 
 
 @pytest.mark.row("N6")
-def test_an_id_that_is_unknown_among_many_is_a_404_of_its_own(service: Service, dialect: Dialect) -> None:
+def test_an_unknown_id_among_many_is_its_own_404(service: Service, dialect: Dialect) -> None:
     def one_unknown(ids: list[str]) -> Reply:
         said = {each: {"code": 200, "body": service.body} for each in ids}
         if "k-1" in ids and service.together < 3:
@@ -216,7 +216,7 @@ def test_an_id_that_is_unknown_among_many_is_a_404_of_its_own(service: Service, 
 
 
 @pytest.mark.row("N33")
-def test_usage_that_grows_beside_an_unchanged_body_is_seen_among_many(service: Service) -> None:
+def test_usage_growth_beside_an_unchanged_body_is_seen_in_batches(service: Service) -> None:
     def used() -> dict[str, int]:
         return {"total_tokens": 100 * service.together}
 
@@ -232,7 +232,7 @@ def test_usage_that_grows_beside_an_unchanged_body_is_seen_among_many(service: S
 
 
 @pytest.mark.row("N4")
-def test_a_deadline_near_the_timeout_is_kept_by_a_poll_of_its_own(service: Service) -> None:
+def test_a_deadline_near_the_timeout_is_kept_by_separate_polling(service: Service) -> None:
     service.until = 10**6
     began = time.monotonic()
     assert outcomes(deadline=time.time() + 1.5) == {TIMEOUT}

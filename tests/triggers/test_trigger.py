@@ -49,13 +49,13 @@ def test_every_argument_is_stored() -> None:
 
 
 @pytest.mark.row("A8")
-def test_without_a_budget_a_trigger_is_stored_as_before_there_were_budgets() -> None:
+def test_a_trigger_without_a_budget_is_stored_without_budget_fields() -> None:
     assert not {"max_total_tokens", "max_cost"} & set(trigger().serialize()[1])
     budget = stored(trigger(max_total_tokens=5)).watch().budget
     assert (budget.max_total_tokens, budget.max_cost) == (5, None)
 
 
-def test_no_token_is_stored_or_shown_by_a_trigger_that_holds_one(
+def test_a_trigger_never_stores_or_shows_its_token(
     server: FaultServer, dialect: Dialect, log_text: Callable[[], str]
 ) -> None:
     async def while_it_waits() -> str:
@@ -84,9 +84,7 @@ def test_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) -> 
 
 
 @pytest.mark.row("A3")
-def test_waits_that_a_restart_resumes_together_do_not_all_poll_at_the_same_time(
-    server: FaultServer, dialect: Dialect
-) -> None:
+def test_waits_resumed_together_by_a_restart_poll_at_different_times(server: FaultServer, dialect: Dialect) -> None:
     server.on(POLL, dialect.completed)
 
     async def first_look() -> float:
@@ -104,7 +102,7 @@ def test_waits_that_a_restart_resumes_together_do_not_all_poll_at_the_same_time(
 
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("end", [TIMEOUT, GAVE_UP])
-def test_a_wait_that_ends_at_once_fires_when_airflow_has_noticed_its_deferral(
+def test_an_instantly_ending_wait_fires_after_airflow_noticed_its_deferral(
     server: FaultServer, dialect: Dialect, impatient: None, end: str
 ) -> None:
     server.on(POLL, dialect.running)
@@ -115,7 +113,7 @@ def test_a_wait_that_ends_at_once_fires_when_airflow_has_noticed_its_deferral(
 
 
 @pytest.mark.row("N18")
-def test_a_connection_that_stays_missing_ends_the_wait_as_a_failure(impatient: None) -> None:
+def test_a_permanently_missing_connection_ends_the_wait_as_a_failure(impatient: None) -> None:
     event = fire(trigger(crew_conn_id="crew_nowhere"))
     assert event["kind"] == GAVE_UP
     assert "crew_nowhere" in event["message"]
@@ -141,7 +139,7 @@ async def many(count: int) -> list[Any]:
     return await asyncio.gather(*(one(each) for each in triggers))
 
 
-def test_a_hundred_triggers_share_one_session_that_is_closed_in_the_end(
+def test_a_hundred_triggers_share_one_session_and_finally_close_it(
     server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
@@ -177,7 +175,7 @@ def test_no_session_or_socket_is_left_behind_in_any_loop(server: FaultServer, di
     assert not asynchronous.sessions._by_loop or all(not here for here in asynchronous.sessions._by_loop.values())
 
 
-def test_a_cancelled_trigger_gives_its_session_back_and_the_others_go_on(server: FaultServer, dialect: Dialect) -> None:
+def test_a_cancelled_trigger_releases_its_session_and_others_continue(server: FaultServer, dialect: Dialect) -> None:
     async def play() -> str:
         first, second = trigger(), trigger(kickoff_id="k-2")
         waits = [asyncio.create_task(each.run().__anext__()) for each in (first, second)]
@@ -213,7 +211,7 @@ def test_a_rotated_token_moves_the_shared_session_of_all_triggers(rotated_token:
 
 
 @pytest.mark.row("N5")
-def test_waits_share_the_look_up_of_their_connection_and_of_its_refresh(
+def test_waits_share_lookups_and_refreshes_of_their_connection(
     rotated_token: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up: list[str] = []
@@ -247,7 +245,7 @@ async def cancelled(one: CrewStatusTrigger, server: FaultServer) -> None:
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("state", ["failed", "success", "skipped"])
 @pytest.mark.parametrize("cancel_on_kill", [False, True])
-def test_a_user_who_ends_the_task_stops_the_execution_if_that_was_asked_for(
+def test_a_user_ending_the_task_stops_the_execution_if_requested(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: str, cancel_on_kill: bool
 ) -> None:
     server.on(POLL, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
@@ -272,7 +270,7 @@ async def cancel_twice(task: asyncio.Task[None]) -> None:
 
 
 @pytest.mark.row("A5", "A6")
-def test_a_trigger_ends_after_its_kill_is_handled_however_often_airflow_cancels_it(
+def test_a_trigger_cancelled_repeatedly_ends_after_handling_its_kill(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})

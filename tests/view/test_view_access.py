@@ -36,7 +36,7 @@ def addresses(dag_run: Run) -> list[str]:
     ]
 
 
-def test_whoever_may_see_xcoms_and_forms_of_the_dag_sees_the_execution(app: FastAPI, dag_run: Run) -> None:
+def test_access_to_the_dags_xcoms_and_forms_shows_the_execution(app: FastAPI, dag_run: Run) -> None:
     dag_run.task("kickoff", about())
     client = client_of(app)
     wait_until(lambda: SECRET in client.get(dag_run.page("kickoff", end="/fragment")).text, "the first look-up")
@@ -46,7 +46,7 @@ def test_whoever_may_see_xcoms_and_forms_of_the_dag_sees_the_execution(app: Fast
 
 
 @pytest.mark.parametrize(("user", "code"), [("no-xcoms", 403), ("no-forms", 403), ("no-dag", 403), (None, 401)])
-def test_anybody_else_is_refused_on_every_address_and_nothing_is_looked_up(
+def test_users_without_access_are_refused_at_every_address_without_lookup(
     app: FastAPI, dag_run: Run, service: FaultServer, user: str | None, code: int
 ) -> None:
     dag_run.task("kickoff", about())
@@ -64,7 +64,7 @@ def test_every_route_but_the_icons_asks_the_auth_manager() -> None:
     assert {route.path for route in icons.routes} == {"/icon.svg", "/icon-dark.svg"}  # type: ignore[attr-defined]
 
 
-def test_an_execution_of_another_dag_cannot_be_named_in_an_address(app: FastAPI, dag_run: Run) -> None:
+def test_addresses_cannot_name_an_execution_of_another_dag(app: FastAPI, dag_run: Run) -> None:
     dag_run.task("kickoff", about())
     own = Run()
     own.task("kickoff")
@@ -85,7 +85,7 @@ def test_an_execution_of_another_dag_cannot_be_named_in_an_address(app: FastAPI,
         assert answer.status_code != 200 or "No execution yet" in answer.text
 
 
-def test_the_dag_that_stands_for_all_shows_nothing_even_to_whoever_sees_all(app: FastAPI, dag_run: Run) -> None:
+def test_the_wildcard_dag_shows_nothing_even_to_full_access_users(app: FastAPI, dag_run: Run) -> None:
     dag_run.task("kickoff", about())
     client = client_of(app)
     assert client.get(f"/crew-view/dags/~/runs/{dag_run.run_id}/tasks/kickoff/-1").status_code == 404
@@ -93,7 +93,7 @@ def test_the_dag_that_stands_for_all_shows_nothing_even_to_whoever_sees_all(app:
 
 
 @pytest.mark.parametrize("view", [None, "/view?id=k-1"])
-def test_an_execution_that_another_dag_has_started_is_not_shown_to_one_that_waits_for_it(
+def test_waiting_for_another_dags_execution_does_not_show_it(
     app: FastAPI, dag_run: Run, service: FaultServer, view: str | None
 ) -> None:
     details = {"execution_id": "k-1", "state": "completed", "output": SECRET, "tasks": [], "rounds": []}
@@ -112,7 +112,7 @@ def test_an_execution_that_another_dag_has_started_is_not_shown_to_one_that_wait
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("meta", [{}, {"meta": None, "left_out": ["meta"]}, {"meta": {"airflow": "?"}}])
 @pytest.mark.parametrize("forged", ["execution", "polled id", "connection"])
-def test_without_its_origin_an_execution_is_shown_only_where_the_run_has_recorded_it(
+def test_an_execution_without_origin_shows_only_in_its_recording_run(
     app: FastAPI, dag_run: Run, service: FaultServer, meta: Json, forged: str
 ) -> None:
     details = {"execution_id": "k-1", "state": "completed", "output": SECRET, "tasks": [], "rounds": [], **meta}
@@ -135,9 +135,7 @@ def test_without_its_origin_an_execution_is_shown_only_where_the_run_has_recorde
 
 
 @pytest.mark.row("A31")
-def test_an_xcom_of_another_dag_does_not_decide_what_is_polled_for_this_one(
-    app: FastAPI, dag_run: Run, service: FaultServer
-) -> None:
+def test_another_dags_xcom_does_not_decide_what_is_polled(app: FastAPI, dag_run: Run, service: FaultServer) -> None:
     service.on("GET /status/k-2", {"status": "completed", "result": {"output": "another text", "tasks": []}})
     other = Run()
     other.task("kickoff", about("k-1", "k-2"))
@@ -160,7 +158,7 @@ def test_a_connection_of_another_type_is_not_used(
     assert service.requests == []
 
 
-def test_what_airflow_masks_by_its_name_is_masked_among_the_inputs_and_secrets_wherever_they_stand(
+def test_sensitive_input_names_and_secret_values_are_masked_everywhere(
     app: FastAPI, dag_run: Run, service: FaultServer, connect: object
 ) -> None:
     token = 'a"token/with=ä'  # in JSON text it has other forms
@@ -198,7 +196,7 @@ WITHHELD = {
 
 @pytest.mark.row("A33")
 @pytest.mark.parametrize(("refusal", "view"), crossed(["404", "html", "state"], [None, "/view?id=k-1"]))
-def test_one_refusal_of_the_details_shows_no_execution_that_this_run_only_polls(
+def test_refused_details_do_not_reveal_a_merely_polled_execution(
     app: FastAPI, dag_run: Run, service: FaultServer, refusal: str, view: str | None
 ) -> None:
     service.on("GET /status/k-1", Reply(body=STATUS, headers=CREW_VIEW))
@@ -217,7 +215,7 @@ def test_one_refusal_of_the_details_shows_no_execution_that_this_run_only_polls(
 
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("meta", WITHHELD.values(), ids=WITHHELD)
-def test_details_that_withhold_the_origin_show_no_execution_that_this_run_only_polls(
+def test_details_without_origin_do_not_reveal_a_merely_polled_execution(
     app: FastAPI, dag_run: Run, service: FaultServer, meta: Json
 ) -> None:
     service.on("GET /executions/k-1", {**DETAILS, **meta})
@@ -231,7 +229,7 @@ def test_details_that_withhold_the_origin_show_no_execution_that_this_run_only_p
 
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("meta", [None, {}, {"team": "news"}])
-def test_an_execution_that_no_dag_has_started_is_shown_to_a_run_that_polls_it(
+def test_an_execution_started_by_no_dag_is_shown_when_polled(
     app: FastAPI, dag_run: Run, service: FaultServer, meta: Json | None
 ) -> None:
     service.on("GET /executions/k-1", {**DETAILS, "meta": meta})
@@ -241,7 +239,7 @@ def test_an_execution_that_no_dag_has_started_is_shown_to_a_run_that_polls_it(
 
 
 @pytest.mark.row("A33")
-def test_a_run_that_polls_what_a_deployment_without_details_runs_sees_it(app: FastAPI, dag_run: Run) -> None:
+def test_a_deployment_without_details_shows_executions_to_polling_runs(app: FastAPI, dag_run: Run) -> None:
     dag_run.task("wait", about(), started=False)
     client = client_of(app)
     wait_until(lambda: SECRET in client.get(dag_run.page("wait", end="/fragment")).text, "the status")
@@ -249,7 +247,7 @@ def test_a_run_that_polls_what_a_deployment_without_details_runs_sees_it(app: Fa
 
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("listed", [["k-1"], None, "k-1 k-2"])
-def test_an_own_execution_lends_no_id_to_another_that_is_polled_in_its_name(
+def test_polling_another_execution_under_an_own_id_shows_nothing(
     app: FastAPI, dag_run: Run, service: FaultServer, listed: object
 ) -> None:
     """Such as `CrewStatusSensor(kickoff_id="of another DAG", execution_id="of this DAG")`."""
@@ -269,7 +267,7 @@ def test_an_own_execution_lends_no_id_to_another_that_is_polled_in_its_name(
 
 
 @pytest.mark.parametrize("answer", sampled(NO_DETAILS.values(), 3), ids=NO_DETAILS)
-def test_a_gateway_that_passes_the_specified_endpoints_alone_and_names_the_page_shows_the_status(
+def test_a_gateway_passing_only_specified_endpoints_still_shows_the_status(
     app: FastAPI, dag_run: Run, service: FaultServer, answer: Reply
 ) -> None:
     service.on("GET /executions/k-1", answer)
@@ -289,7 +287,7 @@ def test_a_map_index_that_no_database_has_is_not_found(app: FastAPI, dag_run: Ru
     assert client_of(app).get(dag_run.page("kickoff", index)).status_code == 404
 
 
-def test_neither_the_token_nor_a_header_of_the_connection_reaches_the_browser(
+def test_connection_tokens_and_headers_never_reach_the_browser(
     app: FastAPI, dag_run: Run, service: FaultServer, connect: object
 ) -> None:
     connect(service.url, headers={"X-Gateway": "a-key-of-the-gateway"})  # type: ignore[operator]

@@ -63,7 +63,7 @@ def test_200_viewers_make_one_look_up_in_two_seconds() -> None:
     assert look_up.calls == 5
 
 
-def test_200_viewers_at_the_same_moment_share_one_look_up_that_is_under_way() -> None:
+def test_200_simultaneous_viewers_share_one_lookup_in_progress() -> None:
     look_up = Counting()
     look_up.may_go_on.clear()
     values = shared(look_up)
@@ -85,7 +85,7 @@ def test_what_is_over_is_not_looked_up_again() -> None:
     assert look_up.calls == 2
 
 
-def test_a_viewer_does_not_wait_for_a_look_up_that_hangs_once_something_is_known() -> None:
+def test_a_hanging_lookup_delays_no_viewer_once_something_is_known() -> None:
     look_up = Counting()
     values = shared(look_up)
     settled(values, "a", 0.0)
@@ -96,7 +96,7 @@ def test_a_viewer_does_not_wait_for_a_look_up_that_hangs_once_something_is_known
     look_up.may_go_on.set()
 
 
-def test_no_more_is_kept_than_allowed_and_what_is_fresh_stays() -> None:
+def test_the_cache_stays_within_its_limit_but_keeps_fresh_entries() -> None:
     look_up = Counting()
     values = shared(look_up, most=3)
     for number in range(10):
@@ -107,7 +107,7 @@ def test_no_more_is_kept_than_allowed_and_what_is_fresh_stays() -> None:
     assert all(values.peek(str(number)) for number in range(10, 20))  # else they would be looked up again too early
 
 
-def test_a_look_up_that_fails_is_tried_again_after_the_pause() -> None:
+def test_a_failed_lookup_is_retried_after_the_pause() -> None:
     calls = []
 
     def look_up(key: str, before: Number | None) -> Number:
@@ -123,7 +123,7 @@ def test_a_look_up_that_fails_is_tried_again_after_the_pause() -> None:
 
 
 @pytest.mark.row("A30")
-def test_an_owner_whose_look_ups_hang_leaves_the_others_their_threads() -> None:
+def test_hanging_lookups_of_one_owner_leave_threads_for_others() -> None:
     look_up, hung = Counting(), threading.Event()
 
     def look_up_of(key: str, before: Number | None) -> Number:
@@ -143,7 +143,7 @@ def test_an_owner_whose_look_ups_hang_leaves_the_others_their_threads() -> None:
 
 
 @pytest.mark.row("A30")
-def test_a_page_of_the_same_facts_is_made_once_however_many_look() -> None:
+def test_a_page_of_unchanged_facts_is_made_only_once() -> None:
     made: list[int] = []
     all_ask = threading.Event()
 
@@ -165,7 +165,7 @@ def test_a_page_of_the_same_facts_is_made_once_however_many_look() -> None:
 
 
 @pytest.mark.row("A31")
-def test_what_is_polled_is_a_part_of_what_a_look_up_is_shared_by() -> None:
+def test_lookups_are_shared_only_for_the_same_polled_target() -> None:
     assert Target("c", "e", "k-1") != Target("c", "e", "k-2")
     assert Target("c", "e", "k", None) != Target("d", "e", "k", None)
 
@@ -183,7 +183,7 @@ def test_200_people_who_open_a_page_make_one_request(
     assert len(server.sent("GET /status/k-1")) <= allowed
 
 
-def test_a_fragment_is_sent_once_and_then_304_until_something_happens(
+def test_a_fragment_is_sent_once_then_304_while_unchanged(
     client: TestClient, dag_run: Run, server: FaultServer, connect: object
 ) -> None:
     connect(server.url)  # type: ignore[operator]
@@ -195,7 +195,7 @@ def test_a_fragment_is_sent_once_and_then_304_until_something_happens(
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_deployment_that_is_down_is_said_to_be_with_what_was_known(
+def test_a_down_deployment_is_reported_with_the_last_known_facts(
     client: TestClient, dag_run: Run, server: FaultServer, connect: object
 ) -> None:
     connect(server.url)  # type: ignore[operator]
@@ -217,7 +217,7 @@ def test_a_connection_that_is_missing_is_named(client: TestClient, dag_run: Run)
 
 
 @pytest.mark.parametrize("code", [404, 405, 501])
-def test_a_deployment_without_details_is_asked_for_its_status_in_their_place(
+def test_a_deployment_without_details_is_asked_for_its_status_instead(
     server: FaultServer, connect: object, code: int
 ) -> None:
     from airflow_crew_provider.view import deployment
@@ -239,9 +239,7 @@ def test_a_deployment_without_details_is_asked_for_its_status_in_their_place(
 
 
 @pytest.mark.row("A33")
-def test_which_dag_has_started_an_execution_stays_known_where_details_are_refused_later(
-    server: FaultServer, connect: object
-) -> None:
+def test_the_starting_dag_stays_known_when_details_are_refused_later(server: FaultServer, connect: object) -> None:
     from airflow_crew_provider.view import deployment
 
     connect(server.url)  # type: ignore[operator]

@@ -146,7 +146,7 @@ def test_every_state_has_a_word() -> None:
 
 @pytest.mark.parametrize("state", ["running", "pending", "completed", "error", "<script>alert(1)</script>"])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_in_any_field_becomes_an_element_or_an_attribute_that_acts(text: str, state: str) -> None:
+def test_no_field_becomes_an_active_element_or_attribute(text: str, state: str) -> None:
     found = {**details_of(text), "state": state}
     html = rendered(found, [decision_of(text)], problem=text, link="https://crew.example.com/view?id=1")
     html += rendered({**found, "output_json": {text: [text]}}, [])
@@ -163,7 +163,7 @@ def test_nothing_in_any_field_becomes_an_element_or_an_attribute_that_acts(text:
     assert "49" not in html.replace("evil", "")
 
 
-def test_the_policy_lets_a_page_run_its_own_script_and_load_own_pictures_only() -> None:
+def test_the_policy_allows_only_the_pages_own_script_and_pictures() -> None:
     policy = dict(each.strip().split(" ", 1) for each in page.policy().split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["frame-ancestors"] == "'self'"
@@ -172,7 +172,7 @@ def test_the_policy_lets_a_page_run_its_own_script_and_load_own_pictures_only() 
     assert "unsafe" not in page.policy()
 
 
-def test_a_page_holds_the_very_script_and_style_that_its_policy_names() -> None:
+def test_the_policy_names_exactly_the_pages_script_and_style() -> None:
     from base64 import b64encode
 
     html = page.task_page("t", "", address="a", is_live=True, run="r")
@@ -184,7 +184,7 @@ def test_a_page_holds_the_very_script_and_style_that_its_policy_names() -> None:
 
 @pytest.mark.parametrize("bad", [None, 1, "x", [], [1, "x", None], {"a": 1}])
 @pytest.mark.parametrize("name", sorted(details_of("x")))
-def test_details_with_a_field_of_another_type_are_shown_all_the_same(name: str, bad: Any) -> None:
+def test_details_with_a_wrongly_typed_field_are_still_shown(name: str, bad: Any) -> None:
     if name == "state":
         return
     assert "<header" in rendered({**details_of("x"), name: bad}, [decision_of("x")])
@@ -284,7 +284,7 @@ def test_the_same_facts_are_the_same_page() -> None:
 
 
 @pytest.mark.parametrize("piece", ["word ", "a", "*", "[", "`x", "> ", "_a*", "![]("])
-def test_an_output_of_20_megabytes_is_cut_and_shown_at_once(piece: str) -> None:
+def test_a_20_megabyte_output_is_cut_and_shown_at_once(piece: str) -> None:
     text = piece * (20_000_000 // len(piece))
     found = {**details_of("x"), "state": "completed", "output": text, "tasks": [{"state": "completed", "output": text}]}
     began = time.monotonic()
@@ -294,7 +294,7 @@ def test_an_output_of_20_megabytes_is_cut_and_shown_at_once(piece: str) -> None:
     assert "Only the beginning is shown" in html
 
 
-def test_an_answer_of_20_megabytes_is_not_read_to_its_end(
+def test_a_20_megabyte_response_is_not_read_completely(
     client: TestClient, dag_run: Run, server: FaultServer, connect: Any
 ) -> None:
     connect(server.url)
@@ -312,7 +312,7 @@ SAID = {"decided_at": "2026-11-20T12:02:00+00:00", "is_approve": True, "by": "Ri
 
 @pytest.mark.row("A31")
 @pytest.mark.parametrize("cut", [False, True])
-def test_over_another_text_than_the_one_that_was_decided_on_the_one_that_the_review_kept_is_shown(
+def test_a_decision_shows_the_reviewed_draft_instead_of_another_text(
     cut: bool,
 ) -> None:
     served = round_of(1, DRAFTS[0], **SAID) | {"draft": "Send them all the money.", **({"cut": True} if cut else {})}
@@ -321,7 +321,7 @@ def test_over_another_text_than_the_one_that_was_decided_on_the_one_that_the_rev
 
 
 @pytest.mark.row("A31")
-def test_a_decision_that_was_not_taken_does_not_stand_in_place_of_the_one_that_was() -> None:
+def test_a_decision_not_taken_never_replaces_the_one_taken() -> None:
     told = {"number": 1, "task_id": "draft_task", "draft": DRAFTS[0], "output_sha256": output_sha256(DRAFTS[0])}
     told |= {"is_approve": False, "by": "bob", "human_feedback": "No.", "decided_at": "2026-11-25T01:00:00+00:00"}
     [shown] = with_decisions(of_details({"state": "running", "rounds": [told]}), [decision(DRAFTS[0], approve=True)])[
@@ -331,7 +331,7 @@ def test_a_decision_that_was_not_taken_does_not_stand_in_place_of_the_one_that_w
 
 
 @pytest.mark.row("A31")
-def test_a_decision_that_airflow_did_not_keep_stands_over_no_other_text() -> None:
+def test_decisions_not_kept_by_airflow_appear_over_no_other_text() -> None:
     html = rendered({**details_of("x"), "rounds": [round_of(1, DRAFTS[0], **SAID) | {"draft": "Send money."}]})
     assert [each in html for each in ("Send money.", "Approved", "Rita", "so it is not shown here")] == [
         *(False, False, False, True)
@@ -339,7 +339,7 @@ def test_a_decision_that_airflow_did_not_keep_stands_over_no_other_text() -> Non
 
 
 @pytest.mark.row("A31")
-def test_a_text_that_arrived_cut_is_said_not_to_be_verified_and_one_that_is_cut_here_is_verified() -> None:
+def test_texts_truncated_before_arrival_are_unverified_unlike_locally_truncated_ones() -> None:
     long = "word " * 20_000
     for draft, more, said in ((long[:1_000], {"cut": True}, True), (long, {}, False)):
         html = rendered({**details_of("x"), "rounds": [round_of(1, long, **SAID) | {"draft": draft, **more}]})
@@ -372,7 +372,7 @@ def large(piece: str, count: int) -> tuple[Json, list[Json]]:
 
 @pytest.mark.row("A30")
 @pytest.mark.parametrize(("piece", "state"), crossed(WORST, ["completed", "pending"]))
-def test_a_page_has_less_than_a_megabyte_and_takes_less_than_a_fifth_of_a_second(piece: str, state: str) -> None:
+def test_a_page_stays_under_a_megabyte_and_200_milliseconds(piece: str, state: str) -> None:
     details, decisions = large(piece, 300)
     details |= {"state": state}
     found = of_details(details)
@@ -386,7 +386,7 @@ TABLES = ["|" + "a|" * 120 + "\n|" + "-|" * 120 + "\n" + "|a\n" * 200, "a|" * 50
 
 @pytest.mark.row("A30")
 @pytest.mark.parametrize("text", [*TABLES, "[" * 20_000, "1. a\n" * 4_000, "![](" * 5_000, "**a** " * 3_000])
-def test_markdown_that_would_be_slow_or_huge_is_shown_as_it_stands(text: str) -> None:
+def test_slow_or_huge_markdown_is_shown_as_plain_text(text: str) -> None:
     details = {"state": "completed", "output": text}
     assert tenths(lambda: rendered(details), enough=2) < 2
     html = rendered(details)
@@ -395,7 +395,7 @@ def test_markdown_that_would_be_slow_or_huge_is_shown_as_it_stands(text: str) ->
 
 
 @pytest.mark.row("A30")
-def test_only_the_draft_that_is_decided_on_and_the_output_are_rendered() -> None:
+def test_only_the_open_draft_and_the_output_are_rendered() -> None:
     rounds = [round_of(1, "**one**", **SAID), round_of(2, "**two**", question="**why**")]
     html = rendered({"state": "pending", "tasks": [{"output": "**task**"}], "rounds": rounds})
     shown = {word: f"<strong>{word}</strong>" in html for word in ("one", "two", "why", "task")}
@@ -429,7 +429,7 @@ def step_of(number: int, **more: Any) -> Json:
     return {**said, "arguments": '{"to": "ann"}', "result": '"sent"', "from_journal": False, "cut": False, **more}
 
 
-def test_a_task_shows_its_steps_folded_and_marks_what_is_special() -> None:
+def test_a_task_shows_folded_steps_and_marks_special_ones() -> None:
     used = {"total_tokens": 1204}
     model = step_of(1, kind="model", name="gpt-4o", agent="Manager", seconds=2.5, usage=used, from_journal=True)
     lost = step_of(3, state="unknown", result=None, seconds=None, cut=True)
@@ -458,7 +458,7 @@ def test_of_a_deployment_without_steps_nothing_is_said_of_them() -> None:
     assert "continues" not in html
 
 
-def test_an_execution_that_continues_another_says_so_and_what_they_used_together() -> None:
+def test_a_continuing_execution_names_its_predecessor_and_their_joint_usage() -> None:
     used = {"usage": {"total_tokens": 1}, "chain_usage": {"total_tokens": 1111, "cost_usd": 0.5}}
     html = rendered({"state": "running", "continued_from": "e-0", **used})
     assert "failed task of execution <code>e-0</code>" in html
@@ -466,9 +466,7 @@ def test_an_execution_that_continues_another_says_so_and_what_they_used_together
 
 
 @pytest.mark.slow
-def test_the_steps_that_an_execution_has_taken_from_the_one_it_continues_are_shown(
-    connect: Callable[..., None], tmp_path: Path
-) -> None:
+def test_steps_copied_from_the_continued_execution_are_shown(connect: Callable[..., None], tmp_path: Path) -> None:
     local = pytest.importorskip("crew_service.local")
 
     def ended(service: Any, **more: str) -> tuple[str, str]:
@@ -527,7 +525,7 @@ def test_the_real_service_tells_tasks_drafts_inputs_and_the_link(
     assert "This deployment does not report" not in text
 
 
-def test_the_overview_of_a_mapped_run_has_the_labels_and_asks_no_deployment(
+def test_a_mapped_runs_overview_shows_labels_without_asking_deployments(
     client: TestClient, dag_run: Run, server: FaultServer, connect: Any
 ) -> None:
     connect(server.url)
@@ -543,7 +541,7 @@ def test_the_overview_of_a_mapped_run_has_the_labels_and_asks_no_deployment(
 
 @pytest.mark.since_airflow("3.4")
 @pytest.mark.row("A28")
-def test_the_page_of_a_task_in_a_loop_shows_the_rounds_of_all_iterations(
+def test_a_looped_tasks_page_shows_the_rounds_of_all_iterations(
     client: TestClient, dag_run: Run, server: FaultServer, connect: Any
 ) -> None:
     connect(server.url)
@@ -564,7 +562,7 @@ def test_the_page_of_a_task_in_a_loop_shows_the_rounds_of_all_iterations(
     assert [each for each in ("Shorter, 0.", "Shorter, 1.", answer) if each not in text] == []
 
 
-def test_each_decision_of_a_task_that_asks_several_times_is_read_once_and_the_last_one_with_its_draft(
+def test_decisions_are_read_once_and_the_last_with_its_draft(
     dag_run: Run,
 ) -> None:
     from airflow_crew_provider.compat import task_records
@@ -600,7 +598,7 @@ def test_the_overview_leads_to_the_execution_of_each_iteration(
     assert "No execution yet" in client.get(other).text
 
 
-def test_a_task_that_has_started_nothing_says_so_and_leads_to_the_others(client: TestClient, dag_run: Run) -> None:
+def test_a_task_without_executions_says_so_and_links_the_others(client: TestClient, dag_run: Run) -> None:
     dag_run.task("kickoff")
     answer = client.get(dag_run.page("kickoff"))
     assert "No execution yet" in answer.text
@@ -625,7 +623,7 @@ print(seconds * 1000, memory, *sorted(set(sys.modules) - before))
 """
 
 
-def test_an_api_server_that_never_shows_the_tab_pays_next_to_nothing_for_it() -> None:
+def test_an_unused_tab_costs_the_api_server_almost_nothing() -> None:
     measured = []
     for _ in range(3):
         done = subprocess.run(
@@ -652,7 +650,7 @@ def test_an_api_server_that_never_shows_the_tab_pays_next_to_nothing_for_it() ->
         ((3, 4), {"AIRFLOW__CREW__TASK_TAB": "False"}, []),
     ],
 )
-def test_the_tab_is_where_airflow_can_keep_it_to_our_tasks_or_a_setting_asks_for_it(
+def test_the_tab_appears_if_limited_to_our_tasks_or_configured(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], settings: dict[str, str], shown: list[str]
 ) -> None:
     for name, value in settings.items():
@@ -677,7 +675,7 @@ ASK = {"kind": "tool", "agent": "Ann <b>", "tool": "send_mail", "arguments": {"t
 CALL = 'Question 2\n**send_mail**\n{\n  "to": "<i>bob"\n}'
 
 
-def test_a_question_in_the_middle_of_a_task_is_shown_as_text_with_who_asks_for_what() -> None:
+def test_mid_task_questions_show_as_text_with_agent_and_tool() -> None:
     asked = round_of(1, CALL, question="May it run?", ask=ASK)
     html = rendered({"state": "pending", "rounds": [asked]})
     assert "The agent Ann &lt;b&gt; needs approval to run the tool send_mail." in html
@@ -705,7 +703,7 @@ def test_other_lists_are_shown_as_json(more: Any) -> None:
 
 
 @pytest.mark.parametrize("ask", ["tool", {"kind": "vote"}, [5]])
-def test_an_ask_that_cannot_be_read_is_said_to_be_one(ask: Any) -> None:
+def test_an_unreadable_question_is_reported_as_unreadable(ask: Any) -> None:
     html = rendered({"state": "pending", "rounds": [round_of(1, CALL, ask=ask)]})
     assert "The question cannot be read." in html
 

@@ -88,7 +88,7 @@ def started(hook: CrewHook, state: ExecutionState) -> str:
     [({"max_cost": 0.6}, OVER_COST), ({"max_total_tokens": 250}, OVER_TOKENS)],
     ids=["cost", "tokens"],
 )
-def test_of_ten_tasks_the_crew_is_stopped_at_the_one_that_passes_the_budget(
+def test_a_crew_is_stopped_at_the_task_exceeding_its_budget(
     serve: Serve, dialect: str, deferrable: bool, budget: dict[str, Any], passed: str
 ) -> None:
     serve(TEN, dialect=dialect)
@@ -108,9 +108,7 @@ def test_of_ten_tasks_the_crew_is_stopped_at_the_one_that_passes_the_budget(
 @pytest.mark.row("N33")
 @in_both_places
 @in_both_dialects
-def test_nobody_is_asked_about_a_draft_of_an_execution_over_its_cost(
-    serve: Serve, dialect: str, deferrable: bool
-) -> None:
+def test_nobody_is_asked_about_a_draft_of_an_overspent_execution(serve: Serve, dialect: str, deferrable: bool) -> None:
     serve(ASKS, dialect=dialect)
     kickoff_id = CrewHook().kickoff({})
     wait: dict[str, Any] = {"kickoff_id": kickoff_id, "deferrable": deferrable, "max_cost": 0.6}
@@ -146,7 +144,7 @@ def _without_usage(forward: Forward, random: Random) -> Reply:
     ],
     ids=["tokens", "cost"],
 )
-def test_behind_a_proxy_that_removes_the_header_a_costly_execution_fails(
+def test_a_costly_execution_fails_if_proxies_remove_the_usage_header(
     serve: Serve, deferrable: bool, budget: dict[str, Any], missing: str
 ) -> None:
     serve([a_task(1, tokens=500_000)], without=Fault("N30", "usage removed", POLL, _without_usage))
@@ -164,9 +162,7 @@ def test_behind_a_proxy_that_removes_the_header_a_costly_execution_fails(
 @pytest.mark.row("N30")
 @in_both_places
 @in_both_dialects
-def test_a_model_without_a_price_is_named_and_its_cost_is_not_zero(
-    serve: Serve, dialect: str, deferrable: bool
-) -> None:
+def test_an_unpriced_model_is_named_and_its_cost_is_unknown(serve: Serve, dialect: str, deferrable: bool) -> None:
     serve([a_task(1), a_task(2, model="new")], dialect=dialect)
     budget: dict[str, Any] = {"deferrable": deferrable, "max_cost": 0.5}
     said = failure(kickoff_that_waits(**budget), TaskRun())
@@ -177,7 +173,7 @@ def test_a_model_without_a_price_is_named_and_its_cost_is_not_zero(
 
 @pytest.mark.row("N33")
 @in_both_places
-def test_beside_a_model_without_a_price_the_others_may_pass_the_budget(serve: Serve, deferrable: bool) -> None:
+def test_priced_models_may_pass_the_budget_beside_an_unpriced_one(serve: Serve, deferrable: bool) -> None:
     serve([a_task(99, model="new"), *TEN])
     said = failure(kickoff_that_waits(deferrable=deferrable, max_cost=0.6, on_unknown_usage="ignore"), TaskRun())
     assert "cost at least 0.75 USD, more than max_cost of 0.6. Execution" in said

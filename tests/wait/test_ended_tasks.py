@@ -57,7 +57,7 @@ def test_a_name_is_cut_and_may_be_missing() -> None:
     ]
 
 
-def test_a_result_that_the_status_does_not_count_yet_is_told_later() -> None:
+def test_a_result_not_yet_in_the_status_is_told_later() -> None:
     one = watch()
     assert told(one, at("write", 1), RESEARCH, WRITE) == [RESEARCHED]
     assert told(one, at("check", 2), RESEARCH, WRITE) == [WRITTEN]
@@ -80,14 +80,14 @@ def test_a_wait_that_shall_not_tell_of_tasks_does_not() -> None:
 
 
 @pytest.mark.parametrize("state", [S.ERROR, S.NOT_FOUND])
-def test_an_execution_that_is_not_at_work_has_no_news_of_tasks(state: S) -> None:
+def test_an_execution_not_at_work_reports_no_task_news(state: S) -> None:
     one = watch()
     assert told(one, at("research", 0)) == []
     assert told(one, at(None, 1, state=state), RESEARCH) == []
 
 
 @pytest.mark.parametrize("counts", [(0, 0, 1), (None, None, None)], ids=["counted", "not counted"])
-def test_without_results_the_task_that_was_current_is_told_with_the_time_since_it_was_first_seen(
+def test_without_results_an_ended_task_is_told_with_observed_duration(
     counts: tuple[Any, Any, Any],
 ) -> None:
     one = watch()
@@ -102,14 +102,14 @@ def test_without_results_the_task_that_was_current_is_told_with_the_time_since_i
     ]
 
 
-def test_a_change_of_task_is_no_end_where_the_service_counts_ends_and_counts_none() -> None:
+def test_a_task_change_without_a_counted_end_is_no_end() -> None:
     one = watch()
     assert told(one, at("research", 0)) == []
     assert told(one, at("review of research", 0), after=10) == []
     assert told(one, at("review of research", 1), after=20) == [], "which of them has ended is not known"
 
 
-def test_of_many_results_the_first_are_told_and_the_rest_counted() -> None:
+def test_the_first_of_many_results_are_told_and_others_counted() -> None:
     many = [TaskResult(task_id=f"t{number}", agent=None, output="x", execution_time=None) for number in range(22)]
     lines = [f"Execution k-1: task t{number} has ended" for number in range(MOST_TOLD)]
     assert told(watch(), at(None, MOST_TOLD), *many) == lines

@@ -48,7 +48,7 @@ def sensor(**more: Any) -> Any:
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("make", [kickoff, sensor])
-def test_a_task_that_has_succeeded_stops_nothing_when_its_callback_is_killed(
+def test_killing_the_callback_of_a_succeeded_task_stops_nothing(
     make: Any, state: list[str], server: FaultServer
 ) -> None:
     task = make()
@@ -60,9 +60,7 @@ def test_a_task_that_has_succeeded_stops_nothing_when_its_callback_is_killed(
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("make", [kickoff_that_waits, sensor])
-def test_a_task_that_has_failed_stops_nothing_when_its_callback_is_killed(
-    make: Any, state: list[str], server: FaultServer
-) -> None:
+def test_killing_the_callback_of_a_failed_task_stops_nothing(make: Any, state: list[str], server: FaultServer) -> None:
     server.on(POLL, SPEC.failed)
     task = make(deferrable=False) if make is kickoff_that_waits else make()
     with pytest.raises((CrewTaskFailed, CrewTryFailed)):
@@ -73,7 +71,7 @@ def test_a_task_that_has_failed_stops_nothing_when_its_callback_is_killed(
 
 
 @pytest.mark.row("A5")
-def test_a_deferring_task_that_a_user_has_ended_stops_its_execution(state: list[str], server: FaultServer) -> None:
+def test_a_deferring_task_ended_by_a_user_stops_its_execution(state: list[str], server: FaultServer) -> None:
     server.on(POLL, SPEC.running)
     task = sensor_that_waits(deferrable=True, cancel_on_kill=True)
     with pytest.raises(TaskDeferred):
@@ -85,7 +83,7 @@ def test_a_deferring_task_that_a_user_has_ended_stops_its_execution(state: list[
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize(("ended", "stops"), [("failed", 1), ("running", 0)])
-def test_an_execution_whose_id_arrives_after_the_kill_is_stopped_if_a_user_ended_the_task(
+def test_an_execution_known_only_after_a_users_kill_is_stopped(
     state: list[str], server: FaultServer, ended: str, stops: int
 ) -> None:
     task = kickoff()
@@ -102,7 +100,7 @@ def test_an_execution_whose_id_arrives_after_the_kill_is_stopped_if_a_user_ended
 
 @pytest.mark.row("A6")
 @pytest.mark.parametrize(("after", "fate"), [(SPEC.failed, "was stopped"), (SPEC.running, "could not be stopped")])
-def test_a_stop_that_the_execution_timeout_interrupts_is_reported_by_what_became_of_it(
+def test_a_stop_interrupted_by_the_execution_timeout_reports_its_outcome(
     server: FaultServer,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
@@ -157,7 +155,7 @@ def times_out(task: Any, task_run: TaskRun, server: FaultServer) -> None:
 
 
 @pytest.mark.row("A38")
-def test_a_stop_by_the_execution_timeout_is_on_record_before_it(state: list[str], server: FaultServer) -> None:
+def test_an_execution_timeouts_stop_is_recorded_before_it_is_sent(state: list[str], server: FaultServer) -> None:
     task_run = TaskRun("kickoff")
     times_out(kickoff(wait_for_completion=True), task_run, server)
     assert len(server.sent(STOP)) == 1
@@ -170,7 +168,7 @@ def test_a_stop_by_the_execution_timeout_is_on_record_before_it(state: list[str]
 
 @pytest.mark.row("A38")
 @pytest.mark.parametrize("retries", [2, 0])
-def test_a_stop_that_cannot_be_recorded_waits_for_the_last_try(
+def test_an_unrecordable_stop_waits_for_the_last_try(
     state: list[str], server: FaultServer, retries: int, a_memory: Any
 ) -> None:
     task_run = TaskRun("kickoff", retries=retries)
@@ -192,7 +190,7 @@ def test_a_stop_that_cannot_be_recorded_waits_for_the_last_try(
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("cancel_on_kill", [False, True])
 @pytest.mark.parametrize(("cancel_on_timeout", "retries", "stops"), [(False, 0, 0), (True, 1, 0), (True, 0, 1)])
-def test_a_sensor_at_its_execution_timeout_stops_only_what_it_should(
+def test_a_sensors_execution_timeout_stops_only_what_it_should(
     state: list[str], server: FaultServer, cancel_on_kill: bool, cancel_on_timeout: bool, retries: int, stops: int
 ) -> None:
     """Airflow retries it, unlike a wait that ends at its own deadline, so only the last try stops the execution."""
@@ -239,7 +237,7 @@ def is_killed(task: CrewKickoffOperator, task_run: TaskRun, server: FaultServer)
     ],
     ids=["not stopped", "stopped", "kept"],
 )
-def test_a_task_that_is_cleared_while_it_runs_starts_another_execution(
+def test_a_task_cleared_while_running_starts_another_execution(
     state: list[str], server: FaultServer, cancel_on_kill: bool, stop: Any, after: Any, stops: int
 ) -> None:
     """The next try has the numbers of a retry, so that only the kill shows that a user has cleared the task."""
@@ -260,7 +258,7 @@ def test_a_task_that_is_cleared_while_it_runs_starts_another_execution(
 
 @pytest.mark.row("A5", "A38")
 @pytest.mark.parametrize(("ended", "stops"), [("failed", 1), ("restarting", 1), ("running", 0)])
-def test_a_kill_in_the_middle_of_a_request_to_the_supervisor_is_handled_once_the_request_is_over(
+def test_a_kill_during_a_supervisor_request_is_handled_afterwards(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, log_text: Any, ended: str, stops: int
 ) -> None:
     monkeypatch.setattr(outcomes, "LOOKUP_SECONDS", 0.1)

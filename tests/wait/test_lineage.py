@@ -88,7 +88,7 @@ def facet(**known: Any) -> dict[str, Any]:
 OF_KICKOFF = {"inputNames": ["audience", "topic"], "kickoffId": "k-1", "executionId": "k-1"}
 
 
-def test_before_its_start_a_kickoff_tells_the_names_of_its_inputs_and_no_value(event_of: EventOf) -> None:
+def test_before_starting_a_kickoff_reports_input_names_but_no_values(event_of: EventOf) -> None:
     event = event_of(kickoff(), START)
     assert crew_facet_of(event) == facet(inputNames=["audience", "topic"])
     assert TOPIC not in event

@@ -30,7 +30,7 @@ POLL = "GET /status/k-1"
 @pytest.mark.row("N29")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("refusal", [401, 403, 404])
-def test_a_wait_finds_the_new_host_after_a_refusal_or_a_not_found(
+def test_a_wait_finds_the_new_host_after_refusals_or_404(
     path: str, server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
     with FaultServer() as new:
@@ -102,7 +102,7 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     "failure", [REFUSES, 500, 503, 429, LOGIN_PAGE], ids=["refused", "500", "503", "429", "login page"]
 )
-def test_a_wait_ends_at_the_new_host_while_the_old_one_fails(
+def test_waits_end_at_the_new_host_while_the_old_fails(
     path: str, server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, failure: Any, short_minute: float
 ) -> None:
     with FaultServer() as new:
@@ -126,7 +126,7 @@ def test_a_wait_ends_at_the_new_host_while_the_old_one_fails(
 @pytest.mark.row("N34")
 @path
 @pytest.mark.parametrize("status", [400, 410])
-def test_before_a_wait_gives_up_for_good_the_connection_is_looked_up_at_once(
+def test_before_giving_up_a_wait_immediately_looks_up_its_connection(
     path: str, server: FaultServer, connect: Connect, status: int
 ) -> None:
     with FaultServer() as new:
@@ -137,7 +137,7 @@ def test_before_a_wait_gives_up_for_good_the_connection_is_looked_up_at_once(
 
 @pytest.mark.row("N34")
 @path
-def test_a_wait_that_would_give_up_within_the_minute_looks_once_more(
+def test_a_wait_giving_up_within_the_minute_looks_up_again(
     path: str, server: FaultServer, connect: Connect, looked_up: list[str], impatient: None
 ) -> None:
     with FaultServer() as new:
@@ -155,7 +155,7 @@ def test_a_wait_that_would_give_up_within_the_minute_looks_once_more(
 @pytest.mark.row("N34")
 @path
 @pytest.mark.parametrize("is_found", [True, False])
-def test_the_waits_of_a_process_look_a_connection_up_once_a_minute_together(
+def test_waits_of_one_process_share_a_connection_lookup_per_minute(
     path: str,
     server: FaultServer,
     connect: Connect,
@@ -191,7 +191,7 @@ ENDS = {
 @pytest.mark.row("N34")
 @path
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_end_is_believed_only_from_where_the_connection_points_by_now(
+def test_an_end_is_believed_only_from_the_connections_current_address(
     path: str, server: FaultServer, connect: Connect, short_minute: float, end: Any
 ) -> None:
     """A deployment that is taken down may fail what it runs; one that was copied does not know what went on."""
@@ -209,7 +209,7 @@ def test_an_end_is_believed_only_from_where_the_connection_points_by_now(
 
 @pytest.mark.row("N34")
 @path
-def test_a_wait_whose_old_address_says_running_for_ever_ends_at_the_new_one(
+def test_an_outdated_address_reporting_running_forever_traps_no_wait(
     path: str, server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, short_minute: float
 ) -> None:
     monkeypatch.setattr(watch, "NOW_AND_THEN", 0.3, raising=False)
@@ -235,7 +235,7 @@ def test_a_deadline_passes_only_where_the_connection_points_by_now(
 @pytest.mark.row("N34")
 @path
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_end_needs_a_look_up_of_its_own_within_the_minute_too(
+def test_an_end_needs_its_own_lookup_even_within_the_minute(
     path: str, server: FaultServer, connect: Connect, looked_up: list[str], end: Any
 ) -> None:
     with FaultServer() as new:
@@ -249,7 +249,7 @@ def test_an_end_needs_a_look_up_of_its_own_within_the_minute_too(
 
 @pytest.mark.row("N34")
 @path
-def test_an_end_is_believed_while_the_connection_cannot_be_looked_up(
+def test_an_end_is_believed_while_connection_lookups_fail(
     path: str, server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, short_minute: float
 ) -> None:
     def ends(request: Any) -> Any:

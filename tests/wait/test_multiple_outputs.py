@@ -34,7 +34,7 @@ def sensor(**more: Any) -> CrewStatusSensor:
 
 @in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
-def test_each_key_of_the_output_is_an_xcom_and_the_record_is_returned(
+def test_each_output_key_is_an_xcom_beside_the_returned_record(
     server: FaultServer, made: Any, deferrable: bool
 ) -> None:
     server.on(POLL, SPEC.running, completed('{"total": 3, "by day": [1, 2], "note": null}'))
@@ -47,7 +47,7 @@ def test_each_key_of_the_output_is_an_xcom_and_the_record_is_returned(
 
 
 @pytest.mark.since_airflow("3.1")
-def test_in_dags_test_a_key_outside_ascii_is_told_and_the_others_are_pushed(
+def test_dags_test_reports_non_ascii_keys_and_pushes_the_others(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.on(POLL, completed('{"größe": 3, "total": 4, "ключ": 5, "note": 6}'))
@@ -97,9 +97,7 @@ def test_airflow_does_not_push_the_keys_of_the_record_too(server: FaultServer) -
     ],
     ids=["text", "kickoff_id", "return_value", "empty", "long", "question mark", "hash", "another task"],
 )
-def test_an_output_whose_keys_cannot_be_xcoms_fails_the_task_and_pushes_none(
-    server: FaultServer, output: str, problem: str
-) -> None:
+def test_unusable_output_keys_fail_the_task_and_push_nothing(server: FaultServer, output: str, problem: str) -> None:
     server.on(POLL, completed(output))
     task_run = TaskRun()
     with pytest.raises(CrewTaskFailed) as failure:
@@ -134,7 +132,7 @@ def test_a_draft_has_no_keys(server: FaultServer) -> None:
 
 
 @pytest.mark.parametrize(("given", "pushed"), [({}, False), ({"multiple_outputs": True}, True)])
-def test_a_decorated_function_takes_it_and_its_annotation_does_not_decide(
+def test_a_decorated_function_takes_multiple_outputs_whatever_its_annotation(
     server: FaultServer, given: dict[str, Any], pushed: bool
 ) -> None:
     server.on(POLL, completed('{"total": 3}'))
@@ -169,6 +167,6 @@ def test_mapped_tasks_take_it(server: FaultServer) -> None:
         ({"output_to": "file:///tmp/x"}, "multiple_outputs puts the output into XCom; output_to keeps it out"),
     ],
 )
-def test_what_cannot_be_together_is_refused_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
+def test_incompatible_arguments_are_refused_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kickoff(**given)

@@ -54,7 +54,7 @@ def test_a_completed_crew_says_what_it_used(server: FaultServer) -> None:
     assert event_of(kickoff(wait_for_completion=True)) == {**IDS, "state": "completed", "usage": USED}
 
 
-def test_a_kickoff_that_does_not_wait_says_that_the_crew_runs(server: FaultServer) -> None:
+def test_a_kickoff_that_does_not_wait_reports_a_running_crew(server: FaultServer) -> None:
     assert event_of(kickoff()) == {**IDS, "state": "running", "usage": None}
 
 

@@ -44,9 +44,7 @@ def test_an_output_that_matches_is_the_records(server: FaultServer, made: Any, d
 
 @in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
-def test_an_output_that_does_not_match_fails_the_task_for_good(
-    server: FaultServer, made: Any, deferrable: bool
-) -> None:
+def test_a_mismatching_output_fails_the_task_for_good(server: FaultServer, made: Any, deferrable: bool) -> None:
     server.on(POLL, SPEC.running, completed(BAD))
     with pytest.raises(CrewTaskFailed) as failure:
         run(made(deferrable=deferrable))
@@ -56,7 +54,7 @@ def test_an_output_that_does_not_match_fails_the_task_for_good(
     assert "its output is still available from the service" in message
 
 
-def test_after_a_resume_the_output_of_the_second_wait_is_compared(server: FaultServer) -> None:
+def test_after_a_resume_the_second_waits_output_is_checked(server: FaultServer) -> None:
     server.on("GET /status/k-2", SPEC.running, completed(BAD))
     with pytest.raises(CrewTaskFailed, match="The output of execution k-2 does not match"):
         run(sensor(kickoff_id="k-2", execution_id="k-1", wait_past_pending=True, deferrable=True))
@@ -67,18 +65,18 @@ def test_a_draft_is_not_compared(server: FaultServer) -> None:
     assert run(sensor(deferrable=False))["output"] == "the draft"
 
 
-def test_a_list_becomes_the_output_where_the_schema_asks_for_one(server: FaultServer) -> None:
+def test_a_list_becomes_the_output_if_the_schema_wants_one(server: FaultServer) -> None:
     server.on(POLL, completed("```json\n[1, 2]\n```"))
     assert run(sensor(deferrable=False, output_schema={"type": "array"}))["output"] == [1, 2]
 
 
-def test_a_model_that_cannot_be_imported_fails_before_the_crew_is_started(server: FaultServer) -> None:
+def test_an_unimportable_model_fails_before_the_crew_starts(server: FaultServer) -> None:
     with pytest.raises(CrewTaskFailed, match="no_such_module"):
         run(kickoff(output_schema="no_such_module:Model"))
     assert server.requests == []
 
 
-def test_a_retry_that_cannot_import_the_model_names_the_execution_that_runs(
+def test_a_retry_with_an_unimportable_model_names_the_running_execution(
     server: FaultServer,
 ) -> None:
     task_run = TaskRun()
@@ -88,7 +86,7 @@ def test_a_retry_that_cannot_import_the_model_names_the_execution_that_runs(
 
 
 @pytest.mark.parametrize("name", ["output_to", "files_to"])
-def test_a_retry_that_cannot_open_its_storage_names_the_running_execution(server: FaultServer, name: str) -> None:
+def test_a_retry_without_usable_storage_names_the_running_execution(server: FaultServer, name: str) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff(deferrable=False))
     with pytest.raises(CrewTryFailed, match=rf"{name} 'nowhere://a/b' cannot be opened: .*nothing, but execution k-1"):
@@ -106,7 +104,7 @@ def test_a_sensor_that_cannot_open_its_storage_is_retried(server: FaultServer, n
 
 
 @pytest.mark.parametrize("rule", [{"output_schema": "no_such_module:Model"}, {"output_to": ""}], ids=str)
-def test_a_sensor_that_cannot_apply_a_rule_says_what_becomes_of_the_execution(server: FaultServer, rule: Any) -> None:
+def test_a_sensor_with_an_unusable_rule_tells_the_executions_fate(server: FaultServer, rule: Any) -> None:
     operator = sensor()
     for name, rendered in rule.items():
         setattr(operator, name, rendered)
@@ -115,7 +113,7 @@ def test_a_sensor_that_cannot_apply_a_rule_says_what_becomes_of_the_execution(se
 
 
 @pytest.mark.since_airflow("3.1")
-def test_the_group_starts_no_crew_for_a_model_that_cannot_be_imported(server: FaultServer) -> None:
+def test_the_group_starts_no_crew_for_an_unimportable_model(server: FaultServer) -> None:
     from airflow_crew_provider.task_groups.crew import crew_with_review
 
     with DAG("group", schedule=None) as dag:
@@ -191,7 +189,7 @@ def test_every_wait_of_the_group_compares(server: FaultServer) -> None:
 
 @in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
-def test_an_execution_that_used_more_tokens_fails_the_task_with_the_figures(
+def test_exceeding_max_total_tokens_fails_the_task_with_the_figures(
     server: FaultServer, made: Any, deferrable: bool
 ) -> None:
     server.on(POLL, SPEC.running, LIVE.completed)
@@ -229,13 +227,13 @@ def test_unknown_usage_may_be_ignored(server: FaultServer, log_text: Callable[[]
 
 
 @pytest.mark.row("N30")
-def test_a_draft_is_not_the_end_where_unknown_usage_is_judged(server: FaultServer) -> None:
+def test_unknown_usage_is_not_judged_at_a_draft(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC)
     assert run(sensor(deferrable=False, output_schema=None, max_total_tokens=1))["state"] == "pending"
 
 
 @pytest.mark.row("N30")
-def test_an_execution_that_costs_more_fails_the_task_with_the_figures(server: FaultServer) -> None:
+def test_exceeding_max_cost_fails_the_task_with_the_figures(server: FaultServer) -> None:
     server.on(POLL, {**LIVE.completed, "usage_metrics": {"total_tokens": 7, "cost_usd": 0.75}})
     with pytest.raises(CrewTaskFailed, match=r"Execution k-1 cost 0\.75 USD, more than max_cost of 0\.5"):
         run(sensor(deferrable=False, output_schema=None, max_cost=0.5))
@@ -243,7 +241,7 @@ def test_an_execution_that_costs_more_fails_the_task_with_the_figures(server: Fa
 
 @pytest.mark.row("N30")
 @pytest.mark.since_airflow("3.1")
-def test_ask_is_refused_when_the_dag_is_parsed_where_nobody_can_be_asked() -> None:
+def test_ask_is_refused_at_parsing_where_nobody_can_be_asked() -> None:
     from airflow_crew_provider.task_groups.crew import crew_with_review
 
     for made in (kickoff, sensor):
@@ -255,7 +253,7 @@ def test_ask_is_refused_when_the_dag_is_parsed_where_nobody_can_be_asked() -> No
 
 @pytest.mark.parametrize("made", [kickoff, sensor])
 @pytest.mark.parametrize("most", [0, -1, 1.5, "1000", True])
-def test_a_number_of_tokens_that_is_none_is_refused_when_the_dag_is_parsed(made: Any, most: Any) -> None:
+def test_a_non_integer_token_limit_is_refused_at_dag_parsing(made: Any, most: Any) -> None:
     with pytest.raises(ValueError, match="max_total_tokens must be an integer"):
         made(max_total_tokens=most)
 

@@ -76,7 +76,7 @@ def test_each_violation_is_listed_with_its_path() -> None:
     assert found == ["$.items[1]: 'name' is a required property", "$.total: -1 is less than the minimum of 0"]
 
 
-def test_a_model_lists_each_violation_with_its_path_and_takes_a_text_for_a_date() -> None:
+def test_a_model_lists_violations_by_path_and_accepts_text_dates() -> None:
     output = {"items": [{"name": "tea", "due": "2026-11-21"}]}
     assert matching(validator_of(Order), output) == (output, [])
     found = violations(Order, {"items": [{"name": "tea", "due": "2026-11-21"}, {"due": "soon"}]})
@@ -101,7 +101,7 @@ def test_a_validator_that_raises_anything_is_a_violation() -> None:
 
 @pytest.mark.parametrize("text", ['["a", "b"]', '```json\n["a", "b"]\n```\n'])
 @pytest.mark.parametrize("schema", [{"type": "array"}, RootModel[list[str]]], ids=["schema", "model"])
-def test_a_text_is_read_as_json_where_it_is_not_accepted_as_a_text(schema: Any, text: str) -> None:
+def test_a_text_is_read_as_json_unless_accepted_as_text(schema: Any, text: str) -> None:
     assert matching(validator_of(schema), text) == (["a", "b"], [])
 
 
@@ -110,7 +110,7 @@ def test_a_text_that_is_accepted_stays_a_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["Sorry, no.", '{"total": NaN}', '{"total": 1} and more', "[" * 100_000])
-def test_a_text_that_is_not_json_is_said_to_be_none(text: str) -> None:
+def test_a_non_json_text_is_reported_as_not_json(text: str) -> None:
     assert violations(PRICES, text)[-1] == "$: the output is a string, not JSON"
 
 
@@ -203,7 +203,7 @@ def test_a_reference_is_looked_up_from_where_it_stands(where: str) -> None:
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/none", "http://127.0.0.1:9/schema.json", "other.json"])
-def test_a_schema_that_refers_to_what_it_does_not_contain_is_refused_and_nothing_is_fetched(reference: str) -> None:
+def test_a_schema_with_unresolved_references_is_refused_without_fetching(reference: str) -> None:
     with pytest.raises(CrewInvalidInput, match="which it does not contain"):
         refuse_bad_schema({"properties": {"a": {"items": {"$ref": reference}}}})
 
@@ -235,7 +235,7 @@ def test_nothing_is_fetched_when_an_output_is_compared_either(monkeypatch: pytes
     ],
     ids=["number", "list", "itself", "itself in a list", "address", "deep"],
 )
-def test_what_the_library_stumbles_over_is_refused_when_the_dag_is_parsed(schema: Any, problem: str) -> None:
+def test_a_schema_breaking_the_library_is_refused_at_dag_parsing(schema: Any, problem: str) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         refuse_bad_schema(schema)
     assert str(error.value).startswith(f"output_schema cannot be applied: {problem}")
@@ -255,7 +255,7 @@ def test_a_schema_of_a_tree_may_refer_to_itself() -> None:
     assert violations(tree, {"left": {"right": 5}}) == ["$.left.right: 5 is not of type 'object'"]
 
 
-def test_what_the_library_stumbles_over_in_an_output_is_no_fault_of_the_output() -> None:
+def test_a_library_failure_on_an_output_blames_the_schema() -> None:
     schema = {"properties": {"a": {"$ref": "#/properties/a"}}}
     assert violations(schema, {"b": 1}) == []
     with pytest.raises(CrewInvalidInput) as error:
@@ -287,14 +287,12 @@ UNTYPED = {"required": ["total"], "properties": {"total": {"type": "integer"}}}
         ({"items": {"required": ["price"]}}, '[{"name": "tea"}]', "'price' is a required property"),
     ],
 )
-def test_a_schema_that_gives_no_type_takes_no_text_for_an_object_or_a_list(
-    schema: Any, text: str, problem: str
-) -> None:
+def test_an_untyped_schema_takes_no_text_for_object_or_list(schema: Any, text: str, problem: str) -> None:
     found = matching(validator_of(schema), text)[1]
     assert any(problem in each for each in found), found
 
 
-def test_a_schema_that_gives_no_type_takes_the_json_of_a_text() -> None:
+def test_an_untyped_schema_takes_the_json_of_a_text() -> None:
     assert matching(validator_of(UNTYPED), '{"total": 3}') == ({"total": 3}, [])
 
 
@@ -327,13 +325,13 @@ def test_a_schema_may_have_parts_that_are_true_or_false() -> None:
     assert len(violations(schema, {"b": 1})) == 1
 
 
-def test_a_text_fits_a_schema_that_says_nothing_about_its_structure() -> None:
+def test_a_text_fits_a_schema_without_structural_rules() -> None:
     assert violations({"minLength": 1}, "text") == []
     said = "$: the output is a string, but the schema describes an object or a list"
     assert violations({"required": ["a"]}, "text")[0] == said
 
 
-def test_a_recursion_that_ends_in_code_in_rust_is_a_recursion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recursion_panic_in_rust_counts_as_a_recursion(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such code raises no `Exception`, so nothing else would catch it."""
 
     class PanicException(BaseException):

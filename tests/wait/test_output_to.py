@@ -47,7 +47,7 @@ def test_the_output_is_written_and_the_record_has_its_path(tmp_path: Path, made:
     assert [task["output"] for task in record["tasks"]] == [None]
 
 
-def test_an_object_is_written_as_json_once_it_matches_the_schema(server: FaultServer, tmp_path: Path) -> None:
+def test_a_matching_object_is_written_as_json(server: FaultServer, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     server.on(POLL, {**SPEC.completed, "result": {"output": '```json\n["tea, 茶"]\n```', "tasks": []}})
     run(sensor(path, output_schema={"type": "array"}))
@@ -79,7 +79,7 @@ def test_a_retry_after_a_failed_write_writes_the_same_execution(server: FaultSer
     assert len(server.sent("POST /kickoff")) == 1
 
 
-def test_a_storage_that_there_is_not_fails_the_task_before_the_crew_is_started(server: FaultServer) -> None:
+def test_a_nonexistent_storage_fails_the_task_before_the_crew_starts(server: FaultServer) -> None:
     with pytest.raises(AirflowException, match="output_to 'nosuch://bucket/key' cannot be opened"):
         run(kickoff("nosuch://bucket/key"))
     assert server.requests == []

@@ -126,7 +126,7 @@ class DiesOnceItIsRecorded(StateStore):
 
 
 @pytest.mark.usefixtures("a_state_store")
-def test_a_worker_that_dies_before_the_stop_leaves_it_to_the_retry(server: FaultServer) -> None:
+def test_a_worker_dying_before_the_stop_leaves_it_to_retries(server: FaultServer) -> None:
     server.on(POLL, used(1250))
     task_run = TaskRun(store=DiesOnceItIsRecorded())
     with pytest.raises(KeyboardInterrupt):
@@ -137,7 +137,7 @@ def test_a_worker_that_dies_before_the_stop_leaves_it_to_the_retry(server: Fault
     assert (sent(server, START), sent(server, STOP)) == (1, 1)
 
 
-def test_an_execution_that_ended_over_its_budget_is_not_followed_by_another(server: FaultServer) -> None:
+def test_an_execution_ended_over_budget_is_not_followed_by_another(server: FaultServer) -> None:
     server.on(POLL, used(1250, SPEC.failed))
     server.on(STOP, Reply(status=400, body={"detail": "Cannot stop execution. Current state: error"}))
     task_run = TaskRun()
@@ -163,7 +163,7 @@ def test_a_clear_starts_another(server: FaultServer) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405])
-def test_where_the_service_cannot_stop_the_message_says_that_it_runs_on(server: FaultServer, status: int) -> None:
+def test_an_unstoppable_execution_is_reported_as_still_running(server: FaultServer, status: int) -> None:
     server.on(POLL, used(1250))
     server.on(STOP, Reply(status=status, body={"detail": "no such path"}))
     problem = "the service refused or does not support stopping, so it keeps running"
@@ -213,7 +213,7 @@ def test_a_retry_stops_what_a_page_kept_from_being_stopped(server: FaultServer) 
 
 @pytest.mark.row("N39")
 @pytest.mark.parametrize(("made", "deferrable"), crossed(["a sensor", "a last try"], [False, True]))
-def test_a_stop_at_a_timeout_is_repeated_where_no_try_follows(server: FaultServer, made: str, deferrable: bool) -> None:
+def test_a_timeout_stop_is_repeated_if_no_try_follows(server: FaultServer, made: str, deferrable: bool) -> None:
     server.on(POLL, SPEC.running).on(STOP, Reply(body=PAGE), Reply(status=503), STOPPED)
     limits = {"timeout": 0.1, "deferrable": deferrable}
     task = sensor(cancel_on_timeout=True, **limits) if made == "a sensor" else kickoff(**limits)
@@ -223,7 +223,7 @@ def test_a_stop_at_a_timeout_is_repeated_where_no_try_follows(server: FaultServe
 
 
 @pytest.mark.row("N39")
-def test_the_last_try_repeats_the_stop_that_an_earlier_one_has_left_to_it(server: FaultServer) -> None:
+def test_the_last_try_repeats_a_stop_left_by_earlier_ones(server: FaultServer) -> None:
     server.on(POLL, SPEC.running).on(STOP, *[Reply(body=PAGE)] * 3, STOPPED)
     task_run = TaskRun(retries=1)
     with pytest.raises(CrewTryFailed, match="A retry of this task stops it"):
@@ -232,7 +232,7 @@ def test_the_last_try_repeats_the_stop_that_an_earlier_one_has_left_to_it(server
     assert (sent(server, START), sent(server, STOP)) == (1, 4)
 
 
-def test_of_two_waits_that_see_it_each_fails_with_the_figures(server: FaultServer) -> None:
+def test_both_waits_on_an_overspent_execution_fail_with_the_figures(server: FaultServer) -> None:
     server.on(POLL, used(1250), used(1250), used(1250, SPEC.failed))
     server.on(STOP, STOPPED, Reply(status=400, body={"detail": "Cannot stop execution. Current state: error"}))
     assert failure(sensor()).startswith(f"{FIGURES}. Execution k-1 was stopped")

@@ -37,7 +37,7 @@ def begun(operator: Any, task_run: TaskRun | None = None) -> Any:
 
 
 @both
-def test_a_crew_of_seconds_ends_in_the_worker_whatever_the_interval(waiting: Waiting, server: FaultServer) -> None:
+def test_a_short_crew_ends_in_the_worker_whatever_the_interval(waiting: Waiting, server: FaultServer) -> None:
     server.on(POLL, SPEC.running, completed("short"))
     interval = {"poll_interval": 60} if waiting is kickoff_that_waits else {"poke_interval": 60}
     assert begun(waiting(deferrable=True, poll_in_worker=30, **interval))["output"] == "short"
@@ -64,7 +64,7 @@ def test_its_polls_count_against_the_deadline(server: FaultServer) -> None:
 
 
 @both
-def test_a_service_that_asks_for_a_longer_pause_is_left_alone(waiting: Waiting, server: FaultServer) -> None:
+def test_a_service_asking_for_a_longer_pause_is_left_alone(waiting: Waiting, server: FaultServer) -> None:
     server.on(POLL, Reply(status=429, body={}, headers={"Retry-After": "60"}))
     with pytest.raises(TaskDeferred):
         begun(waiting(deferrable=True, poll_in_worker=30, timeout=600))
@@ -78,7 +78,7 @@ def test_a_rescheduled_sensor_frees_its_worker_as_before(server: FaultServer) ->
 
 
 @pytest.mark.row("A2")
-def test_a_worker_that_is_killed_while_it_polls_is_followed_by_a_try_that_reattaches(server: FaultServer) -> None:
+def test_a_retry_reattaches_after_the_polling_worker_was_killed(server: FaultServer) -> None:
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 

@@ -45,7 +45,7 @@ from airflow_crew_provider.wait.watch import (
 
 
 @pytest.mark.row("N24")
-def test_one_failure_of_a_ca_file_is_forgiven_between_two_answers() -> None:
+def test_one_ca_file_failure_between_two_answers_is_forgiven() -> None:
     watched, untrusted = watch(), CrewConnectionError("untrusted", permanent=True, renewable=True)
     for _ in range(2):
         assert watched.failed(untrusted, now=T0) is None
@@ -57,7 +57,7 @@ def test_one_failure_of_a_ca_file_is_forgiven_between_two_answers() -> None:
 
 
 @pytest.mark.row("N18", "N5")
-def test_a_connection_that_cannot_be_looked_up_after_a_401_is_a_failed_poll() -> None:
+def test_a_failed_lookup_after_a_401_is_a_failed_poll() -> None:
     walk = steps(watch(), lambda: T0, lambda line: None)
     assert isinstance(next(walk), StatusRequest)
     assert isinstance(walk.send(CrewUnauthorized(401, "GET", "/status/k-1", "no")), Refresh)
@@ -65,7 +65,7 @@ def test_a_connection_that_cannot_be_looked_up_after_a_401_is_a_failed_poll() ->
 
 
 @pytest.mark.parametrize("state", S)
-def test_a_wait_ends_at_a_state_that_is_over_and_at_no_other(state: ExecutionState) -> None:
+def test_a_wait_past_pending_ends_only_at_terminal_states(state: ExecutionState) -> None:
     outcome = watch(wait_past_pending=True).saw(seen(state), now=T0)
     assert (outcome is not None) == (state in OVER)
 
@@ -77,7 +77,7 @@ def server_error(retry_after: float | None = None) -> CrewServerError:
 RUNNING = seen(S.RUNNING, current_task="draft_task", completed_tasks=1, total_tasks=2)
 
 
-def test_the_log_says_that_an_execution_is_seen_again_after_a_failure_and_is_silent_while_nothing_changes() -> None:
+def test_the_log_tells_recovery_but_stays_silent_while_nothing_changes() -> None:
     one, same, news = watch(), RUNNING, []
     for t, reply in enumerate((same, same, server_error(), same, same)):
         one.saw(reply, now=T0 + t) if isinstance(reply, Execution) else one.failed(reply, now=T0 + t)
@@ -106,13 +106,13 @@ def test_an_answer_in_between_resets_the_failure_count() -> None:
 
 
 @pytest.mark.row("N1")
-def test_a_few_failures_far_apart_are_not_yet_a_reason_to_give_up() -> None:
+def test_a_few_failures_far_apart_do_not_end_the_wait() -> None:
     one = watch(poll_interval=600)
     assert [one.failed(server_error(), now=T0 + t) for t in (0, 600, 1200, 1800)] == [None] * 4
 
 
 @pytest.mark.row("N1")
-def test_pauses_grow_while_polls_fail_and_stay_between_one_and_six_intervals() -> None:
+def test_pauses_grow_with_failures_within_one_to_six_intervals() -> None:
     one = watch(poll_interval=10)
     pauses = []
     for t in range(8):
@@ -122,7 +122,7 @@ def test_pauses_grow_while_polls_fail_and_stay_between_one_and_six_intervals() -
 
 
 @pytest.mark.row("N1")
-def test_the_log_says_since_when_and_how_often_but_not_at_each_poll() -> None:
+def test_the_log_sums_up_failures_instead_of_telling_each_poll() -> None:
     one = watch(poll_interval=10)
     news = []
     for t in range(0, 120, 10):
@@ -153,7 +153,7 @@ def test_a_retry_after_does_not_outlive_the_next_answer() -> None:
 
 
 @pytest.mark.row("N3")
-def test_a_permanent_error_ends_the_wait_at_once_with_the_reason() -> None:
+def test_a_permanent_error_immediately_ends_the_wait_with_its_reason() -> None:
     outcome = watch().failed(CrewConnectionError("the certificate is not trusted", True), now=T0)
     assert outcome is not None
     assert outcome.kind == GAVE_UP
@@ -161,7 +161,7 @@ def test_a_permanent_error_ends_the_wait_at_once_with_the_reason() -> None:
 
 
 @pytest.mark.row("N5")
-def test_a_401_asks_for_the_connection_once_more_even_after_other_failures() -> None:
+def test_a_401_refreshes_the_connection_even_after_other_failures() -> None:
     walk = steps(watch(known=True), lambda: T0, lambda line: None)
     assert isinstance(next(walk), StatusRequest)
     assert walk.send(server_error()) == Refresh(at_once=False)
@@ -208,7 +208,7 @@ def walk_to_end(kind: str) -> Any:
 @pytest.mark.row("N34")
 @pytest.mark.parametrize("kind", ENDS)
 @pytest.mark.parametrize("unchanged", [False, CrewConnectionError("the back end is away")])
-def test_an_end_counts_once_the_connection_was_looked_up_or_cannot_be(kind: str, unchanged: Any) -> None:
+def test_an_end_counts_after_a_connection_lookup_even_if_failed(kind: str, unchanged: Any) -> None:
     walk = walk_to_end(kind)
     with pytest.raises(StopIteration) as end:
         walk.send(unchanged)
@@ -226,7 +226,7 @@ def test_where_the_connection_has_moved_the_poll_there_decides(kind: str) -> Non
 
 
 @pytest.mark.row("N34")
-def test_a_wait_that_goes_on_looks_its_connection_up_every_ten_minutes() -> None:
+def test_a_long_wait_looks_up_its_connection_every_ten_minutes() -> None:
     now, asked = [T0], []
     walk = steps(watch(poll_interval=60), lambda: now[0], lambda line: None)
     step = next(walk)
@@ -240,7 +240,7 @@ def test_a_wait_that_goes_on_looks_its_connection_up_every_ten_minutes() -> None
 
 
 @pytest.mark.row("N34")
-def test_a_draft_that_was_answered_becomes_a_question_in_a_poll_that_has_not_changed() -> None:
+def test_an_answered_draft_becomes_a_question_in_an_unchanged_poll() -> None:
     """Also of an answer to many polls, of which only that the wait goes on is believed."""
     draft = seen(S.PENDING, crew_task_id="draft_task", output="x")
     one = watch(answered=AnsweredDraft(DraftId("k-1", "draft_task"), until=T0 + 10))
@@ -251,7 +251,7 @@ def test_a_draft_that_was_answered_becomes_a_question_in_a_poll_that_has_not_cha
 
 @pytest.mark.row("N6")
 @pytest.mark.parametrize("unknown", [seen(S.NOT_FOUND), CrewNotFound(404, "GET", "/status/k-1", "not found")])
-def test_an_unknown_id_is_forgiven_for_five_minutes_and_then_said(unknown: Any) -> None:
+def test_an_unknown_id_is_forgiven_for_five_minutes_then_reported(unknown: Any) -> None:
     one = watch()
 
     def look(t: float) -> Outcome | None:
@@ -266,7 +266,7 @@ def test_an_unknown_id_is_forgiven_for_five_minutes_and_then_said(unknown: Any) 
 
 @pytest.mark.row("N6")
 @pytest.mark.parametrize("unknown", [seen(S.NOT_FOUND), CrewNotFound(404, "GET", "/status/k-1", "not found")])
-def test_an_id_that_was_seen_once_is_waited_for_and_the_log_says_why(unknown: Any) -> None:
+def test_waits_for_a_once_seen_id_continue_and_log_why(unknown: Any) -> None:
     one = watch(deadline=T0 + 10_000)
     one.saw(RUNNING, now=T0)
     for t in (10, 400, 9_999):
@@ -288,7 +288,7 @@ def test_polling_never_ends_as_pending_without_a_task_id() -> None:
     assert outcome == Outcome(PENDING, "k-1", crew_task_id="draft_task")
 
 
-def test_a_wait_past_pending_goes_on_while_a_person_is_waited_for() -> None:
+def test_a_wait_past_pending_continues_during_a_review() -> None:
     assert watch(wait_past_pending=True).saw(seen(S.PENDING, crew_task_id="draft_task"), now=T0) is None
 
 
@@ -301,13 +301,13 @@ def test_unreadable_answers_are_bounded_as_failures_are() -> None:
 
 @pytest.mark.row("N8")
 @pytest.mark.parametrize(("state", "kind"), [(S.COMPLETED, COMPLETED), (S.ERROR, FAILED)])
-def test_the_first_terminal_answer_ends_the_wait_even_after_the_deadline(state: ExecutionState, kind: str) -> None:
+def test_a_terminal_answer_ends_the_wait_even_after_the_deadline(state: ExecutionState, kind: str) -> None:
     outcome = watch(deadline=T0 - 1).saw(seen(state, output="x", error="boom"), now=T0)
     assert outcome is not None
     assert outcome.kind == kind
 
 
-def test_a_timeout_reports_how_long_the_wait_was_and_the_last_state() -> None:
+def test_a_timeout_reports_the_waits_duration_and_last_state() -> None:
     one = watch(deadline=T0 + 90)
     one.saw(RUNNING, now=T0)
     outcome = one.saw(RUNNING, now=T0 + 90)
@@ -317,7 +317,7 @@ def test_a_timeout_reports_how_long_the_wait_was_and_the_last_state() -> None:
     assert "last seen running (1 of 2 tasks, now draft_task)" in outcome.message
 
 
-def test_the_heartbeat_logs_progress_at_once_and_then_every_five_minutes() -> None:
+def test_progress_is_logged_at_once_and_every_five_minutes() -> None:
     one = watch()
     news = []
     for t in range(0, 700, 10):
@@ -328,7 +328,7 @@ def test_the_heartbeat_logs_progress_at_once_and_then_every_five_minutes() -> No
     assert lines[0] == "Execution k-1 is running: 1 of 2 tasks, now draft_task, 0 s so far"
 
 
-def test_the_id_being_known_for_the_first_time_is_reported_once() -> None:
+def test_the_first_sight_of_an_id_is_reported_once() -> None:
     walk = steps(watch(report_seen=True), lambda: T0, lambda line: None)
     next(walk)
     with pytest.raises(StopIteration) as end:
@@ -336,7 +336,7 @@ def test_the_id_being_known_for_the_first_time_is_reported_once() -> None:
     assert end.value.value == Outcome(SEEN, "k-1")
 
 
-def test_the_id_being_known_ends_no_wait_that_did_not_ask_for_it() -> None:
+def test_a_known_id_ends_only_waits_that_asked_for_it() -> None:
     walk = steps(watch(), lambda: T0, lambda line: None)
     next(walk)
     assert isinstance(walk.send(RUNNING), Sleep)
@@ -350,9 +350,7 @@ waited = st.floats(0, 30 * 86400)
 
 
 @given(intervals, waited, draws)
-def test_a_pause_is_two_percent_of_the_time_waited_between_one_and_six_intervals(
-    interval: float, so_far: float, draw: float
-) -> None:
+def test_pauses_are_two_percent_of_the_waited_time_within_bounds(interval: float, so_far: float, draw: float) -> None:
     one = watch(poll_interval=interval)
     one.saw(RUNNING, now=T0 + so_far)
     pause = one.pause(now=T0 + so_far, draw=draw)
@@ -430,7 +428,7 @@ looks = st.sampled_from(["answer", "failure", "unknown", "wait", "refused"])
 
 
 @given(st.lists(looks, min_size=1, max_size=5), st.floats(1, 5000), intervals, st.floats(0, 20))
-def test_any_sequence_of_polls_ends_by_the_deadline_but_for_the_second_that_the_last_poll_may_take(
+def test_every_poll_sequence_ends_within_a_second_of_the_deadline(
     kinds: list[str], wait: float, interval: float, look_takes: float
 ) -> None:
     one, now = watch(poll_interval=interval, deadline=T0 + wait), T0

@@ -153,7 +153,7 @@ OVER_BUDGET = Reply(
 
 
 @pytest.mark.row("A75")
-def test_a_kickoff_over_a_budget_fails_its_try_and_says_when_a_retry_works(server: FaultServer) -> None:
+def test_an_over_budget_kickoff_fails_and_says_when_to_retry(server: FaultServer) -> None:
     server.on("POST /kickoff", OVER_BUDGET)
     error = failure_of(kickoff_that_waits())
     assert isinstance(error, CrewQuotaExceeded)
@@ -166,7 +166,7 @@ def test_a_kickoff_over_a_budget_fails_its_try_and_says_when_a_retry_works(serve
 
 @pytest.mark.row("A75")
 @pytest.mark.since_airflow("3.3")
-def test_the_policy_waits_until_the_budget_begins_anew_and_no_longer_than_it_may(server: FaultServer) -> None:
+def test_the_policy_waits_for_a_new_budget_within_its_limit(server: FaultServer) -> None:
     from airflow.sdk import RetryAction, RetryDecision
 
     from airflow_crew_provider.retries import WaitForBudget

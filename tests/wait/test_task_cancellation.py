@@ -60,7 +60,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("state", ["running", "failed"])
-def test_a_worker_that_shuts_down_before_it_calls_the_task_ends_nothing(says: Any, state: str) -> None:
+def test_a_worker_shutting_down_before_calling_the_task_ends_nothing(says: Any, state: str) -> None:
     says(state)
     with set_current_context({"ti": TASK}):  # type: ignore[typeddict-item]
         assert is_for_good(None) is (state == "failed")
@@ -75,7 +75,7 @@ class Trigger:
 
 
 @pytest.mark.parametrize("state", [*GOES_ON, *ENDED])
-def test_a_task_in_a_state_in_which_it_goes_on_was_not_ended_by_a_user(says: Any, state: Any) -> None:
+def test_only_tasks_in_an_ended_state_were_ended_by_users(says: Any, state: Any) -> None:
     asked = says(state)
     ended = state in ENDED
     assert asyncio.run(is_by_user(Trigger(), without_task=False)) is ended
@@ -111,13 +111,13 @@ def test_the_state_of_a_worker_of_airflow_2_counts_too(
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_trigger_without_a_task_has_the_answer_that_it_is_given(says: Any, answer: bool) -> None:
+def test_a_trigger_without_a_task_takes_the_given_answer(says: Any, answer: bool) -> None:
     says(RuntimeError("not asked"))
     assert asyncio.run(is_by_user(Trigger(None), without_task=answer)) is answer
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_state_that_cannot_be_read_stops_nothing_and_is_logged(says: Any) -> None:
+def test_an_unreadable_state_stops_nothing_and_is_logged(says: Any) -> None:
     says(RuntimeError("away"))
     trigger = Trigger()
     assert asyncio.run(is_by_user(trigger, without_task=True)) is False
@@ -155,9 +155,7 @@ def test_an_airflow_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_where_airflow_tells_a_kill_by_itself_nothing_is_looked_up(
-    tells: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_looked_up_if_airflow_reports_kills_itself(tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcomes, "KILLS_CALL_ON_KILL", tells)
     assert cancels_without_reason() is not tells
 
@@ -201,7 +199,7 @@ def test_a_worker_is_recognized_by_its_supervisor(monkeypatch: pytest.MonkeyPatc
     assert (supervisor.supervisor(), supervisor.runs_in_worker(TASK)) == ("the line", True)
 
 
-def test_a_worker_of_airflow_2_is_recognized_by_the_job_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_airflow_2_worker_is_recognized_by_its_tasks_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "task_runner", None)
     assert supervisor.supervisor() is None
     assert supervisor.runs_in_worker(SimpleNamespace(job_id=7)) is True
@@ -237,7 +235,7 @@ def test_the_state_of_a_task_is_found_under_its_name(
 
 @pytest.mark.row("A28")
 @pytest.mark.parametrize(("line", "state"), [("CommsDecoder", None), ("TriggerCommsDecoder", "success")])
-def test_a_worker_asks_for_the_end_of_its_own_iteration_and_a_triggerer_for_the_latest_one(
+def test_workers_look_up_their_own_iteration_and_triggerers_the_latest(
     monkeypatch: pytest.MonkeyPatch, line: str, state: str | None
 ) -> None:
     ended = [{"task_id": "t", "state": "success", "region_id": str(UUID(int=7)), "region_index": 1}]
@@ -254,7 +252,7 @@ def test_a_worker_asks_for_the_end_of_its_own_iteration_and_a_triggerer_for_the_
 
 
 @pytest.mark.row("A28")
-def test_a_task_outside_of_loops_is_looked_up_by_its_name_whatever_region_airflow_gives_it(
+def test_a_task_outside_loops_is_looked_up_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     states = {"r": {"t": "running", "t_3": "failed"}}

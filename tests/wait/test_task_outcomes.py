@@ -102,7 +102,7 @@ def test_what_now_leaves_no_full_stop_behind() -> None:
 
 
 @pytest.mark.parametrize(("said", "shown"), [("No ink.", "No ink"), ("No ink", "No ink"), ("No ...", "No ...")])
-def test_what_the_service_says_about_a_failure_ends_with_one_full_stop(said: str, shown: str) -> None:
+def test_a_failure_message_ends_with_exactly_one_full_stop(said: str, shown: str) -> None:
     failure = CrewExecutionFailed("k-1", said)
     assert (str(failure), failure.error) == (f"The crew's execution k-1 failed: {shown}", said)
 
@@ -189,7 +189,7 @@ def test_a_task_has_its_dags_retries_but_some_at_least(
     assert at_least(None)["retries"] == 2
 
 
-def test_a_task_has_the_retries_of_airflows_configuration_if_they_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_has_airflows_configured_retries_if_higher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__DEFAULT_TASK_RETRIES", "6")
     assert [at_least(given)["retries"] for given in (None, {"retries": 1}, {"retries": 8})] == [6, 2, 8]
 
@@ -246,7 +246,7 @@ def test_a_wait_ends_at_the_earlier_of_two_timeouts(
     assert outcomes.deadline_of(context(start), timeout, execution_timeout) == deadline
 
 
-def test_a_task_instance_without_a_start_counts_from_now_and_a_bad_timeout_is_named(noon: float) -> None:
+def test_unstarted_tasks_count_from_now_and_bad_timeouts_are_named(noon: float) -> None:
     assert outcomes.deadline_of({"ti": object()}, None, timedelta(seconds=5)) == 1005.0
     with pytest.raises(CrewInvalidInput, match=r"^timeout must be"):
         outcomes.deadline_of(context(), "soon", None)
@@ -325,7 +325,7 @@ def test_what_follows_a_question_is_the_waits_outcome(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(COMPLETED, GAVE_UP), (COMPLETED, FAILED), (PENDING, TIMEOUT)])
-def test_a_result_that_cannot_be_fetched_is_an_error_that_says_so(first: str, second: str) -> None:
+def test_an_unfetchable_result_raises_an_error_that_says_so(first: str, second: str) -> None:
     hook: Any = Hook(second, "too late")
     with pytest.raises(CrewProtocolError) as error:
         outcomes.ended(hook, watch(), Outcome(first, "k-1"))
@@ -333,7 +333,7 @@ def test_a_result_that_cannot_be_fetched_is_an_error_that_says_so(first: str, se
     assert str(error.value) == said
 
 
-def test_a_line_on_a_completed_execution_has_what_the_service_reports() -> None:
+def test_a_completion_line_contains_what_the_service_reports() -> None:
     tasks = [
         TaskResult(task_id=f"t{number}", agent=agent, output="x", execution_time=1.0)
         for number, agent in enumerate(("Ann", "Bob\nforged", "Ann"))
@@ -361,7 +361,7 @@ def test_a_line_on_a_completed_execution_has_what_the_service_reports() -> None:
         ([*"abcdef"], "6 tasks by a, b, c, d, e and others"),
     ],
 )
-def test_a_line_on_a_completed_execution_names_five_agents_at_most(agents: list[str | None], said: str) -> None:
+def test_a_completion_line_names_at_most_five_agents(agents: list[str | None], said: str) -> None:
     tasks = tuple(TaskResult(task_id="t", agent=agent, output="x", execution_time=None) for agent in agents)
     execution = Execution(
         kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed", output="x", tasks=tasks

@@ -40,7 +40,7 @@ def test_each_key_is_pushed_with_its_value(output: Any) -> None:
     assert pushed(output) == output
 
 
-def test_an_output_that_is_no_object_is_refused_with_its_type() -> None:
+def test_a_non_object_output_is_refused_with_its_type() -> None:
     assert refusal_of([1]) == f"multiple_outputs: the output of execution k-1 is list, not an object. {FATE}"
 
 
@@ -84,12 +84,12 @@ def test_a_crew_may_use_names_that_are_not_xcom_keys() -> None:
     "key",
     ["../review/return_value", "./kickoff_id", "/abs", "a/item/0", "a\\b", "kickoff%5Fid", "100%", "a\nb", "a\x7fb"],
 )
-def test_a_key_never_reaches_another_xcom_by_the_url_that_it_becomes_part_of(key: str) -> None:
+def test_a_key_never_reaches_another_xcom_through_its_url(key: str) -> None:
     assert f"{key!r} contains {UNFIT}. " in refusal_of({key: 1})
 
 
 @pytest.mark.parametrize("key", [".", ".."])
-def test_a_key_that_a_url_takes_for_a_folder_is_refused(key: str) -> None:
+def test_a_key_that_reads_as_a_relative_path_is_refused(key: str) -> None:
     assert f"{key!r} is a relative path. " in refusal_of({key: 1})
 
 
@@ -98,7 +98,7 @@ class InProcessSupervisorComms:
 
 
 @pytest.mark.parametrize("in_process", [True, False], ids=["dag.test()", "worker"])
-def test_a_key_that_dag_test_cannot_push_is_logged_and_the_others_are_pushed(
+def test_dag_test_logs_unpushable_keys_and_pushes_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_process: bool
 ) -> None:
     line = InProcessSupervisorComms() if in_process else object()
@@ -120,7 +120,7 @@ def test_a_key_that_dag_test_cannot_push_is_logged_and_the_others_are_pushed(
     assert caplog.messages == [f"`airflow dags test` cannot push the output keys 'größe'; '{shown}'; a worker can"]
 
 
-def test_a_key_of_ascii_that_cannot_be_pushed_fails_in_dag_test_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unpushable_ascii_key_fails_in_dag_test_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "task_runner", SimpleNamespace(SUPERVISOR_COMMS=InProcessSupervisorComms()))
 
     def push(key: str, value: Any) -> None:

@@ -50,7 +50,7 @@ def completed(output: str | None = "text", **more: Any) -> Execution:
         ({"total_tokens": 60, "uncounted_calls": 3}, {"total_tokens": 60}, "", "how many tokens it used"),
     ],
 )
-def test_a_chain_has_used_at_least_what_its_last_execution_has(
+def test_a_chain_used_at_least_what_its_last_execution_used(
     own: dict[str, Any], chain: dict[str, Any], passed: str, unknown: str
 ) -> None:
     budget = Budget(max_total_tokens=100)
@@ -107,7 +107,7 @@ def test_the_rules_that_were_given_are_named_as_their_parameters(rules: OutputRu
     assert rules.names == names
 
 
-def test_a_rule_that_cannot_be_applied_fails_before_anything_is_started(tmp_path: Path) -> None:
+def test_an_unusable_rule_fails_before_anything_is_started(tmp_path: Path) -> None:
     OutputRules().refuse_unusable()
     OutputRules(OBJECT, output_to=str(tmp_path)).refuse_unusable()
     OutputRules(files_to=str(tmp_path)).refuse_unusable()
@@ -255,7 +255,7 @@ def test_nothing_beside_requests_is_not_known(log: WarningLog, usage: Any) -> No
     ],
     ids=str,
 )
-def test_a_whole_that_is_less_than_its_parts_is_their_sum(usage: Any, tokens: Any, cost: Any) -> None:
+def test_a_total_below_its_parts_counts_as_their_sum(usage: Any, tokens: Any, cost: Any) -> None:
     assert (total_tokens(usage), cost_usd(usage)) == (tokens, cost)
     limits = Budget(1, 0.5)
     assert limits.passed_by(figures(usage)) == limits.passed_by(usage)
@@ -264,7 +264,7 @@ def test_a_whole_that_is_less_than_its_parts_is_their_sum(usage: Any, tokens: An
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("whole", [None, 0, 3])
-def test_of_a_cost_that_is_not_known_the_parts_are_the_least(whole: Any) -> None:
+def test_the_parts_of_an_unknown_cost_are_its_minimum(whole: Any) -> None:
     said = Budget(max_cost=0.5).passed_by({"cost_usd": whole, **UNPRICED})
     assert said == "cost at least 50 USD, more than max_cost of 0.5"
 
@@ -294,14 +294,14 @@ def test_only_a_task_with_a_form_can_ask(chosen: Any) -> None:
         OutputRules(on_unknown_usage=chosen)
 
 
-def test_an_output_that_matches_is_handed_on_as_its_schema_reads_it(log: WarningLog) -> None:
+def test_matching_output_is_handed_on_as_its_schema_reads_it(log: WarningLog) -> None:
     assert OutputRules({"type": "array"}).applied(completed("[1]"), log) == {"output": [1]}
     read = {"total": 1}
     assert OutputRules(OBJECT).applied(completed("x", output_json=read), log) == {"output": read}
 
 
 @pytest.mark.parametrize("text", ['{"total": 6.02e23}', '{"total": 1, "__id__": 2}'])
-def test_an_output_that_airflow_would_not_hand_on_becomes_its_text(log: WarningLog, text: str) -> None:
+def test_an_output_that_airflow_cannot_pass_on_becomes_its_text(log: WarningLog, text: str) -> None:
     handed_on = OutputRules(OBJECT).applied(completed(f"```json\n{text}\n```"), log)["output"]
     assert isinstance(handed_on, str)
     assert json.loads(handed_on) == json.loads(text)
@@ -321,7 +321,7 @@ def test_one_violation_is_counted_as_one(log: WarningLog) -> None:
     assert str(error.value).startswith("The output of execution k-1 does not match output_schema, 1 violation: $: ")
 
 
-def test_an_output_whose_model_is_gone_is_not_checked_and_stays(log: WarningLog) -> None:
+def test_an_output_with_a_missing_model_stays_unchecked_but_available(log: WarningLog) -> None:
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules("no_such_module:Model").applied(completed(), log)
     assert str(error.value) == (f"{error.value.__cause__}. The output of execution k-1 was not checked. {STAYS}")
@@ -337,7 +337,7 @@ def test_an_output_whose_model_is_gone_is_not_checked_and_stays(log: WarningLog)
     ],
 )
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_the_output_is_written_to_its_path_and_leaves_the_record(
+def test_the_output_moves_from_the_record_to_its_path(
     log: WarningLog, tmp_path: Path, execution: Execution, written: str, scheme: str
 ) -> None:
     path = tmp_path / "new" / "folder" / "one.txt"
@@ -349,7 +349,7 @@ def test_the_output_is_written_to_its_path_and_leaves_the_record(
     assert json.dumps(record)
 
 
-def test_an_output_that_cannot_be_written_is_left_to_a_retry(log: WarningLog, tmp_path: Path) -> None:
+def test_an_unwritable_output_is_left_to_a_retry(log: WarningLog, tmp_path: Path) -> None:
     with pytest.raises(AirflowException) as error:
         OutputRules(output_to=str(tmp_path)).applied(completed(), log)
     cause = error.value.__cause__
@@ -374,18 +374,18 @@ def test_no_folder_is_made_in_an_object_store(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("given", ["", " ", 5, []])
-def test_what_can_be_no_path_is_refused_when_the_dag_is_parsed(given: Any) -> None:
+def test_an_impossible_path_is_refused_when_the_dag_is_parsed(given: Any) -> None:
     with pytest.raises(CrewInvalidInput, match="output_to must be the path of a file or an object"):
         output_storage.given_path(given)
 
 
-def test_a_path_that_is_an_object_is_taken_as_its_text(tmp_path: Path) -> None:
+def test_a_path_object_is_taken_as_its_text(tmp_path: Path) -> None:
     assert output_storage.given_path(tmp_path) == str(tmp_path)
     assert output_storage.given_path(sdk.ObjectStoragePath("file:///tmp/x")) == "file:///tmp/x"
     assert output_storage.given_path(None) is None
 
 
-def test_a_cost_too_high_for_a_number_is_not_known_and_stops_no_wait() -> None:
+def test_an_overflowing_cost_is_unknown_and_stops_no_wait() -> None:
     usage = {"total_tokens": 1, "cost_usd": None, "by_model": {"a": {"cost_usd": 10**400}, "b": {"cost_usd": 0.5}}}
     budget = Budget(max_cost=0.6)
     assert budget.passed_by(usage) == ""
@@ -425,14 +425,14 @@ def test_tokens_that_are_given_and_cannot_be_read_are_unknown(usage: Any) -> Non
     ],
     ids=str,
 )
-def test_a_cost_that_is_given_and_cannot_be_read_is_unknown(usage: Any) -> None:
+def test_an_unreadable_cost_is_unknown(usage: Any) -> None:
     budget = Budget(max_cost=1.0)
     assert "what it cost" in budget.unknown_in(usage)
     assert "what it cost" in budget.unknown_in(figures(figures(usage)))
     assert "what it cost" not in budget.unknown_in({"cost_usd": 0.1, "total_tokens": "?"})
 
 
-def test_a_cost_beyond_every_bound_is_over_the_budget_in_the_event_of_a_trigger_too() -> None:
+def test_an_immense_cost_stays_over_budget_in_trigger_events_too() -> None:
     costs = {model: {"total_tokens": 1, "cost_usd": 2.0**63} for model in ("a", "b")}
     usage = {"total_tokens": 3, "by_model": {**costs, "c": {"total_tokens": 1, "cost_usd": None}}}
     budget = Budget(max_cost=50)
@@ -452,7 +452,7 @@ def naming(key: str) -> list[Any]:
 @pytest.mark.row("A42")
 @pytest.mark.parametrize("key", ["crew_decisions", "kickoff_id", "crew_inbox:x", "return_value", "open?"])
 @pytest.mark.parametrize("place", range(5))
-def test_a_schema_that_names_a_reserved_key_is_refused_when_parsed(key: str, place: int) -> None:
+def test_a_schema_naming_a_reserved_key_is_refused_when_parsed(key: str, place: int) -> None:
     schema = naming(key)[place]
     OutputRules(schema)  # without `multiple_outputs`, the keys are no XComs
     with pytest.raises(CrewInvalidInput, match=f"{re.escape(repr(key))} (is an XCom key|contains)"):

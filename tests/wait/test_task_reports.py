@@ -34,7 +34,7 @@ def facet(task: Task) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("inputs", "names"), [({"b": 1, "a": 2}, ["a", "b"]), ("{{ a_template }}", []), ({1: "x"}, ["1"]), (None, [])]
 )
-def test_names_of_inputs_are_sorted_and_nothing_else_is_told_of_them(inputs: Any, names: list[str]) -> None:
+def test_only_the_sorted_names_of_inputs_are_reported(inputs: Any, names: list[str]) -> None:
     assert facet(Task(inputs=inputs)) == {"connId": "crew_a", "inputNames": names}
 
 
@@ -47,7 +47,7 @@ def test_the_newest_report_counts() -> None:
     assert facet(task) == {**known, **ended}
 
 
-def test_the_root_is_that_of_the_task_or_the_kickoff_itself() -> None:
+def test_the_root_is_the_tasks_execution_or_the_kickoff_itself() -> None:
     for task, root in ((Task(execution_id="k-0"), "k-0"), (Task(execution_id=None), "k-1"), (Task(), "k-1")):
         task.report({}, ExecutionState.RUNNING, "k-1")
         assert facet(task)["executionId"] == root

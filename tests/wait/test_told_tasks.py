@@ -44,9 +44,7 @@ def told(log_text: Log) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_task_is_told_with_agent_and_seconds_where_the_service_has_details(
-    server: FaultServer, log_text: Log, path: str
-) -> None:
+def test_a_task_is_told_with_agent_and_seconds_given_details(server: FaultServer, log_text: Log, path: str) -> None:
     server.on(POLL, *(at("research", 0, headers=VIEW),) * 3, *(at("write", 1, headers=VIEW),) * 3, DONE)
     server.on(DETAILS, details(TASKS[0]))
     assert wait(path).kind == COMPLETED
@@ -55,9 +53,7 @@ def test_a_task_is_told_with_agent_and_seconds_where_the_service_has_details(
 
 
 @pytest.mark.parametrize("path", [WORKER, TRIGGERER])
-def test_a_deployment_that_reports_the_present_task_only_tells_its_change_and_the_time_between(
-    server: FaultServer, log_text: Log, path: str
-) -> None:
+def test_without_details_a_task_change_is_told_with_elapsed_time(server: FaultServer, log_text: Log, path: str) -> None:
     server.on(POLL, at("research", 0), at("research", 0), at("write", 1), {**DONE, "result": {"output": "text"}})
     assert wait(path).kind == COMPLETED
     lines = told(log_text)
@@ -83,7 +79,7 @@ def test_details_that_cannot_be_had_cost_the_details_only(
     assert "has failed" not in log_text()
 
 
-def test_details_that_are_slow_do_not_hold_the_wait_up_for_long(
+def test_slow_details_delay_the_wait_only_briefly(
     server: FaultServer, log_text: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_crew_provider.wait import watch

@@ -45,7 +45,7 @@ def ended(operator: Any, task_run: TaskRun, *, fails: bool = False) -> list[tupl
 
 
 @in_both_places
-def test_every_try_pushes_what_it_and_earlier_ones_used_until_a_clear(server: FaultServer, deferrable: bool) -> None:
+def test_every_try_pushes_cumulative_usage_until_a_clear(server: FaultServer, deferrable: bool) -> None:
     task_run = TaskRun(retries=5)
     operator = kickoff_that_waits(deferrable=deferrable, retry_from="start")
     server.on("GET /status/k-1", status("error", 100)).on("GET /status/k-2", status("error", 50))
@@ -58,7 +58,7 @@ def test_every_try_pushes_what_it_and_earlier_ones_used_until_a_clear(server: Fa
 
 
 @in_both_places
-def test_a_chain_has_one_entry_with_the_usage_of_all_of_it(server: FaultServer, deferrable: bool) -> None:
+def test_a_chain_has_one_entry_with_its_total_usage(server: FaultServer, deferrable: bool) -> None:
     task_run = TaskRun(retries=5)
     operator = kickoff_that_waits(deferrable=deferrable)
     server.on("GET /status/k-1", status("error", 100))
@@ -77,7 +77,7 @@ def test_a_timeout_pushes_what_the_last_poll_said(server: FaultServer, deferrabl
     assert [(kickoff_id, state) for kickoff_id, state, _ in pushed] == [("k-1", "running")]
 
 
-def test_an_execution_that_failed_while_nobody_looked_is_found_by_the_next_try(
+def test_an_unnoticed_failed_execution_is_found_by_the_next_try(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "FORGIVEN", 0.0)
@@ -112,7 +112,7 @@ def test_a_try_that_starts_nothing_pushes_what_earlier_ones_used(server: FaultSe
     assert ended(refused, task_run.retry(), fails=True) == [("k-1", "error", 100)]
 
 
-def test_a_second_try_of_the_same_process_pushes_nothing_of_the_first(server: FaultServer) -> None:
+def test_a_second_try_in_one_process_pushes_no_earlier_usage(server: FaultServer) -> None:
     task_run = TaskRun(retries=5)
     operator = kickoff_that_waits(deferrable=False)
     server.on("GET /status/k-1", status("completed", 40))
@@ -126,7 +126,7 @@ def test_a_second_try_of_the_same_process_pushes_nothing_of_the_first(server: Fa
     assert "crew_usage" not in {**again.xcom, **task_run.xcom}
 
 
-def test_what_an_execution_continues_is_stored_in_no_write_of_its_own(
+def test_storing_what_an_execution_continues_needs_no_extra_write(
     server: FaultServer, a_memory: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def writes(**how: Any) -> int:

@@ -72,13 +72,13 @@ def polled(one: Watch, reply: Execution | CrewError, at: float) -> str | None:
         (seen(S.PENDING, shown_task="t", current_task="d"), "Execution k-1 is waiting for a person at task t"),
     ],
 )
-def test_the_first_line_says_what_was_seen_and_for_how_long(reply: Any, line: str) -> None:
+def test_the_first_line_says_what_was_seen_for_how_long(reply: Any, line: str) -> None:
     advice = f". {NOBODY_IS_ASKED}" if reply is not UNKNOWN and reply.state is S.PENDING else ""
     assert polled(watch(wait_past_pending=True), reply, 0) == f"{line}, 0 s so far{advice}"
     assert polled(watch(wait_past_pending=True), reply, 61) == f"{line}, 1 min 1 s so far{advice}"
 
 
-def test_a_wait_that_a_question_would_end_does_not_say_that_nobody_is_asked() -> None:
+def test_waits_ending_at_questions_do_not_say_nobody_is_asked() -> None:
     assert polled(watch(), seen(S.PENDING), 0) == "Execution k-1 is waiting for a person, 0 s so far"
 
 
@@ -102,7 +102,7 @@ def test_an_id_that_is_no_longer_shown_is_told_why(unknown: Any) -> None:
     assert polled(one, STEP, 30) == "Execution k-1 is running: 1 of 2 tasks, now draft, 30 s so far"
 
 
-def test_the_same_news_is_told_again_after_the_heartbeat_and_not_before() -> None:
+def test_the_same_news_is_repeated_only_after_the_heartbeat() -> None:
     one = watch()
     assert polled(one, STEP, 0)
     assert polled(one, STEP, HEARTBEAT - 1) is None
@@ -132,7 +132,7 @@ def test_of_several_failures_one_is_told_in_six_intervals() -> None:
         (90_061, "25 h 1 min 1 s"),
     ],
 )
-def test_how_long_a_wait_took_is_said_in_hours_minutes_and_seconds(seconds: float, said: str) -> None:
+def test_a_waits_duration_is_told_in_hours_minutes_and_seconds(seconds: float, said: str) -> None:
     outcome = watch(deadline=T0 - 10).saw(seen(), now=T0 + seconds)
     assert outcome == Outcome(
         TIMEOUT,
@@ -163,7 +163,7 @@ def test_whoever_gives_up_says_what_became_of_the_execution(known: bool, last: A
     assert outcome == Outcome(GAVE_UP, "k-1", f"the certificate is not trusted. {fate}", error=to_json(refused))
 
 
-def test_a_wait_that_is_forgiven_no_more_says_since_when_and_why() -> None:
+def test_a_wait_giving_up_says_since_when_and_why() -> None:
     one = watch(known=True)
     for at in (0, 1, 2, 3):
         assert one.failed(BUSY, now=T0 + at) is None
@@ -194,7 +194,7 @@ def test_the_ends_of_an_execution() -> None:
     assert watch().saw(seen(S.ERROR), now=T0) == Outcome(FAILED, "k-1", "")
 
 
-def test_the_end_of_an_execution_has_the_figures_that_are_known() -> None:
+def test_an_executions_end_includes_the_known_figures() -> None:
     used: dict[str, Any] = {"total_tokens": 99}
     assert watch().saw(seen(S.ERROR, error="boom", usage=used), now=T0) == Outcome(FAILED, "k-1", "boom", usage=used)
     over = watch(budget=Budget(50)).saw(seen(usage=used), now=T0)
@@ -266,7 +266,7 @@ def test_every_reply_counts_as_a_poll() -> None:
 # --- the steps ----------------------------------------------------------------------------------------------
 
 
-def test_a_poll_may_take_until_the_deadline_and_some_seconds_at_least() -> None:
+def test_polls_may_last_until_the_deadline_with_a_minimum_time() -> None:
     assert watch().left(now=T0) is None
     assert watch(deadline=T0 + 10).left(now=T0) == 10
     assert watch(deadline=T0 + 0.5).left(now=T0) == SHORTEST_POLL
@@ -281,7 +281,7 @@ def test_a_poll_may_take_until_the_deadline_and_some_seconds_at_least() -> None:
     assert walk.send(STEP) == Sleep(6.0)
 
 
-def test_news_is_said_once_and_a_wait_ends_with_its_outcome() -> None:
+def test_news_is_told_once_and_waits_end_with_their_outcome() -> None:
     said: list[str] = []
     walk = steps(watch(poll_interval=10), lambda: T0 + 5, said.append)
     assert next(walk) == StatusRequest(None)
@@ -297,7 +297,7 @@ def test_news_is_said_once_and_a_wait_ends_with_its_outcome() -> None:
     assert end.value.value == Outcome(COMPLETED, "k-1")
 
 
-def test_the_same_response_again_still_ends_trouble_and_meets_what_is_due() -> None:
+def test_a_repeated_response_still_ends_trouble_and_triggers_due_actions() -> None:
     now, said, one = [T0], list[str](), watch(deadline=T0 + 5000)
     walk = steps(one, lambda: now[0], said.append)
     next(walk)
@@ -348,14 +348,14 @@ def test_a_poll_repeats_the_last_one_until_something_is_due(more: Any, reply: An
     assert one.repeats(reply, now=T0 + at) is repeats
 
 
-def test_a_draft_that_was_answered_ends_no_wait_while_it_may_be_old() -> None:
+def test_an_answered_draft_ends_no_wait_while_possibly_stale() -> None:
     one = watch(answered=AnsweredDraft(DraftId("k-1", "t"), T0 + 10), deadline=T0 + 20)
     draft = seen(S.PENDING, crew_task_id="t", output="x")
     assert [one.could_end_after(draft, now=T0 + at) for at in (9, 10)] == [False, True]
     assert [one.could_end_after(seen(), now=T0 + at) for at in (19, 20)] == [False, True]
 
 
-def test_an_unknown_id_is_not_a_failed_poll_where_the_connection_cannot_be_looked_up() -> None:
+def test_an_unknown_id_is_no_failed_poll_when_lookups_fail() -> None:
     one, said = watch(), list[str]()
     walk = steps(one, lambda: T0, said.append)
     next(walk)

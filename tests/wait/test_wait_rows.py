@@ -50,7 +50,7 @@ def test_a_wait_goes_through_a_burst_of_server_errors(
 
 @pytest.mark.row("N1")
 @path
-def test_a_service_that_stays_down_is_not_asked_in_a_hot_loop_and_given_up_in_the_end(
+def test_a_permanently_down_service_is_given_up_without_hot_polling(
     path: str, server: FaultServer, impatient: None
 ) -> None:
     server.on(POLL, 503)
@@ -118,7 +118,7 @@ def test_the_deadline_of_the_wait_cuts_a_poll_in_flight(path: str, server: Fault
 @pytest.mark.row("N5")
 @path
 @pytest.mark.parametrize("status", [401, 403])
-def test_the_same_token_refused_in_mid_wait_ends_it_and_names_the_connection(
+def test_a_token_refused_mid_wait_ends_it_naming_the_connection(
     path: str, server: FaultServer, dialect: Dialect, status: int
 ) -> None:
     server.on(POLL, dialect.running, Reply(status=status, body={"detail": "Invalid token"}))
@@ -168,7 +168,7 @@ def test_an_id_that_stays_unknown_is_given_up_and_named(
 
 @pytest.mark.row("N6")
 @path
-def test_an_id_that_was_seen_is_waited_for_until_the_timeout(
+def test_a_seen_id_is_waited_for_until_the_timeout(
     path: str, server: FaultServer, dialect: Dialect, impatient: None, log_text: Callable[[], str]
 ) -> None:
     server.on(POLL, dialect.running, dialect.unknown)
@@ -179,7 +179,7 @@ def test_an_id_that_was_seen_is_waited_for_until_the_timeout(
 
 @pytest.mark.row("N6")
 @path
-def test_a_live_pause_without_a_task_id_does_not_end_the_wait(path: str, server: FaultServer) -> None:
+def test_a_live_pause_without_task_id_ends_no_wait(path: str, server: FaultServer) -> None:
     server.on(POLL, {"state": "PAUSED", "status": None}, {"state": "PAUSED", "status": None}, LIVE.completed)
     assert wait(path).kind == COMPLETED
 
@@ -193,9 +193,7 @@ def test_a_pending_execution_of_the_specification_ends_the_wait(path: str, serve
 
 @pytest.mark.row("N7")
 @path
-def test_answers_that_cannot_be_read_are_forgiven_and_never_a_success(
-    path: str, server: FaultServer, dialect: Dialect
-) -> None:
+def test_unreadable_answers_are_forgiven_and_never_a_success(path: str, server: FaultServer, dialect: Dialect) -> None:
     bodies = (b"{", b"[]", b"null", b"", b'{"status": "completed"}', b'{"state": "SUCCESS", "result": 5}')
     faults = [Reply(body=body) for body in bodies]
     server.on(POLL, *faults, Reply(status=204), {"status": "contemplating"}, dialect.completed)
@@ -224,7 +222,7 @@ def test_a_body_of_fifty_megabytes_does_not_end_the_wait(
 
 @pytest.mark.row("N9")
 @path
-def test_a_redirect_to_another_host_ends_the_wait_and_the_token_stays(
+def test_a_foreign_redirect_ends_the_wait_without_sending_the_token(
     path: str, server: FaultServer, dialect: Dialect
 ) -> None:
     with FaultServer() as other:
@@ -257,7 +255,7 @@ def test_get_status_and_aget_status_agree(server: FaultServer, dialect: Dialect)
     assert asyncio.run(CrewHook().aget_status("k-1")) == CrewHook().get_status("k-1")
 
 
-def test_a_wait_that_passes_a_question_warns_that_nobody_is_asked(
+def test_a_wait_past_a_question_warns_that_nobody_is_asked(
     server: FaultServer, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})

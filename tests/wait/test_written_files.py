@@ -77,7 +77,7 @@ def test_fifty_files_are_named(server: FaultServer) -> None:
     assert (len(found["files"]), found["files_left_out"]) == (50, 3)
 
 
-def test_a_question_is_shown_with_the_newest_files_but_none_of_a_rejected_draft(server: FaultServer) -> None:
+def test_a_question_shows_newest_files_but_none_of_rejected_drafts(server: FaultServer) -> None:
     found = [
         listed("chart.png", CHART, 2, state="draft", round=2, view="/file?id=k-1&name=chart.png"),
         listed("chart.png", b"old", state="draft", round=1),
@@ -97,7 +97,7 @@ def test_a_question_is_shown_with_the_newest_files_but_none_of_a_rejected_draft(
     "answer",
     [{}, *({"state": "x", "files": each} for each in (1, [{"direction": "out"}])), Reply(status=500, body="x")],
 )
-def test_a_question_is_asked_even_if_its_files_cannot_be_listed(server: FaultServer, answer: Any) -> None:
+def test_a_question_is_asked_even_with_unlistable_files(server: FaultServer, answer: Any) -> None:
     server.on("GET /executions/k-1", answer)
     assert files.of_question(CrewHook(), DONE) == []
 
@@ -127,7 +127,7 @@ def test_files_are_copied_into_an_object_store(memory: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
 @pytest.mark.parametrize("names", [("q1::a.csv", "q1::b.csv"), ("why", "why?"), ("a#1", "a"), ("b%20c", "b c")])
-def test_a_name_with_letters_of_an_address_is_a_file_of_its_own(
+def test_a_name_with_url_characters_is_its_own_file(
     server: FaultServer, tmp_path: Path, memory: Any, scheme: str, names: tuple[str, str]
 ) -> None:
     server.on(LIST, {"files": [listed(name, name.encode()) for name in names]})
@@ -143,7 +143,7 @@ def test_a_name_with_letters_of_an_address_is_a_file_of_its_own(
     assert found == {name: name.encode() for name in names}
 
 
-def test_of_a_file_and_a_folder_with_one_name_the_newer_is_copied(server: FaultServer, tmp_path: Path) -> None:
+def test_the_newer_of_same_named_files_and_folders_is_copied(server: FaultServer, tmp_path: Path) -> None:
     server.on(LIST, {"files": [listed("report.md", REPORT), listed("report.md/part", b"old"), listed("b/c", b"old")]})
     server.on("GET /executions/k-1/files/b/c?version=1", Reply(body=b"old"))
     record = files.written(CrewHook(), DONE, f"{tmp_path}/out")["files"]
@@ -169,9 +169,7 @@ def test_a_copy_that_fails_leaves_nothing_under_its_name(server: FaultServer, tm
 
 @pytest.mark.row("A73")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a process that can be killed")
-def test_a_worker_killed_in_a_copy_leaves_nothing_under_the_name_and_a_retry_copies(
-    server: FaultServer, tmp_path: Path
-) -> None:
+def test_a_killed_copy_leaves_no_named_file_and_is_retried(server: FaultServer, tmp_path: Path) -> None:
     server.on(
         "GET /executions/k-1/files/charts/a%20b.png?version=2", Reply(body=CHART, stop_after=100_000, end=SILENCE)
     )
@@ -207,14 +205,14 @@ def test_a_deployment_without_files_fails_only_where_they_are_wanted(server: Fau
         files.written(CrewHook(), DONE, "memory://bucket/")
 
 
-def test_a_live_deployment_is_not_asked_for_files_that_nobody_wants(server: FaultServer) -> None:
+def test_a_live_deployment_is_not_asked_for_unwanted_files(server: FaultServer) -> None:
     live = Execution(kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="SUCCESS", output="done")
     assert files.written(CrewHook(), live, None) == {}
     assert server.requests == []
 
 
 @pytest.mark.parametrize("body", [{"files": "no"}, {"files": [{"name": "a"}]}, {"files": [listed("a", b"", "1")]}, []])
-def test_a_list_that_cannot_be_read_ends_the_try_and_no_record_without_files(server: FaultServer, body: Any) -> None:
+def test_an_unreadable_file_list_fails_only_tries_that_want_files(server: FaultServer, body: Any) -> None:
     server.on(LIST, Reply(body=body))
     assert files.written(CrewHook(), DONE, None) == {}
     with pytest.raises(AirflowException, match="a retry of this task copies them") as error:

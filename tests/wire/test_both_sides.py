@@ -110,7 +110,7 @@ def test_what_may_take_the_place_of_a_draft(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("secret", ["whsec_c2l4dGVlbiBieXRlcyE", "whsec_c2l4dGVlbiBieXRlcyE=", "another secret \u00fc"])
-def test_a_webhook_that_the_service_signs_is_proven_to_the_inbox(secret: str) -> None:
+def test_the_inbox_accepts_webhooks_signed_by_the_service(secret: str) -> None:
     headers = {name.lower(): value for name, value in sending.signature(secret, b"{}", 1_900_000_000, "q-1").items()}
     assert ("webhook-signature" in headers) is secret.startswith(webhooks.STANDARD)
     assert webhooks.is_signed(secret, {**headers, "webhook-id": "q-1"}, b"{}", now=1_900_000_000)
@@ -134,7 +134,7 @@ def test_a_draft_that_would_act_in_a_browser_does_not(text: str) -> None:
     assert [ACTS.findall(page) for page in pages] == [[], []]
 
 
-def test_the_corpus_would_act_if_it_were_shown_as_it_is() -> None:
+def test_the_hostile_corpus_would_act_if_shown_unescaped() -> None:
     with_html = MarkdownIt("commonmark", {"html": True, "linkify": False})
     with_html.validateLink = lambda _: True  # type: ignore[method-assign]
     assert [text for text in CORPUS["acting"] if not ACTS.search(with_html.render(text))] == []
@@ -142,7 +142,7 @@ def test_the_corpus_would_act_if_it_were_shown_as_it_is() -> None:
 
 @pytest.mark.row("A8", "A11")
 @pytest.mark.parametrize("open_one", OPEN)
-def test_a_question_that_an_earlier_release_left_open_takes_its_answer(open_one: dict[str, Any]) -> None:
+def test_an_open_question_of_an_earlier_release_takes_its_answer(open_one: dict[str, Any]) -> None:
     """A record, a form and the service's row; release 0.1 named an object by the hash of its one form."""
     named, gate = open_one["shown"]["output_sha256"], open_one["gate"]
     assert named in (gate["output_sha256"], gate.get("object_sha256"))
@@ -175,7 +175,7 @@ def test_a_stored_question_keeps_every_field(open_one: dict[str, Any], change: d
 
 
 @pytest.mark.row("A8")
-def test_an_answered_question_names_its_rounds_to_the_crew_and_to_an_earlier_release() -> None:
+def test_answered_questions_name_their_rounds_to_crew_and_earlier_releases() -> None:
     asked = {"task_id": "t", "key": "t", "output": "One", "agent": "", "state": {"n": 1}, "rounds": []}
     said = question_in(asked).settled(Decision("e", "t", False, "Shorter."))
     answered = question_in(asked).after(said)

@@ -345,7 +345,7 @@ def test_a_class_that_equals_everything_is_compared_by_its_parts() -> None:
         codec.encoded(Loose(thing=type("Made", (Wrongly,), {})()))
 
 
-def test_a_class_that_is_not_imported_with_the_crew_is_refused() -> None:
+def test_a_class_not_imported_with_the_crew_is_refused() -> None:
     with pytest.raises(codec.NotStorable, match=r"thing .*'test_codec', which is not imported"):
         codec.encoded(Loose(thing=Report()), Loose, packages={"builtins"})
 
@@ -421,7 +421,7 @@ ELSEWHERE = {
 }
 
 
-def test_only_the_codec_dumps_or_loads_a_value_of_a_crew() -> None:
+def test_only_the_codec_dumps_or_loads_a_crews_values() -> None:
     package, found = Path(codec.__file__).parent, {}
     for path in package.rglob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -461,7 +461,7 @@ def test_a_model_that_contains_itself_is_refused_and_ends_nothing() -> None:
 
 
 @pytest.mark.row("S45")
-def test_what_a_model_has_beside_its_fields_is_kept_or_computed_again() -> None:
+def test_a_models_extra_state_is_kept_or_computed_again() -> None:
     leaf = Branch(name="leaf")
     leaf.path.append("more")
     assert leaf.client
@@ -487,6 +487,6 @@ def test_what_a_model_has_beside_its_fields_is_kept_or_computed_again() -> None:
         ([object()], ["<object object>"]),
     ],
 )
-def test_a_value_is_shown_as_json_without_the_representations_of_python(value: Any, expected: Any) -> None:
+def test_a_value_is_shown_as_json_without_python_representations(value: Any, expected: Any) -> None:
     assert codec.shown(value) == expected
     json.loads(json.dumps(codec.shown(value), allow_nan=False))

@@ -92,7 +92,7 @@ def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.mark.parametrize(
     "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:-1]), KINDS[-1]]
 )
-def test_an_agent_that_is_killed_between_two_calls_makes_each_once(
+def test_an_agent_killed_between_two_calls_makes_each_once(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     client = service.client(TOKEN, kind)
@@ -114,7 +114,7 @@ def test_an_agent_that_is_killed_between_two_calls_makes_each_once(
 @pytest.mark.long
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("kind", ["method", "awaited"])
-def test_an_agent_in_a_flows_method_that_is_killed_between_two_calls_makes_each_once(
+def test_a_flow_methods_agent_killed_between_calls_makes_each_once(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     for calls in (2, 5):
@@ -175,7 +175,7 @@ def test_a_conversation_is_told_turn_by_turn(service: Command, server: OpenAI, t
 
 
 @pytest.mark.parametrize("kind", ["reporter", "telling"])
-def test_its_answer_is_an_object_if_it_has_a_model_or_returns_json(
+def test_an_agents_json_or_model_answer_is_an_object(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     server.script = lambda body: {"role": "assistant", "content": '{"title": "On tea", "pages": 3}'}
@@ -233,7 +233,7 @@ def test_a_failed_one_is_continued_with_what_it_has_done(
     )
 
 
-def test_a_rule_for_a_tool_that_it_neither_has_nor_brings_fails_it(
+def test_a_rule_for_a_tool_the_agent_lacks_fails_it(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path
 ) -> None:
     words = ("--token", TOKEN, "--crew", f"{ALONE}:connected", "--tool", "take_notes=once")
@@ -245,7 +245,7 @@ def test_a_rule_for_a_tool_that_it_neither_has_nor_brings_fails_it(
 # --- what names an agent ---
 
 
-def test_a_project_may_have_its_agent_in_a_module_or_in_one_file(tmp_path: Path) -> None:
+def test_a_project_agent_may_be_a_module_or_single_file(tmp_path: Path) -> None:
     project = tmp_path / "made"
     (project / "src/made").mkdir(parents=True)
     (project / "pyproject.toml").write_text('[tool.crewai]\ntype = "agent"\n')
@@ -266,7 +266,7 @@ def test_a_project_may_have_its_agent_in_a_module_or_in_one_file(tmp_path: Path)
         load(str(project))
 
 
-def test_an_agents_file_that_crewai_refuses_is_refused_with_its_reason(tmp_path: Path) -> None:
+def test_an_agent_file_crewai_refuses_is_refused_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "clerk.jsonc").write_text('{"role": "Clerk", "gaol": "g"}')
     with pytest.raises(BadTarget, match=r"unsupported field\(s\): gaol.*missing required field 'goal'"):
         load(str(tmp_path / "clerk.jsonc"))

@@ -92,7 +92,7 @@ KILLED_OFTEN = {"beside": 3.5, "Async": 1}
 @pytest.mark.parametrize(
     "kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
 )
-def test_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
+def test_an_approved_call_runs_and_the_agent_learns_of_denials(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     case = Case(service.client(TOKEN, kind.lower()), tmp_path, f"both-{kind}")
@@ -130,7 +130,7 @@ def test_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
         for case in itertools.product(KINDS, (1, 3.5))
     ],
 )
-def test_a_process_that_is_killed_runs_no_call_without_an_approval_or_twice(
+def test_a_killed_process_runs_no_call_unapproved_or_twice(
     service: Command, server: OpenAI, tmp_path: Path, kind: str, point: float
 ) -> None:
     """Before the first question, or in the second call, which was approved."""
@@ -199,7 +199,7 @@ APPROVE = 'tools = {"Send mail" = "approve"}\nflow_tools = ["send_mail", "Send m
 
 
 @pytest.mark.long
-def test_identical_calls_and_calls_side_by_side_are_asked_one_after_the_other(
+def test_identical_and_parallel_calls_are_asked_one_after_another(
     asking: Callable[..., tuple[Client, Client]], server: OpenAI, tmp_path: Path
 ) -> None:
     def script(body: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def test_identical_calls_and_calls_side_by_side_are_asked_one_after_the_other(
 
 
 @pytest.mark.long
-def test_changed_arguments_are_checked_while_the_question_is_open_and_then_used(
+def test_changed_arguments_are_checked_while_pending_and_then_used(
     asking: Callable[..., tuple[Client, Client]], tmp_path: Path
 ) -> None:
     crew, method = asking(lambda body: called(body, [("send_mail", {"to": "ann"})]), APPROVE)
@@ -270,7 +270,7 @@ def test_a_flow_calls_no_tool_that_it_has_not_declared(
         assert case.logged("tool") == []
 
 
-def test_delegation_and_a_tool_that_the_crews_own_code_calls_run_only_what_was_shown_and_approved(
+def test_delegated_and_code_called_tools_run_only_what_was_approved(
     asking: Callable[..., tuple[Client, Client]], tmp_path: Path
 ) -> None:
     delegated = {"task": "Send mails. Case: delegated .", "context": "c", "coworker": "Clerk"}

@@ -95,7 +95,7 @@ def test_what_cannot_be_served_ends_with_1_and_one_sentence(tmp_path: Path, word
     assert "uv pip install" not in said or f"uv pip install -r {tmp_path}/pyproject.toml" in said
 
 
-def test_with_v_the_traceback_of_a_crew_that_cannot_be_loaded_is_printed_without_secrets(tmp_path: Path) -> None:
+def test_with_v_an_unloadable_crews_traceback_is_printed_without_secrets(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import os\nraise ValueError(os.environ['OF_A_MODEL_API_KEY'])\n")
     said = checked(tmp_path, "broken.py:crew", "-v").stderr
     assert said.startswith("Traceback (most recent call last):")

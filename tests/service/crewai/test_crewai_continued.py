@@ -86,7 +86,7 @@ FROM_OUTSIDE = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("fails", "error", "third", "tools"), FROM_OUTSIDE, ids=lambda value: str(value)[:4])
-def test_a_task_that_something_outside_has_ended_goes_on_with_its_journal(
+def test_an_externally_ended_task_continues_with_its_journal(
     service: Command, server: OpenAI, tmp_path: Path, fails: str, error: str, third: int, tools: list[str]
 ) -> None:
     case = Case(service.client(TOKEN, "four"), server, tmp_path, f"outside-{fails[:4]}", *fails.split())
@@ -110,7 +110,7 @@ def test_a_task_that_something_outside_has_ended_goes_on_with_its_journal(
     assert before + told["usage"]["total_tokens"] == told["chain_usage"]["total_tokens"]
 
 
-def test_an_error_of_a_model_is_asked_again_and_nothing_before_it(
+def test_a_failed_model_call_is_repeated_and_nothing_before_it(
     service: Command, server: OpenAI, tmp_path: Path
 ) -> None:
     def refuses(body: dict[str, Any]) -> bool:
@@ -128,9 +128,7 @@ def test_an_error_of_a_model_is_asked_again_and_nothing_before_it(
     assert case.tools == ["look", "mail"]
 
 
-def test_a_tool_by_whose_failure_crewai_ends_the_task_runs_again(
-    service: Command, server: OpenAI, tmp_path: Path
-) -> None:
+def test_a_tool_whose_failure_ended_the_task_runs_again(service: Command, server: OpenAI, tmp_path: Path) -> None:
     from crewai import Agent
 
     if "tool_failure_policy" not in Agent.model_fields:
@@ -142,7 +140,7 @@ def test_a_tool_by_whose_failure_crewai_ends_the_task_runs_again(
     assert (case.models, case.tools) == (ONCE_EACH, ["look", "look", "mail"])
 
 
-def test_a_task_whose_own_answer_was_refused_begins_anew_but_for_tools_that_may_run_once(
+def test_a_refused_answer_restarts_its_task_except_run_once_tools(
     service: Command, server: OpenAI, tmp_path: Path
 ) -> None:
     case = Case(service.client(TOKEN, "four"), server, tmp_path, "refused", "refuse", "refuse")
@@ -154,9 +152,7 @@ def test_a_task_whose_own_answer_was_refused_begins_anew_but_for_tools_that_may_
     assert case.tools == ["look", "mail", "look", "look"]
 
 
-def test_what_people_said_to_a_draft_stays_when_its_task_begins_anew(
-    service: Command, server: OpenAI, tmp_path: Path
-) -> None:
+def test_feedback_on_a_draft_survives_when_its_task_restarts(service: Command, server: OpenAI, tmp_path: Path) -> None:
     case = Case(service.client(TOKEN, "reviewed"), server, tmp_path, "rounds")
     case.client.until(case.id, "pending")
     Path(case.inputs["trouble"]).write_text("refuse")
@@ -196,7 +192,7 @@ def with_a_state(service: Command) -> set[str]:
         return {some_id for (some_id,) in connection.execute("SELECT execution_id FROM flow_states")}
 
 
-def test_a_flow_that_cannot_go_on_after_a_finished_method_is_not_continued(service: Command) -> None:
+def test_a_flow_that_cannot_continue_after_a_method_is_refused(service: Command) -> None:
     client = service.client(TOKEN, "locked")
     first = client.post("/kickoff", {"inputs": {}}).json()["kickoff_id"]
     assert client.until(first, "error")["error"] == "OSError: no disk"

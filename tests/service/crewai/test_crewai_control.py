@@ -58,7 +58,7 @@ def test_a_person_sees_what_hooks_made_of_a_nested_answer(play: Player) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["outside_of_the_method", "in_another_flow"])
-def test_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catches(play: Player, way: str) -> None:
+def test_a_flow_asking_without_a_person_fails_whatever_it_catches(play: Player, way: str) -> None:
     with pytest.raises(CrewFailed, match=r"asks a person|requests terminal input"):
         careful(play, "CarefulFlow", way).segment()
 
@@ -73,7 +73,7 @@ def test_a_flow_that_asks_a_person_waits_whatever_it_catches(play: Player, way: 
     assert "fallback" not in run.calls() or timeout  # the one with a timeout catches what stops it, too
 
 
-def test_a_flow_that_chats_at_a_terminal_fails_whatever_it_catches(play: Player) -> None:
+def test_a_flow_chatting_at_a_terminal_fails_whatever_it_catches(play: Player) -> None:
     run = careful(play, "CarefulFlow", "chats")
     with pytest.raises(CrewFailed, match=r"has no terminal; ask a person with self\.ask\(\) or @human_feedback"):
         run.segment()
@@ -82,13 +82,13 @@ def test_a_flow_that_chats_at_a_terminal_fails_whatever_it_catches(play: Player)
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["careful_tool", "careful_tool_beside"])
-def test_a_crew_in_a_tool_fails_the_execution_whatever_the_tool_catches(play: Player, name: str) -> None:
+def test_an_asking_crew_in_a_tool_always_fails_the_execution(play: Player, name: str) -> None:
     with pytest.raises(CrewFailed, match="asks a person"):
         careful(play, name).segment()
 
 
 @pytest.mark.long
-def test_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_runs(play: Player) -> None:
+def test_hooks_asking_at_a_terminal_fail_before_the_tool_runs(play: Player) -> None:
     run = careful(play, "asks_in_a_hook")
     with pytest.raises(CrewFailed, match="The crew requests terminal input"):
         run.segment()
@@ -96,7 +96,7 @@ def test_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_ru
 
 
 @pytest.mark.long
-def test_a_crew_or_a_flow_with_a_kickoff_of_its_own_waits(play: Player) -> None:
+def test_a_crew_or_flow_with_its_own_kickoff_waits(play: Player) -> None:
     crew = careful(play, "careful_crew")
     assert isinstance(crew.segment(), PendingReview)
     assert crew.calls() == ["draft"]

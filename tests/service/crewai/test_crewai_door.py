@@ -31,7 +31,7 @@ SECONDS = 15.0 * FACTOR  # within which others are served, on a busy machine; a 
 
 
 @pytest.mark.row("S32")
-def test_the_input_id_of_a_flow_reads_and_overwrites_nobodys_state(serve: Serve, terminal: Callable[..., str]) -> None:
+def test_a_flows_input_id_reads_and_overwrites_nobodys_state(serve: Serve, terminal: Callable[..., str]) -> None:
     flow = load(f"{CREWS / 'flows.py'}:CountingFlow")
     client = serve(crew=flow, user_tokens=[("ann", ANN), ("bob", BOB)])
     ann, bob = client.holding(ANN), client.holding(BOB)
@@ -50,7 +50,7 @@ def test_the_input_id_of_a_flow_reads_and_overwrites_nobodys_state(serve: Serve,
     assert ann.until(again, "pending")["task_output"] == "ducks 3"
 
 
-def test_the_input_id_of_a_crew_is_an_input_like_others(serve: Serve, tmp_path: Path) -> None:
+def test_a_crews_input_id_is_an_ordinary_input(serve: Serve, tmp_path: Path) -> None:
     client = serve(crew=load(f"{CREWS / 'samples.py'}:last_gate"))
     kickoff_id = client.kickoff(inputs={"id": "a-ticket", "topic": "ducks", "log": str(tmp_path / "log")})
     client.until(kickoff_id, "pending")
@@ -68,7 +68,7 @@ OF_THE_GUARDRAIL = {
 
 
 @pytest.mark.row("S42")
-def test_an_edit_that_the_model_or_the_guardrail_refuses_leaves_the_question_open(serve: Serve, tmp_path: Path) -> None:
+def test_edits_refused_by_model_or_guardrail_leave_the_question_open(serve: Serve, tmp_path: Path) -> None:
     client = serve(crew=load(f"{CREWS / 'samples.py'}:demanding"))
     execution = client.kickoff(inputs={"topic": "ducks", "log": str(tmp_path / "log")})
     for task, problems in (("place", {**REFUSED, **OF_THE_GUARDRAIL}), ("answer", REFUSED)):
@@ -83,7 +83,7 @@ def test_an_edit_that_the_model_or_the_guardrail_refuses_leaves_the_question_ope
     assert [task["output"] for task in tasks] == ['{"x": 4, "why": "mine"}'] * 2
 
 
-def test_the_check_of_an_edit_runs_no_tool_that_has_a_rule(tmp_path: Path) -> None:
+def test_checking_an_edit_runs_no_tool_with_a_rule(tmp_path: Path) -> None:
     def asked(*rules: ToolRule) -> EngineStub:
         return EngineStub(load(f"{CREWS / 'samples.py'}:charging", JournalOptions(rules)), tmp_path / "log")
 
@@ -104,7 +104,7 @@ def test_the_check_of_an_edit_runs_no_tool_that_has_a_rule(tmp_path: Path) -> No
 
 
 @pytest.mark.row("S42")
-def test_what_the_check_of_an_edit_uses_is_counted_and_limited(serve: Serve, tmp_path: Path) -> None:
+def test_usage_of_an_edit_check_is_counted_and_limited(serve: Serve, tmp_path: Path) -> None:
     client = serve(crew=load(f"{CREWS / 'samples.py'}:judged"), max_tokens=40)
     execution = client.kickoff(inputs={"topic": "ducks", "log": str(tmp_path / "log")})
     draft = until_asked(client, execution, "draft")
@@ -125,7 +125,7 @@ def test_what_the_check_of_an_edit_uses_is_counted_and_limited(serve: Serve, tmp
 
 
 @pytest.mark.row("S42")
-def test_an_edit_is_not_checked_once_a_budget_is_used_up(serve: Serve, tmp_path: Path) -> None:
+def test_an_edit_is_not_checked_with_an_exhausted_budget(serve: Serve, tmp_path: Path) -> None:
     client = serve(crew=load(f"{CREWS / 'samples.py'}:judged"), budgets=(Budget.read("*=20tokens/month"),))
     execution = client.kickoff(inputs={"topic": "ducks", "log": str(tmp_path / "log")})
     draft = until_asked(client, execution, "draft")
@@ -150,9 +150,7 @@ def edited(client: Client, execution: str, task: str, draft: str, text: str) -> 
 
 @pytest.mark.long
 @pytest.mark.row("S42")
-def test_edits_that_wait_for_a_slow_guardrail_hold_up_nothing_else(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_edits_awaiting_a_slow_guardrail_block_nothing_else(command: Callable[..., Command], tmp_path: Path) -> None:
     users = ("--user-token", f"ann={ANN}", "--user-token", f"bob={BOB}")
     service = command("--token", "a-token-of-all", *users, "--crew", f"{CREWS / 'samples.py'}:pondering")
     ann, bob = service.client(ANN), service.client(BOB)
@@ -201,7 +199,7 @@ def test_an_input_names_an_output_file_within_its_folder(play: Player, tmp_path:
     assert (tmp_path / "reports/birds/ducks.txt").read_text() == "final v1"
 
 
-def test_tasks_whose_names_are_those_that_others_would_get_run_each(play: Player) -> None:
+def test_tasks_whose_names_collide_with_generated_ones_each_run(play: Player) -> None:
     crew = play("names_that_collide")
     assert crew.segment().output == "x v1"
     assert crew.finished() == ["x", "x_3", "x_3_3"]

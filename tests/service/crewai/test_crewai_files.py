@@ -64,7 +64,7 @@ def address(client: Client, content: bytes) -> str:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S76")
-def test_a_crew_has_its_files_after_a_review_and_a_kill(restarting: Any) -> None:
+def test_a_crew_keeps_its_files_after_review_and_kill(restarting: Any) -> None:
     begin = restarting("crew")
     client = begin()
     assert client.get("/inputs").json()["files"] == []
@@ -103,7 +103,7 @@ def test_a_flow_has_its_files_in_its_state(restarting: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_without_the_extra_a_kickoff_with_files_is_refused_by_its_name(command: Start, tmp_path: Path) -> None:
+def test_without_the_files_extra_a_kickoff_with_files_is_refused(command: Start, tmp_path: Path) -> None:
     hidden = "import importlib.abc, sys\n\n\nclass Hidden(importlib.abc.MetaPathFinder):\n"
     hidden += "    def find_spec(self, name, *_):\n        if name.partition('.')[0] == 'crewai_files':\n"
     hidden += "            raise ModuleNotFoundError(name)\n\n\nsys.meta_path.insert(0, Hidden())\n"

@@ -13,7 +13,7 @@ from crew_service.engine.crew import CrewFailed, ReviewDecision, Round, Step, Ta
 Player = Callable[..., EngineStub]
 
 
-def test_two_gates_with_a_revision_end_with_the_right_output_and_no_model_call_is_repeated(play: Player) -> None:
+def test_two_gates_and_revisions_end_correctly_without_repeated_model_calls(play: Player) -> None:
     crew = play("two_gates")
     assert crew.segment().output == "outline v1"
     assert crew.revise("shorter").output == "outline v2 (shorter)"
@@ -27,7 +27,7 @@ def test_two_gates_with_a_revision_end_with_the_right_output_and_no_model_call_i
     assert crew.calls() == ["outline"] * 3 + ["draft"] * 2 + ["final"]
 
 
-def test_a_revision_goes_on_from_the_earlier_answers_and_what_was_said_to_them(play: Player) -> None:
+def test_a_revision_continues_from_earlier_answers_and_their_feedback(play: Player) -> None:
     crew = play("two_gates")
     crew.segment()
     crew.revise("shorter")
@@ -40,7 +40,7 @@ def test_a_revision_goes_on_from_the_earlier_answers_and_what_was_said_to_them(p
     assert "funnier" in turns[5]["content"]
 
 
-def test_the_tasks_after_a_gate_get_the_approved_output_as_their_context(play: Player) -> None:
+def test_tasks_after_a_gate_get_its_approved_output_as_context(play: Player) -> None:
     crew = play("two_gates")
     crew.segment()
     crew.revise("shorter")
@@ -52,7 +52,7 @@ def test_the_tasks_after_a_gate_get_the_approved_output_as_their_context(play: P
     assert "draft v1" in final
 
 
-def test_an_edited_answer_is_the_output_of_the_task_and_the_context_of_those_after_it(play: Player) -> None:
+def test_an_edited_answer_becomes_task_output_and_later_context(play: Player) -> None:
     crew = play("with_callbacks")
     crew.segment()
     crew.approve("a draft of my own")
@@ -62,7 +62,7 @@ def test_an_edited_answer_is_the_output_of_the_task_and_the_context_of_those_aft
     assert "a draft of my own" in crew.entries()[-2]["turns"][-1]["content"]
 
 
-def test_tokens_are_summed_over_all_segments_and_a_shared_model_counts_once(play: Player) -> None:
+def test_tokens_are_summed_over_segments_counting_a_shared_model_once(play: Player) -> None:
     crew = play("two_gates")
     crew.segment()
     crew.revise("shorter")
@@ -71,7 +71,7 @@ def test_tokens_are_summed_over_all_segments_and_a_shared_model_counts_once(play
     assert crew.used == {"total_tokens": 44, "prompt_tokens": 40, "completion_tokens": 4}
 
 
-def test_a_gate_on_the_last_task_ends_the_crew_with_the_approved_output(play: Player) -> None:
+def test_a_gate_on_the_last_task_returns_the_approved_output(play: Player) -> None:
     crew = play("last_gate")
     crew.segment()
     crew.revise("shorter")
@@ -79,7 +79,7 @@ def test_a_gate_on_the_last_task_ends_the_crew_with_the_approved_output(play: Pl
     assert crew.finished() == ["draft", "final"]
 
 
-def test_callbacks_and_the_file_of_a_gated_task_follow_its_approval(play: Player) -> None:
+def test_a_gated_tasks_callbacks_and_file_follow_its_approval(play: Player) -> None:
     crew = play("with_callbacks")
     crew.segment()
     crew.revise("shorter")
@@ -94,7 +94,7 @@ def test_callbacks_and_the_file_of_a_gated_task_follow_its_approval(play: Player
     assert "DUCKS" in crew.entries()[-2]["turns"][-1]["content"], "the before-kickoff callback has the first"
 
 
-def test_the_decision_may_be_given_again_after_the_approved_task_was_stored(play: Player) -> None:
+def test_a_decision_may_be_repeated_after_its_task_was_stored(play: Player) -> None:
     crew = play("two_gates")
     crew.segment()
     crew.approve()
@@ -112,7 +112,7 @@ def test_an_execution_goes_on_from_its_last_finished_task(play: Player) -> None:
     assert sorted(crew.calls()) == ["joined", "joined", "left", "right", "right"]
 
 
-def test_the_task_at_work_is_reported_with_its_agent_and_inputs_filled_in(play: Player) -> None:
+def test_the_running_task_is_reported_with_agent_and_filled_inputs(play: Player) -> None:
     crew = play("two_gates")
     crew.segment()
     assert crew.seen[0] == TaskStarted("outline", "Writer of ducks")
@@ -127,14 +127,14 @@ def test_the_task_at_work_is_reported_with_its_agent_and_inputs_filled_in(play: 
     assert (answered.state, answered.number, answered.usage) == ("done", asked.number, by_task["outline"]["scribe"])
 
 
-def test_a_crew_that_changed_under_its_executions_is_a_clear_failure(play: Player) -> None:
+def test_a_crew_changed_under_its_executions_fails_clearly(play: Player) -> None:
     crew = play("two_gates")
     crew.done = [{"task_id": "prologue", "agent": "Writer", "output": "once", "execution_time": 1.0}]
     with pytest.raises(CrewFailed, match=r"The crew has changed: .* prologue, but .* outline"):
         crew.segment()
 
 
-def test_a_decision_on_a_task_that_the_crew_has_not_is_a_clear_failure(play: Player) -> None:
+def test_a_decision_on_a_missing_task_fails_clearly(play: Player) -> None:
     crew = play("two_gates")
     crew.gate = ReviewDecision("epilogue", True, (Round("once", "Approved."),), {})
     with pytest.raises(CrewFailed, match=r"The crew has changed: its tasks no longer match the decision on epilogue"):
@@ -146,7 +146,7 @@ def test_a_crew_inside_a_crew_cannot_ask_a_person_unnoticed(play: Player) -> Non
         play("nested").segment()
 
 
-def test_a_gate_is_never_passed_without_a_person_even_when_the_crew_clears_the_hooks(play: Player) -> None:
+def test_a_gate_needs_a_person_even_if_hooks_are_cleared(play: Player) -> None:
     crew = play("without_hooks")
     assert crew.segment().output == "draft v1"
     assert crew.revise("shorter").output == "draft v2 (shorter)"

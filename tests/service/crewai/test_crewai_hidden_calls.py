@@ -75,7 +75,7 @@ class Declined(Exception):
         return self.args[0]
 
 
-def test_a_tool_whose_exception_has_no_text_has_an_unknown_outcome() -> None:
+def test_a_tools_exception_without_text_means_an_unknown_outcome() -> None:
     ran = []
 
     class Pay(BaseTool):
@@ -93,7 +93,7 @@ def test_a_tool_whose_exception_has_no_text_has_an_unknown_outcome() -> None:
     assert ran == [1]
 
 
-def test_an_answer_that_cannot_be_recorded_is_told_once_for_each_task(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unrecordable_answer_is_reported_once_per_task(caplog: pytest.LogCaptureFixture) -> None:
     class Text(str):
         pass
 
@@ -156,9 +156,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("error", "caught"), FAILURES.values(), ids=FAILURES)
-def test_a_replayed_failure_is_caught_by_its_class_or_by_the_nearest_that_is_known(
-    error: Exception, caught: type[Exception]
-) -> None:
+def test_a_replayed_failure_is_caught_by_its_nearest_known_class(error: Exception, caught: type[Exception]) -> None:
     again = codec.answer(codec.failure(error)).error
     assert isinstance(again, caught)
     assert (type(again).__name__, str(again)) == (type(error).__name__, str(error))
@@ -166,14 +164,14 @@ def test_a_replayed_failure_is_caught_by_its_class_or_by_the_nearest_that_is_kno
         assert getattr(again, name, None) == getattr(error, name, None)
 
 
-def test_a_failure_that_release_candidates_recorded_is_caught_as_a_builtin_exception() -> None:
+def test_a_failure_recorded_by_release_candidates_is_a_builtin_exception() -> None:
     again = codec.answer('{"raised": ["KeyError", "\'x\'"]}').error
     assert isinstance(again, KeyError)
     assert str(again) == "'x'"
     assert type(codec.answer('{"raised": ["Unknown", "no"]}').error).__name__ == "Unknown"
 
 
-def test_a_rule_holds_for_a_method_that_replaced_the_classs_own() -> None:
+def test_a_rule_holds_for_a_method_replacing_the_original() -> None:
     ran = []
 
     def decorated(kind: Any) -> Any:
@@ -197,7 +195,7 @@ def test_a_rule_holds_for_a_method_that_replaced_the_classs_own() -> None:
     assert not ran
 
 
-def test_a_tool_of_an_mcp_server_gets_one_request_for_one_approval() -> None:
+def test_one_approval_of_an_mcp_tool_sends_one_request() -> None:
     sent = []
 
     class Client(MCPClient):
@@ -226,7 +224,7 @@ def test_a_tool_of_an_mcp_server_gets_one_request_for_one_approval() -> None:
     assert len(sent) == 1
 
 
-def test_a_tool_of_an_mcp_server_that_does_not_answer_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_mcp_servers_tool_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """CrewAI's wrapper for a server that is given as an address returns every exception as text."""
     sent = []
 
@@ -262,7 +260,7 @@ def wire() -> str:
     return "wired"
 
 
-def test_a_tool_is_not_run_again_by_a_nested_task_whose_text_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nested_task_with_changed_text_does_not_rerun_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "CAME_BY", 0.1)
     _, told = begun(scope=journal.Scope("method", "aa/1 round 0"))
     pay.run()
@@ -282,7 +280,7 @@ def recorded(name: str, key: str = "an-earlier-call", **more: Any) -> JournalEnt
     ("outcome", "kind"),
     [("approve", "tool"), ("deny", "tool"), ("done", "unknown_outcome"), ("run_again", "unknown_outcome")],
 )
-def test_an_earlier_call_that_had_not_begun_leaves_no_unknown_outcome(
+def test_an_earlier_call_not_begun_leaves_no_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch, outcome: str, kind: str
 ) -> None:
     monkeypatch.setattr(journal, "CAME_BY", 0.1)
@@ -292,7 +290,7 @@ def test_an_earlier_call_that_had_not_begun_leaves_no_unknown_outcome(
     assert asked.value.question.kind == kind
 
 
-def test_a_person_reads_that_a_result_can_no_longer_be_read() -> None:
+def test_a_person_is_told_that_a_result_became_unreadable() -> None:
     _, told = begun()
     pay.run()
     begun([recorded("pay", told.told[0].key, answer="of a class that is gone")])
@@ -307,7 +305,7 @@ def entries_of(told: Told) -> list[JournalEntry]:
     return [JournalEntry(**{name: getattr(each, name) for name in names}) for each in ended]
 
 
-def test_a_tool_whose_result_cannot_be_read_repeats_no_recorded_call_that_it_makes() -> None:
+def test_a_tool_with_an_unreadable_result_repeats_no_recorded_call() -> None:
     ran = []
 
     @tool("pay")
@@ -337,9 +335,7 @@ class RunsTools(BaseLLM):
 
 
 @pytest.mark.parametrize("other", ["Also pay ann", "Pay bob"])
-def test_a_recorded_model_call_includes_the_tool_calls_that_it_made(
-    monkeypatch: pytest.MonkeyPatch, other: str
-) -> None:
+def test_a_recorded_model_call_includes_its_tool_calls(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
     monkeypatch.setattr(journal, "CAME_BY", 0.1)
     paid = []
 
@@ -392,7 +388,7 @@ def test_a_model_runs_a_plain_function_without_a_rule() -> None:
     assert RunsFirst(model="m").call("home", available_functions={"walk": "walked {}".format}) == "walked home"
 
 
-def test_a_cancelled_tool_is_not_run_again_by_the_next_crew_of_the_method() -> None:
+def test_a_cancelled_tool_is_not_rerun_by_the_next_crew() -> None:
     kept, _ = begun(scope=journal.Scope("method", "aa/1 round 0"))
     call = kept.of_tool(pay, "_run", (), {})
     call.begin()
@@ -493,7 +489,7 @@ def test_a_question_of_a_method_ends_only_its_own_branch(hides: bool) -> None:
     assert finished == ["paid", "after"]
 
 
-def test_a_task_beside_one_that_asks_is_over_unless_it_was_stopped() -> None:
+def test_a_task_beside_an_asking_one_ends_unless_stopped() -> None:
     kept, told = begun()
     with pytest.raises(Asked):
         wire.run()
@@ -506,7 +502,7 @@ def test_a_task_beside_one_that_asks_is_over_unless_it_was_stopped() -> None:
     assert [each.task["task_id"] for each in told.told if isinstance(each, TaskDone)] == ["beside"]
 
 
-def test_what_a_finished_tool_or_task_left_at_work_goes_on_after_a_question() -> None:
+def test_background_work_of_finished_tools_and_tasks_outlives_a_question() -> None:
     """Nothing would begin it again, because the answer of the tool or task is stored: memories are saved that way."""
 
     @tool("save")
@@ -582,7 +578,7 @@ def wired(text: str, *names: str, accounts: str = "AB") -> str:
     return Task(description=text, expected_output="e", agent=agent).execute_sync().raw
 
 
-def test_an_approval_is_for_one_of_an_agents_tools_with_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_same_named_tools_an_approval_covers_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transfer, "made", [])
     begun()
     with pytest.raises(Asked) as first:
@@ -604,7 +600,7 @@ def test_an_approval_is_for_one_of_an_agents_tools_with_the_same_name(monkeypatc
     assert Transfer.made == ["B", "A"]
 
 
-def test_a_tool_with_the_same_name_as_another_may_have_made_a_call_that_an_earlier_version_recorded(
+def test_a_namesake_may_have_made_an_earlier_versions_recorded_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(journal, "CAME_BY", 0.1)
@@ -616,7 +612,7 @@ def test_a_tool_with_the_same_name_as_another_may_have_made_a_call_that_an_earli
 
 
 @pytest.mark.parametrize("accounts", ["B", "BA"])
-def test_a_tool_may_have_made_a_call_that_was_recorded_when_it_had_another_number(
+def test_a_renumbered_tool_may_have_made_an_earlier_recorded_call(
     monkeypatch: pytest.MonkeyPatch, accounts: str
 ) -> None:
     monkeypatch.setattr(journal, "CAME_BY", 0.1)
@@ -627,7 +623,7 @@ def test_a_tool_may_have_made_a_call_that_was_recorded_when_it_had_another_numbe
     assert (asked.value.question.kind, Transfer.made) == ("unknown_outcome", [])
 
 
-def test_an_approval_of_one_tool_is_not_for_another_that_now_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_inheriting_anothers_number_does_not_inherit_its_approval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transfer, "made", [])
     begun()
     with pytest.raises(Asked) as asked:
@@ -654,7 +650,7 @@ class Booking(BaseTool):
         return "wired"
 
 
-def test_a_person_who_changes_one_argument_of_a_call_keeps_a_date_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_one_argument_of_a_call_leaves_a_date_intact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Booking, "made", [])
     begun()
     with pytest.raises(Asked) as asked:

@@ -132,7 +132,7 @@ def killed_after(*some: int, each: range) -> pytest.MarkDecorator:
 @pytest.mark.long
 @pytest.mark.row("S1")
 @killed_after(2, 5, each=range(1, 7))
-def test_a_task_whose_process_is_killed_after_any_of_six_calls_makes_each_once(
+def test_a_task_killed_after_any_call_makes_each_call_once(
     service: Command, server: OpenAI, tmp_path: Path, kind: str, kills: tuple[int, ...]
 ) -> None:
     client = service.client(TOKEN, kind.lower())
@@ -184,7 +184,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.long
 @pytest.mark.row("S1", "S19")
-def test_a_killed_service_repeats_at_most_the_call_that_was_under_way(
+def test_a_killed_service_repeats_at_most_the_call_in_progress(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path, database: str
 ) -> None:
     """On PostgreSQL another service goes on."""
@@ -219,7 +219,7 @@ def test_a_killed_service_repeats_at_most_the_call_that_was_under_way(
     assert stored(database, case.id) == []
 
 
-def test_recorded_answers_are_erased_from_the_file_with_the_end_of_their_task(
+def test_a_finished_tasks_recorded_answers_are_erased_from_the_file(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path
 ) -> None:
     client = command(*options("native"), environment=environment(server)).client(TOKEN, "native")
@@ -249,7 +249,7 @@ def given_up(case: Case) -> str:
     return str(case.ended()["error"])
 
 
-def test_a_tool_that_was_interrupted_runs_again_unless_it_may_run_only_once(
+def test_an_interrupted_tool_runs_again_unless_limited_to_one_run(
     service: Command, strict: Command, server: OpenAI, tmp_path: Path
 ) -> None:
     case = Case(service.client(TOKEN, "native"), tmp_path, "again", dies_after=3.5)
@@ -270,7 +270,7 @@ def test_a_tool_that_was_interrupted_runs_again_unless_it_may_run_only_once(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tool_that_may_run_once_and_fails_ends_the_execution(strict: Command, tmp_path: Path, kind: str) -> None:
+def test_a_failing_run_once_tool_ends_the_execution(strict: Command, tmp_path: Path, kind: str) -> None:
     case = Case(strict.client(TOKEN, kind.lower()), tmp_path, kind, fails="1")
     assert ": it raised ValueError: no answer ***. It was not run again" in given_up(case)
     assert case.logged("tool") == [f"0 of {kind}", f"1 of {kind}"]
@@ -279,7 +279,7 @@ def test_a_tool_that_may_run_once_and_fails_ends_the_execution(strict: Command, 
 
 
 @killed_after(3, each=range(2, 5))
-def test_a_finished_call_of_a_tool_that_may_run_once_is_taken_from_the_journal(
+def test_a_finished_run_once_call_is_taken_from_the_journal(
     strict: Command, server: OpenAI, tmp_path: Path, kind: str, kills: tuple[int, ...]
 ) -> None:
     client, name = strict.client(TOKEN, kind.lower()), f"{kind}-kept-of-{len(kills)}"
@@ -290,7 +290,7 @@ def test_a_finished_call_of_a_tool_that_may_run_once_is_taken_from_the_journal(
 
 
 @pytest.mark.parametrize(("rule", "state"), [("take_note=once", "completed"), ("take_notes=once", "error")])
-def test_a_rule_for_a_tool_that_nobody_has_fails_the_task_that_brings_tools(
+def test_a_rule_matching_no_tool_fails_the_task_bringing_tools(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path, rule: str, state: str
 ) -> None:
     running = command(*options("connected"), "--tool", rule, environment=environment(server))
@@ -379,7 +379,7 @@ def test_an_answer_beyond_8_mib_is_seen_and_not_recorded() -> None:
     assert (short.state, short.is_kept, short.answer) == ("done", True, '"short"')
 
 
-def test_with_a_full_journal_a_tool_that_may_run_once_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_journal_keeps_a_run_once_tool_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
     from crewai.tools import tool
 
     from crew_service.crewai import journal
@@ -413,7 +413,7 @@ def test_with_a_full_journal_a_tool_that_may_run_once_is_not_run(monkeypatch: py
     assert not any(step.is_kept for step in told.steps[6:])
 
 
-def test_an_error_about_a_call_has_no_part_of_a_secret_where_its_arguments_are_cut(
+def test_truncated_call_arguments_in_an_error_show_no_partial_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from crew_service.crewai import journal
@@ -442,7 +442,7 @@ WAYS = {"kill": None, "raise": TimeoutError("no answer"), "cancel": asyncio.Canc
 
 @pytest.mark.parametrize("raised", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("rules", [[ToolRule("mail", "once")], []], ids=["", "rule taken away"])
-def test_a_tool_that_may_run_once_is_not_run_again_whatever_it_has_called_before(
+def test_a_run_once_tool_never_reruns_whatever_it_called_before(
     raised: BaseException | None, rules: list[ToolRule]
 ) -> None:
     from crewai.tools import tool

@@ -37,7 +37,7 @@ def test_output_models_give_json_and_come_back_as_models(play: Player) -> None:
 
 @pytest.mark.parametrize("name", sampled(["named", "tagged", "doubled"], 3))
 @pytest.mark.parametrize("has_point", [True, False], ids=["stored now", "stored by release 0.2.0"])
-def test_an_object_that_its_own_model_would_refuse_as_json_is_the_same_in_every_process(
+def test_objects_their_model_refuses_as_json_are_unchanged_across_processes(
     play: Player, name: str, has_point: bool
 ) -> None:
     crew = play(name)
@@ -60,7 +60,7 @@ class Always(BaseModel):
         raise ValueError("not twice")
 
 
-def test_a_stored_object_that_cannot_be_validated_again_is_rebuilt_from_its_fields() -> None:
+def test_a_stored_object_failing_validation_is_rebuilt_from_its_fields() -> None:
     task = Task(description="d", expected_output="e", output_pydantic=Always)
     kept = {"task_id": "t", "agent": "a", "output": "Ada, 36", "output_json": {"full_name": "Ada", "age": 36, "old": 1}}
     found: Any = task_outputs.restored(task, cast("TaskOutput", kept)).pydantic
@@ -74,7 +74,7 @@ def test_a_stored_object_that_cannot_be_validated_again_is_rebuilt_from_its_fiel
 @pytest.mark.parametrize(
     "given", [{"x": 1}, {"on": date(2026, 1, 1)}, {"pair": (1, 2)}, {"by": {3: 4}}, {"x": float("nan")}], ids=repr
 )
-def test_the_dict_of_an_output_is_the_same_in_every_process(given: dict[str, Any], declares: bool) -> None:
+def test_an_outputs_dict_is_the_same_in_every_process(given: dict[str, Any], declares: bool) -> None:
     task = Task(description="d", expected_output="e", output_json=Always if declares else None)
     as_declared = OutputFormat.JSON if declares else OutputFormat.RAW
     output = CrewAIOutput(description="d", raw="r", agent="a", json_dict=given, output_format=as_declared)
@@ -95,7 +95,7 @@ def test_an_edited_object_is_checked_as_its_model_reads_it(play: Player) -> None
         crew.approve('{"full_name": "Grace"}')
 
 
-def test_the_failed_tools_of_a_task_are_known_in_the_next_process(play: Player) -> None:
+def test_a_tasks_failed_tools_are_known_in_the_next_process(play: Player) -> None:
     pytest.importorskip("crewai.tools.tool_failure", reason="this version does not report them")
     crew = play("with_a_failed_tool")
     crew.segment()
@@ -103,7 +103,7 @@ def test_the_failed_tools_of_a_task_are_known_in_the_next_process(play: Player) 
     assert "messages" not in crew.done[0]["point"], "prompts and the results of tools"
 
 
-def test_an_edited_object_fits_the_model_of_its_task_or_ends_the_execution(play: Player) -> None:
+def test_an_edited_object_fits_its_model_or_ends_the_execution(play: Player) -> None:
     crew = play("models")
     crew.segment()
     crew.approve('{"x": 7, "why": "mine"}')
@@ -118,7 +118,7 @@ def test_an_edited_object_fits_the_model_of_its_task_or_ends_the_execution(play:
         crew.approve('{"x": "no number"}')
 
 
-def test_asynchronous_tasks_run_and_are_stored_in_the_order_of_the_crew(play: Player) -> None:
+def test_asynchronous_tasks_run_and_are_stored_in_crew_order(play: Player) -> None:
     crew = play("asynchronous")
     assert crew.segment().output == "joined v1"
     assert crew.finished() == ["left", "right"]
@@ -151,7 +151,7 @@ def test_a_person_decides_on_what_the_guardrails_let_through(play: Player) -> No
     assert crew.done[0]["output"] == "DRAFT V1"
 
 
-def test_the_plan_of_the_crew_is_made_once_and_kept_over_gates(play: Player) -> None:
+def test_a_crews_plan_is_made_once_and_kept_over_gates(play: Player) -> None:
     crew = play("planned")
     crew.segment()
     crew.revise("shorter")
@@ -169,7 +169,7 @@ def test_a_crew_with_memory_goes_on_remembering_after_a_gate(play: Player) -> No
     assert "Result: draft v1" in str(final["turns"]), "what the first segment remembered"
 
 
-def test_an_output_that_a_callback_replaced_by_an_object_is_its_json(play: Player) -> None:
+def test_an_object_from_a_callback_becomes_the_outputs_json(play: Player) -> None:
     done = play("with_a_replaced_output").segment()
     assert (done.output, done.output_json) == ('{"total": 3}', {"total": 3})
 
@@ -212,14 +212,14 @@ def test_a_crewbase_class_with_its_yaml_files_is_a_crew(play: Player) -> None:
     assert crew.approve().output == "print_task v1"
 
 
-def test_a_crew_at_the_level_of_a_module_is_fresh_in_every_segment(play: Player) -> None:
+def test_a_module_level_crew_is_fresh_in_every_segment(play: Player) -> None:
     crew = play("instance")
     crew.segment()
     assert crew.revise("shorter").output == "outline v2 (shorter)"
     assert crew.approve().output == "draft v1"
 
 
-def test_tasks_without_a_name_or_with_the_same_get_ids_of_their_own(play: Player) -> None:
+def test_tasks_with_missing_or_duplicate_names_get_distinct_ids(play: Player) -> None:
     crew = play("nameless")
     assert [task.id for task in crew.crew.tasks] == ["task_1", "same", "same_3"]
     crew.segment()
@@ -245,7 +245,7 @@ def test_braces_that_crewai_does_not_fill_are_no_inputs(play: Player) -> None:
         ("leaves", "exited with code 3"),
     ],
 )
-def test_what_cannot_be_served_is_refused_in_one_sentence_that_names_it(name: str, reason: str) -> None:
+def test_an_unservable_target_is_refused_in_one_sentence_naming_it(name: str, reason: str) -> None:
     target = f"{CREWS / 'samples.py'}:{name}"
     with pytest.raises(BadTarget) as refusal:
         load(target)
@@ -264,7 +264,7 @@ def test_a_module_that_is_not_there_is_named(target: str) -> None:
 EXAMPLE = Path(__file__).parents[3] / "example_dags/crews/article_crew.py"
 
 
-def test_the_example_crew_carries_the_topic_and_the_feedback_to_its_end(tmp_path: Path) -> None:
+def test_the_example_crew_carries_topic_and_feedback_to_its_end(tmp_path: Path) -> None:
     crew = EngineStub(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
     crew.inputs = {"topic": "heat pumps"}
     assert "heat pumps" in crew.segment().output
@@ -274,7 +274,7 @@ def test_the_example_crew_carries_the_topic_and_the_feedback_to_its_end(tmp_path
     assert "Name the sources.\nAll of them." in outcome.output
 
 
-def test_the_example_crew_leaves_the_person_out_where_an_input_says_so(tmp_path: Path) -> None:
+def test_an_input_makes_the_example_crew_skip_its_review(tmp_path: Path) -> None:
     crew = EngineStub(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
     crew.inputs = {"topic": "heat pumps", "review": "no"}
     assert isinstance(crew.segment(), Completed)
@@ -305,7 +305,7 @@ def test_what_a_hook_may_fill_is_not_required(play: Player) -> None:
 
 
 @pytest.mark.row("S47")
-def test_hooks_at_every_point_are_called_and_what_they_may_fill_is_not_required(play: Player) -> None:
+def test_every_hook_is_called_and_inputs_hooks_fill_are_optional(play: Player) -> None:
     run = play("intercepted")
     assert (run.crew.inputs, run.crew.required) == (["today", "topic"], [])
     assert run.segment().output == "It is 7. Checked."
@@ -314,7 +314,7 @@ def test_hooks_at_every_point_are_called_and_what_they_may_fill_is_not_required(
 
 
 @pytest.mark.row("S47")
-def test_what_a_class_adds_to_its_kickoff_or_state_is_not_required(tmp_path: Path) -> None:
+def test_inputs_a_class_adds_to_kickoff_or_state_are_optional(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("""
 from crewai import Agent, BaseLLM, Crew, Flow, Task
 from crewai.flow.flow import start

@@ -52,7 +52,7 @@ def embedded(server: OpenAI) -> list[str]:
 
 
 @pytest.mark.long
-def test_executions_at_once_and_later_find_the_knowledge_that_one_of_them_embedded(
+def test_concurrent_and_later_executions_share_knowledge_embedded_once(
     serve_crew: Callable[[str], Client], server: OpenAI
 ) -> None:
     client = serve_crew("crew")
@@ -67,7 +67,7 @@ def test_executions_at_once_and_later_find_the_knowledge_that_one_of_them_embedd
     ("name", "reason"),
     [("crew", "Error code: 500 - {'error': {'message': 'overloaded'}}"), ("with_own_embedder", "out of order")],
 )
-def test_executions_whose_knowledge_cannot_be_embedded_end_and_the_next_one_tries_again(
+def test_failed_knowledge_embedding_ends_executions_and_the_next_retries(
     serve_crew: Callable[[str], Client], server: OpenAI, tmp_path: Path, name: str, reason: str
 ) -> None:
     server.refuses = lambda body: "input" in body
@@ -110,7 +110,7 @@ def test_nobody_waits_for_a_process_that_an_embedder_leaves_behind(
 
 
 @pytest.mark.row("S58", "S50")
-def test_what_one_execution_locks_in_crewais_storage_is_locked_for_others(
+def test_a_lock_in_crewais_storage_holds_against_other_executions(
     serve_crew: Callable[[str], Client], tmp_path: Path
 ) -> None:
     """CrewAI keeps its locks with temporary files, for which each process has a folder of its own."""

@@ -67,7 +67,7 @@ OVER = [
 @pytest.mark.slow
 @pytest.mark.row("S96")
 @pytest.mark.parametrize(("deed", "error"), OVER)
-def test_a_crew_over_a_limit_ends_as_an_error_with_all_its_processes_and_alone(
+def test_crews_exceeding_a_limit_fail_alone_and_their_processes_end(
     start: Start, tmp_path: Path, deed: str, error: str
 ) -> None:
     client = start(*LIMITS)
@@ -131,7 +131,7 @@ ENDS = {
 @pytest.mark.slow
 @pytest.mark.row("S97")
 @pytest.mark.parametrize("deed", ENDS)
-def test_temporary_files_are_the_processes_own_and_gone_at_its_end(start: Start, tmp_path: Path, deed: str) -> None:
+def test_each_process_has_its_own_temporary_files_until_its_end(start: Start, tmp_path: Path, deed: str) -> None:
     (tmp_path / "kill").touch()
     client = start("--max-memory", "600MiB")
     peer = kickoff(client, "files_and_a_wait")
@@ -152,7 +152,7 @@ def test_temporary_files_are_the_processes_own_and_gone_at_its_end(start: Start,
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S97")
-def test_a_thread_that_goes_on_after_the_answer_has_its_temporary_files(start: Start, tmp_path: Path) -> None:
+def test_a_thread_outliving_the_answer_keeps_its_temporary_files(start: Start, tmp_path: Path) -> None:
     client = start()
     client.until(kickoff(client, "files_of_a_thread"), "completed")
     eventually((tmp_path / "late").exists, "the thread's file")
@@ -164,9 +164,7 @@ def test_a_thread_that_goes_on_after_the_answer_has_its_temporary_files(start: S
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S97")
-def test_a_service_that_ends_or_is_killed_leaves_no_temporary_files(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_stopped_or_killed_service_leaves_no_temporary_files(command: Callable[..., Command], tmp_path: Path) -> None:
     given = {"CREW_SERVICE_TOKEN": TOKEN, "NOTES": str(tmp_path)}
     crew = ("--crew", f"{CREWS / 'greedy.py'}:crew")
     for end in (Command.stop, Command.kill):
@@ -240,7 +238,7 @@ def _can_read(pid: int) -> bool:
 
 
 @pytest.mark.row("S96")
-def test_another_process_that_got_the_id_of_one_that_ended_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_a_reused_id_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = ProcessWatch()
     watch.limits = ProcessLimits(max_processes=1)
     ended: list[str] = []

@@ -85,7 +85,7 @@ def test_a_kickoff_while_a_crew_is_loaded_ends_the_start(tmp_path: Path, case: s
 
 
 @pytest.mark.row("S46")
-def test_a_kickoff_in_the_function_that_makes_the_crew_ends_the_start(tmp_path: Path) -> None:
+def test_a_kickoff_in_the_crews_factory_function_ends_the_start(tmp_path: Path) -> None:
     target = written(tmp_path, "begin = lambda: agent.kickoff('Plan AI')", name="crew_with_a_plan")
     with pytest.raises(BadTarget, match=r"tea\.py, line \d+, calls Agent\.kickoff .* before_kickoff hook"):
         load(target)
@@ -133,7 +133,7 @@ threading.Thread(target=later, daemon=True).start()
 @pytest.mark.long
 @pytest.mark.row("S46")
 @pytest.mark.parametrize("case", LATER)
-def test_a_thread_of_the_loaded_crew_cannot_run_another_during_the_execution(tmp_path: Path, case: str) -> None:
+def test_a_loaded_crews_thread_cannot_run_another_crew_during_execution(tmp_path: Path, case: str) -> None:
     slow = "Paid.call = lambda model, *_, **__: time.sleep(0.5) or 'a report on tea'\n"
     stub = EngineStub(load(written(tmp_path, slow + WHEN_LOADED.format(call=LATER[case]))), tmp_path / "log")
     stub.inputs = {"topic": "tea"}
@@ -142,7 +142,7 @@ def test_a_thread_of_the_loaded_crew_cannot_run_another_during_the_execution(tmp
 
 
 @pytest.mark.row("S46")
-def test_an_exit_handler_runs_no_crew_at_the_start_or_after_an_execution(tmp_path: Path) -> None:
+def test_exit_handlers_run_no_crew_at_start_or_after_execution(tmp_path: Path) -> None:
     handler = "atexit.register(lambda: crew.copy().kickoff(AI))\nmodel_calls = Path(__file__ + '.calls')\n"
     counted = "Paid.call = lambda *_, **__: model_calls.open('a').write('x') and 'a report on tea'\n"
     stub = EngineStub(load(written(tmp_path, handler + counted)), tmp_path / "log")
@@ -152,7 +152,7 @@ def test_an_exit_handler_runs_no_crew_at_the_start_or_after_an_execution(tmp_pat
 
 
 @pytest.mark.row("S46")
-def test_an_event_loop_that_was_started_with_the_crew_may_run_what_a_hook_asks_of_it(tmp_path: Path) -> None:
+def test_a_hook_may_use_an_event_loop_started_at_load(tmp_path: Path) -> None:
     loop = """
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -178,7 +178,7 @@ def test_a_hook_may_plan_with_an_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S46")
-def test_an_output_that_the_execution_did_not_store_is_not_used(tmp_path: Path) -> None:
+def test_an_output_the_execution_did_not_store_is_ignored(tmp_path: Path) -> None:
     left = "task.output = TaskOutput(description='d', agent='a', raw='a report on AI')"
     stub = EngineStub(load(written(tmp_path, left)), tmp_path / "log")
     stub.inputs = {"topic": "tea"}

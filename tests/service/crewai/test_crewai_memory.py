@@ -93,7 +93,7 @@ def test_shared_memory_is_everybodys(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_first_start_says_that_users_begin_with_an_empty_memory(
+def test_the_first_start_says_that_users_memories_begin_empty(
     tmp_path: Path, storage: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not recalls(served(), tmp_path, None)
@@ -109,7 +109,7 @@ def test_the_first_start_says_that_users_begin_with_an_empty_memory(
 
 
 @pytest.mark.long
-def test_a_memory_copied_as_the_first_start_says_is_the_users(tmp_path: Path, storage: Path) -> None:
+def test_a_memory_copied_as_instructed_belongs_to_the_user(tmp_path: Path, storage: Path) -> None:
     crew = load(TARGET)
     assert not recalls(crew, tmp_path, None)
     own = storage / "owners" / hashlib.sha256(b"ann").hexdigest()
@@ -118,7 +118,7 @@ def test_a_memory_copied_as_the_first_start_says_is_the_users(tmp_path: Path, st
     assert recalls(crew, tmp_path, "ann")
 
 
-def test_a_user_of_a_work_process_shares_no_memory_where_folders_cannot_be_set(
+def test_without_settable_folders_a_user_shares_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stored_memory.FOLDERS, "missing", next(iter(stored_memory.FOLDERS.names)))
@@ -307,7 +307,7 @@ def crew():
 @pytest.mark.long
 @pytest.mark.row("S54")
 @pytest.mark.parametrize("call", [1, 2])
-def test_a_kill_while_memory_asks_its_model_leaves_the_approved_text_remembered_once(
+def test_approved_text_is_remembered_once_despite_kills_during_memory_calls(
     tmp_path: Path, storage: Path, call: int
 ) -> None:
     (tmp_path / "killed.py").write_text(f"DIES_AT = {call}\n{KILLED}")
@@ -355,9 +355,7 @@ def crew():
 
 
 @pytest.mark.long
-def test_what_the_organization_answers_or_continues_is_remembered_by_the_user_who_started_it(
-    tmp_path: Path, storage: Path
-) -> None:
+def test_the_starting_user_remembers_what_the_organization_answers_or_continues(tmp_path: Path, storage: Path) -> None:
     (tmp_path / "reports.py").write_text(REPORTS)
     crew = load(f"{tmp_path / 'reports.py'}:crew")
     own = storage / "owners" / hashlib.sha256(b"ann").hexdigest()
@@ -400,7 +398,7 @@ def crew():
 
 
 @pytest.mark.long
-def test_the_check_of_an_edited_answer_has_the_memory_of_its_execution(tmp_path: Path, storage: Path) -> None:
+def test_checking_an_edited_answer_uses_its_executions_memory(tmp_path: Path, storage: Path) -> None:
     (tmp_path / "checked.py").write_text(CHECKED)
     crew = load(f"{tmp_path / 'checked.py'}:crew")
     with running_service(crew=crew, db=new_sqlite(tmp_path / "service.db"), user_tokens=[*TOKENS.items()]) as service:

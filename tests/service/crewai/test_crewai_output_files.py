@@ -101,7 +101,7 @@ def test_a_chart_is_there_after_a_kill_and_a_review(
 
 @pytest.mark.long
 @pytest.mark.row("S82")
-def test_a_flow_finds_its_files_after_a_kill_and_an_answer(serve: Callable[..., Client], tmp_path: Path) -> None:
+def test_a_flow_finds_its_files_after_kills_and_answers(serve: Callable[..., Client], tmp_path: Path) -> None:
     (tmp_path / "in the method").touch()
     roomy = ("--max-file-size", "3MiB")
     client = serve("WritingFlow", *roomy)
@@ -161,7 +161,7 @@ def tasks_of(client: Client, started: str) -> list[str]:
     return [each["task_id"] for each in client.get(f"/executions/{started}/files").json()["files"]]
 
 
-def test_an_output_file_of_a_crew_in_a_flow_is_among_the_files(serve: Callable[..., Client]) -> None:
+def test_a_nested_crews_output_file_is_among_the_flows_files(serve: Callable[..., Client]) -> None:
     client = serve("NestedFlow")
     started = client.post("/kickoff", {"inputs": {}}).json()["kickoff_id"]
     client.until(started, "completed")

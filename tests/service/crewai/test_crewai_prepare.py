@@ -157,7 +157,7 @@ def test_an_approved_call_finds_what_a_finished_task_prepared(
     assert found == (["tea"] if script is killed_later else list(ITEMS)), "once each, in order"
 
 
-def test_a_finished_method_whose_calls_cannot_be_made_again_lets_nothing_be_paid(
+def test_nothing_is_paid_when_a_finished_methods_calls_are_unrepeatable(
     shop: Callable[[str], Client], tmp_path: Path
 ) -> None:
     case = Mails(shop("TwoMethods"), tmp_path, "methods")
@@ -182,7 +182,7 @@ def test_a_round_finds_what_the_earlier_one_prepared(
     assert eventually(lambda: case.logged("paid"), "the payment") == [["tea"]]
 
 
-def test_a_call_that_prepares_and_raises_is_no_question_to_a_person(
+def test_a_preparing_call_that_raises_asks_nobody(
     shop: Callable[[str], Client], server: OpenAI, tmp_path: Path
 ) -> None:
     server.script = lambda body: called(body, [("add", {"item": "nothing"}), ("add", {"item": "tea"}), PAY])
@@ -203,7 +203,7 @@ def test_a_call_that_prepares_and_raises_is_no_question_to_a_person(
     ],
 )
 @pytest.mark.parametrize("crew", ["crew", "Method"])
-def test_a_tool_that_prepares_may_not_be_one_that_runs_once(
+def test_a_preparing_tool_may_not_be_a_run_once_tool(
     tmp_path: Path, server: OpenAI, tools: str, reason: str, crew: str
 ) -> None:
     put_in(tmp_path, f'[tool.airflow-crew-service]\nflow_tools = ["add", "pay"]\ntools = {tools}\n')

@@ -28,7 +28,7 @@ def unruly(play: Player, topic: str) -> EngineStub:
     return crew
 
 
-def test_a_cancelled_segment_returns_at_once_and_its_processes_are_gone(play: Player) -> None:
+def test_a_cancelled_segment_returns_at_once_and_ends_its_processes(play: Player) -> None:
     crew = unruly(play, "hang")
     threading.Thread(target=cancel_when_it_hangs, args=(crew,)).start()
     with pytest.raises(Cancelled, match="time is up"):
@@ -37,7 +37,7 @@ def test_a_cancelled_segment_returns_at_once_and_its_processes_are_gone(play: Pl
     assert crew.finished() == ["start"]
 
 
-def test_a_report_that_is_not_wanted_any_more_ends_the_process(play: Player) -> None:
+def test_an_unwanted_report_ends_the_process(play: Player) -> None:
     crew = unruly(play, "wait")
     crew._keep = refuse  # type: ignore[method-assign]
     with pytest.raises(Cancelled):
@@ -45,19 +45,19 @@ def test_a_report_that_is_not_wanted_any_more_ends_the_process(play: Player) -> 
     assert pids(crew) == []
 
 
-def test_the_process_of_an_outcome_ends_by_itself_and_in_order(play: Player) -> None:
+def test_a_process_exits_by_itself_in_order_after_its_outcome(play: Player) -> None:
     crew = unruly(play, "well")
     crew.segment()
     eventually(lambda: crew.calls(of="exit") == ["in order"], "what was registered for the exit")
     eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
 
 
-def test_crews_go_on_when_the_process_that_they_are_forked_from_is_killed(play: Player) -> None:
+def test_crews_go_on_when_their_parent_process_is_killed(play: Player) -> None:
     assert unruly(play, "kill_the_parent").segment().output == "alone"
     assert unruly(play, "well").segment().output.startswith("done well")
 
 
-def test_a_parent_process_that_is_killed_again_and_again_is_trouble_of_the_machine() -> None:
+def test_a_repeatedly_killed_parent_process_counts_as_machine_trouble() -> None:
     pool, over = ProcessPool(world_of(str(CREWS / "unruly.py:unruly"))), threading.Event()
     with pool.worker():
         pass
@@ -84,7 +84,7 @@ def test_a_parent_process_that_is_killed_again_and_again_is_trouble_of_the_machi
 
 
 @pytest.mark.row("S16")
-def test_the_threads_of_a_finished_crew_are_waited_for_and_its_processes_are_ended(play: Player) -> None:
+def test_a_finished_crews_threads_are_awaited_and_its_processes_ended(play: Player) -> None:
     crew = unruly(play, "leave_all_behind")
     assert isinstance(crew.segment(), Completed)
     assert crew.calls(of="thread") == ["in time"]
@@ -93,7 +93,7 @@ def test_the_threads_of_a_finished_crew_are_waited_for_and_its_processes_are_end
 
 
 @pytest.mark.row("S16")
-def test_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Player) -> None:
+def test_hidden_processes_end_when_their_crew_is_killed_or_stopped(play: Player) -> None:
     crew = unruly(play, "hide_and_die")
     with pytest.raises(CrewFailed, match="killed by signal 9"):
         crew.segment()
@@ -107,7 +107,7 @@ def test_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Player) -
 
 @pytest.mark.long
 @pytest.mark.row("S16")
-def test_a_process_that_does_not_end_after_its_outcome_is_ended(play: Player) -> None:
+def test_a_process_lingering_after_its_outcome_is_ended(play: Player) -> None:
     crew = unruly(play, "stop_at_the_end")
     assert isinstance(crew.segment(), Completed)
     eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
@@ -115,7 +115,7 @@ def test_a_process_that_does_not_end_after_its_outcome_is_ended(play: Player) ->
 
 @pytest.mark.row("S38")
 @pytest.mark.parametrize("lacks", ["files", "threads"])
-def test_what_the_service_lacks_for_a_crew_is_no_failure_of_the_crew(
+def test_the_services_resource_shortage_is_not_the_crews_failure(
     play: Player, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     crew = unruly(play, "well")
@@ -168,7 +168,7 @@ ENDS = ["replace_streams", "drop_streams", "rude_streams", "fork_and_exit", "for
 @pytest.mark.long
 @pytest.mark.row("S40")
 @pytest.mark.parametrize("deed", [*ENDS, "fork_at_exit"])
-def test_what_a_crew_answers_counts_whatever_it_does_to_its_streams_and_in_copies(play: Player, deed: str) -> None:
+def test_a_crews_answer_counts_despite_broken_streams_or_forked_copies(play: Player, deed: str) -> None:
     crew = unruly(play, deed)
     outcome = crew.segment()
     assert isinstance(outcome, Completed)

@@ -94,7 +94,7 @@ def test_each_call_is_made_once_after_every_kill(play: Player, kind: str) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", SIDE_BY_SIDE)
-def test_of_calls_side_by_side_only_one_that_was_under_way_is_made_again(play: Player, kind: str) -> None:
+def test_of_parallel_calls_at_most_one_in_progress_is_repeated(play: Player, kind: str) -> None:
     output, whole = killed(play, kind, 0)
     for before in (2, whole.total() - 1):
         again, calls = killed(play, kind, before)
@@ -104,9 +104,7 @@ def test_of_calls_side_by_side_only_one_that_was_under_way_is_made_again(play: P
 
 
 @pytest.mark.parametrize(("kind", "before"), [("fresh", 4), ("knowing", 5)])
-def test_after_a_prompt_that_is_new_tools_are_still_known_by_their_arguments(
-    play: Player, kind: str, before: int
-) -> None:
+def test_after_a_new_prompt_tools_are_known_by_their_arguments(play: Player, kind: str, before: int) -> None:
     _, whole = killed(play, kind, 0)
     _, calls = killed(play, kind, before)
     tools = {call: count for call, count in calls.items() if "tool" in json.loads(call)}
@@ -115,7 +113,7 @@ def test_after_a_prompt_that_is_new_tools_are_still_known_by_their_arguments(
 
 
 @pytest.mark.long
-def test_after_a_change_of_a_tool_it_is_still_known_by_its_arguments(play: Player) -> None:
+def test_a_changed_tool_is_still_known_by_its_arguments(play: Player) -> None:
     whole = killed(play, "described", 0)[1]
     _, calls = killed(play, "described", 2)
     assert [json.loads(call).get("model") for call in (calls - whole).elements()] == ["only"], "the model is asked anew"
@@ -126,26 +124,26 @@ def test_what_a_memory_has_answered_is_known(play: Player) -> None:
     assert killed(play, "remembering", 3) == killed(play, "remembering", 0)
 
 
-def test_an_answer_that_a_providers_client_made_an_object_of_is_not_converted_again(play: Player) -> None:
+def test_an_answer_a_providers_client_converted_is_not_converted_again(play: Player) -> None:
     whole = killed(play, "instructed", 0)
     assert whole[1]['{"converts": "the answer"}'] == 1
     assert killed(play, "instructed", whole[1].total() - 1) == whole
 
 
-def test_an_answer_that_is_an_object_with_other_names_in_json_is_not_asked_for_again(play: Player) -> None:
+def test_an_object_answer_with_json_aliases_is_not_requested_again(play: Player) -> None:
     whole = killed(play, "named", 0)
     assert whole[1]['{"checks": "Ada"}'] == 1
     assert killed(play, "named", whole[1].total() - 1) == whole
 
 
-def test_nobody_waits_for_a_limit_of_requests_that_are_not_made(play: Player) -> None:
+def test_nobody_waits_for_the_rate_limit_of_unmade_requests(play: Player) -> None:
     _, calls = killed(play, "paced", 3)
     assert {call for call in calls if "waits" in call} == set()
     _, calls = killed(play, "paced", 0)
     assert {call for call in calls if "waits" in call}, "else this proves nothing"
 
 
-def test_a_limit_of_requests_holds_in_each_round_of_a_review(play: Player) -> None:
+def test_a_rate_limit_holds_in_each_round_of_a_review(play: Player) -> None:
     crew = play("paced_in_rounds", "replayed.py")
     crew.segment()
     crew.revise("again")
@@ -176,7 +174,7 @@ def test_nobody_hears_of_a_step_a_second_time(play: Player, kind: str) -> None:
         assert again.total() <= 2, before
 
 
-def test_an_error_of_a_model_is_not_repeated_and_what_came_before_it_is_kept(play: Player) -> None:
+def test_a_model_error_is_not_repeated_and_earlier_work_stays(play: Player) -> None:
     """CrewAI begins the task anew after the error; a process that comes later meets none."""
     output, whole = killed(play, "retried", 0)
     for before in (2, 4, whole.total() - 1):
@@ -186,7 +184,7 @@ def test_an_error_of_a_model_is_not_repeated_and_what_came_before_it_is_kept(pla
 
 
 @pytest.mark.long
-def test_a_tool_that_may_run_once_is_not_run_with_other_arguments_in_the_place_of_a_recorded_call(
+def test_recorded_run_once_calls_are_not_remade_with_other_arguments(
     tmp_path: Path,
 ) -> None:
     crew = once("rephrasing", tmp_path, dies_before=2)
@@ -195,21 +193,21 @@ def test_a_tool_that_may_run_once_is_not_run_with_other_arguments_in_the_place_o
     assert len(crew.calls(of="tool")) == 1
 
 
-def test_tools_that_may_run_once_are_not_repeated_side_by_side_either(tmp_path: Path) -> None:
+def test_run_once_tools_called_in_parallel_are_not_repeated(tmp_path: Path) -> None:
     crew = once("parallel", tmp_path, dies_before=2)
     with suppress(CrewFailed):  # where the other one was under way
         run(crew)
     assert max(Counter(crew.calls(of="tool")).values()) == 1
 
 
-def test_tasks_side_by_side_with_the_same_texts_do_not_take_each_others_calls(tmp_path: Path) -> None:
+def test_parallel_tasks_with_identical_texts_keep_their_own_calls(tmp_path: Path) -> None:
     crew = once("Posts", tmp_path, dies_before=5)
     assert run(crew) == ("post on apples, post on bananas", 1)
     assert sorted(taken(crew)) == ["apples", "bananas"]
 
 
 @pytest.mark.long
-def test_after_an_upgrade_during_a_review_no_tool_that_may_run_once_is_run_again_unasked(tmp_path: Path) -> None:
+def test_an_upgrade_during_review_reruns_no_run_once_tool_unasked(tmp_path: Path) -> None:
     """Earlier releases told tasks apart by their own texts alone, which swapped those of crews side by side."""
     crew = once("ReviewedPosts", tmp_path, dies_before=99)
     waiting = crew.segment()

@@ -153,7 +153,7 @@ def serves(command: Start, environment: dict[str, str], crews: dict[str, str]) -
     # Sorted, because workers that collect the tests may have imported the modules with tables in another order.
     [path for path in sorted(NAMES) if last(path) not in WORDS],
 )
-def test_crews_and_flows_that_do_not_need_a_name_run_without_it(command: Start, tmp_path: Path, path: str) -> None:
+def test_crews_and_flows_run_without_crewai_names_they_never_need(command: Start, tmp_path: Path, path: str) -> None:
     name = last(path)
     environment = renamed(name, tmp_path / "renamed")
     alone = NAMES[path] is FOLDERS
@@ -198,7 +198,7 @@ def test_a_crew_runs_although_its_spans_cannot_be_exported() -> None:
 
 @pytest.mark.row("S81")
 @pytest.mark.long
-def test_a_flow_that_cannot_pause_says_so_when_its_crew_asks(command: Start, tmp_path: Path) -> None:
+def test_an_unpausable_flow_says_so_when_its_crew_asks(command: Start, tmp_path: Path) -> None:
     environment = renamed("_execute_single_listener", tmp_path / "renamed")
     client = command("--crew", "flows:AwaitedFlow", environment=environment, fresh=True).client(TOKEN)
     kickoff_id = client.post("/kickoff", {"inputs": {"topic": "ducks"}}).json()["kickoff_id"]
@@ -219,7 +219,7 @@ def test_that_no_journal_is_kept_is_told_beside_other_features(command: Start, t
     assert told[0] in log
 
 
-def test_only_errors_in_the_crews_own_code_are_put_down_to_forgotten_attributes() -> None:
+def test_only_errors_in_crew_code_are_blamed_on_forgotten_attributes() -> None:
     def failed() -> AttributeError:
         try:
             flow_methods.stamp(object(), "some id")  # type: ignore[arg-type]

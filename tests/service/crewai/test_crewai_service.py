@@ -98,9 +98,7 @@ def entries(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def test_an_edit_that_is_no_object_is_refused_while_a_task_with_a_model_still_waits(
-    served: Callable[[str], Served], tmp_path: Path
-) -> None:
+def test_a_waiting_task_with_a_model_refuses_non_object_edits(served: Callable[[str], Served], tmp_path: Path) -> None:
     service = served("samples:wordy_models")
     execution = service.kickoff(topic="ducks", log=str(tmp_path / "log"))
     draft = service.reached(execution, "pending")["task_output"]
@@ -119,9 +117,7 @@ def test_an_edit_that_is_no_object_is_refused_while_a_task_with_a_model_still_wa
 
 
 @pytest.mark.row("S1", "S16")
-def test_crews_survive_kill_9_at_each_gate_and_at_work_and_nothing_of_them_outlives_the_service(
-    command: Start, tmp_path: Path
-) -> None:
+def test_crews_survive_kill_9_anywhere_and_nothing_outlives_the_service(command: Start, tmp_path: Path) -> None:
     service = Service(command, "gates=samples:two_gates", "unruly=unruly:unruly")
     stories = (
         two_gates(Served(service, "gates"), tmp_path / "gates"),
@@ -184,7 +180,7 @@ def hidden_processes(service: Served, log: Path) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.row("S7", "S39")
-def test_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(command: Start, tmp_path: Path) -> None:
+def test_a_misbehaving_crew_ends_as_an_error_harming_no_other(command: Start, tmp_path: Path) -> None:
     service = Served(Service(command, "unruly:unruly", fresh=True))  # one of its crews looks into /proc
     topics = ["hang", "fail", "leave", "leave_politely", "die", "flood", "ask_the_terminal", "well", "spy"]
     running = {topic: service.kickoff(topic=topic, log=str(tmp_path / topic)) for topic in topics}
@@ -226,7 +222,7 @@ def test_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(com
 
 @pytest.mark.long
 @pytest.mark.row("S41")
-def test_the_keys_of_a_crew_are_masked_in_what_it_fails_with_and_in_the_logs(command: Start, tmp_path: Path) -> None:
+def test_a_crews_keys_are_masked_in_its_errors_and_logs(command: Start, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text((CREWS / "unruly.py").read_text())
     service = Served(Service(command, "own.py:unruly"))
     execution = service.kickoff(topic="fail_with_the_key", log=str(tmp_path / "log"))
@@ -251,7 +247,7 @@ raise RuntimeError(f"{os.environ['OF_A_MODEL_API_KEY']} and {os.environ['OWN_API
 """
 
 
-def test_why_a_crew_cannot_be_loaded_any_more_stands_in_the_log_of_the_service(command: Start, tmp_path: Path) -> None:
+def test_the_service_log_says_why_a_crew_no_longer_loads(command: Start, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text((CREWS / "unruly.py").read_text())
     service = Served(Service(command, "own.py:unruly"))
     execution = service.kickoff(topic="well", log=str(tmp_path / "log"))

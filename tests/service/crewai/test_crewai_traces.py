@@ -50,7 +50,7 @@ def answered(client: Client, execution: str, *, task: str = "draft", **decision:
     assert said.ok, said.text
 
 
-def test_one_trace_from_the_caller_to_the_model_over_a_review_and_a_restart(
+def test_one_trace_joins_caller_and_model_over_review_and_restart(
     begin: Callable[..., tuple[Command, Client]], collector: Collector
 ) -> None:
     service, client = begin()
@@ -109,7 +109,7 @@ def test_a_failure_is_told_by_its_kind_alone(
 
 @pytest.mark.long
 @pytest.mark.row("S41")
-def test_the_text_of_an_exception_is_sent_without_secrets_where_content_is_asked_for(
+def test_exception_text_is_sent_without_secrets_where_content_is_requested(
     begin: Callable[..., tuple[Command, Client]], collector: Collector
 ) -> None:
     content = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
@@ -122,7 +122,7 @@ def test_the_text_of_an_exception_is_sent_without_secrets_where_content_is_asked
 
 
 @pytest.mark.long
-def test_a_tool_that_is_not_run_again_has_no_second_span(
+def test_a_tool_not_run_again_has_no_second_span(
     begin: Callable[..., tuple[Command, Client]], model: OpenAI, collector: Collector, tmp_path: Path
 ) -> None:
     model.script = next_step

@@ -74,7 +74,7 @@ def counted(found: dict[str, Any]) -> dict[str, int]:
     return {name: used["total_tokens"] for name, used in found["usage"]["by_model"].items()}
 
 
-def test_tasks_and_models_of_a_crew_over_a_revision_and_tools(service: Command, server: OpenAI) -> None:
+def test_usage_by_task_and_model_covers_a_revision_and_tools(service: Command, server: OpenAI) -> None:
     server.tools = {"add": {"a": 3, "b": 4}}
     client = client_of(service, "costly")
     kickoff_id = client.kickoff()
@@ -93,7 +93,7 @@ def test_tasks_and_models_of_a_crew_over_a_revision_and_tools(service: Command, 
     assert json.loads(client.get(f"/status/{kickoff_id}").headers["Crew-Usage"]) == found["usage"]
 
 
-def test_calls_of_models_that_give_no_figures_are_counted_as_calls(service: Command, server: OpenAI) -> None:
+def test_calls_of_models_without_figures_are_counted_as_calls(service: Command, server: OpenAI) -> None:
     server.usage = None
     client = client_of(service, "CostlyFlow")
     kickoff_id = client.kickoff()
@@ -107,7 +107,7 @@ def test_calls_of_models_that_give_no_figures_are_counted_as_calls(service: Comm
     }
 
 
-def test_a_model_that_is_only_a_call_counts_as_calls_without_figures(service: Command, server: OpenAI) -> None:
+def test_a_call_only_model_is_counted_in_calls_without_figures(service: Command, server: OpenAI) -> None:
     client = client_of(service, "silent")
     used = reached(client, client.kickoff(), "completed")["usage"]
     assert counted({"usage": used}) == {**asked(server), "quiet": 0, "behind": 0}
@@ -116,14 +116,14 @@ def test_a_model_that_is_only_a_call_counts_as_calls_without_figures(service: Co
     assert (used["total_tokens"], used["uncounted_calls"]) == (len(server.asked) * CALL, 2)
 
 
-def test_a_model_of_a_flow_that_is_only_a_call_counts_so_too(service: Command, server: OpenAI) -> None:
+def test_a_flows_call_only_model_is_counted_in_calls_too(service: Command, server: OpenAI) -> None:
     client = client_of(service, "SilentFlow")
     used = reached(client, client.kickoff(), "completed")["usage"]
     calls = {name: model.get("uncounted_calls") for name, model in used["by_model"].items()}
     assert (calls, used["uncounted_calls"]) == ({"quiet": 1, "late": 1}, 2)
 
 
-def test_calls_that_crewai_hides_are_counted_or_known_to_be_missing(service: Command, server: OpenAI) -> None:
+def test_calls_hidden_by_crewai_are_counted_or_reported_missing(service: Command, server: OpenAI) -> None:
     def used(crew: str) -> dict[str, tuple[int, int]]:
         server.asked.clear()
         client = client_of(service, crew)
@@ -142,7 +142,7 @@ def test_calls_that_crewai_hides_are_counted_or_known_to_be_missing(service: Com
     assert len(server.asked) == 2
 
 
-def test_a_count_in_a_thread_and_one_of_a_call_that_failed_count_once(play: Callable[..., EngineStub]) -> None:
+def test_tokens_of_a_thread_or_a_failed_call_count_once(play: Callable[..., EngineStub]) -> None:
     crew = play("odd", "costly.py")
     outcome = crew.segment()
     assert isinstance(outcome, Completed)

@@ -177,9 +177,7 @@ def test_the_variables_above_the_libraries_are_not_another_projects(
 @pytest.mark.parametrize(
     ("target", "is_own"), [("crew.py:crew", True), ("sub/crew.py:crew", True), ("../crew.py:crew", False)]
 )
-def test_a_file_without_a_project_has_the_variables_above_the_libraries(
-    tmp_path: Path, target: str, is_own: bool
-) -> None:
+def test_a_projectless_file_uses_the_variables_above_the_libraries(tmp_path: Path, target: str, is_own: bool) -> None:
     here = tmp_path / "alpha"
     libraries = installed_in(here)
     (here / ".env").touch()
@@ -250,7 +248,7 @@ def states_in(folder: Path) -> list[str]:
     return found
 
 
-def test_each_of_several_crews_goes_on_with_what_they_shared_once(
+def test_each_of_several_crews_inherits_their_shared_storage_once(
     tmp_path: Path, storage: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     remembers(storage, "one", "two")
@@ -279,7 +277,7 @@ def test_a_crew_with_its_own_token_begins_without_others_memory(
     assert f"its memory is empty, because {storage / 'memory'} may hold what other crews remember" in caplog.text
 
 
-def test_a_folder_that_is_not_empty_is_left_as_it_is(tmp_path: Path, storage: Path) -> None:
+def test_a_non_empty_storage_folder_is_left_unchanged(tmp_path: Path, storage: Path) -> None:
     remembers(storage, "shared")
     remembers(storage / "alpha", "own")
     served(alpha=project(tmp_path / "alpha"), beta=project(tmp_path / "beta"))
@@ -292,7 +290,7 @@ def test_a_crew_that_is_left_alone_keeps_its_own_folder(tmp_path: Path, storage:
     assert kept_in(told(served(alpha=alpha)["alpha"], tmp_path)) == {str(storage / "alpha")}
 
 
-def test_the_memory_of_one_crew_is_not_in_the_prompts_of_another(tmp_path: Path) -> None:
+def test_one_crews_memory_is_not_in_anothers_prompts(tmp_path: Path) -> None:
     target = f"{CREWS / 'samples.py'}:remembering"
     crews = served("--crew-token", "beta=a-token-of-20-letters", alpha=target, beta=target)
     prompts = {}

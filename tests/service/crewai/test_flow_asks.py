@@ -54,7 +54,7 @@ def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.row("S1")
 @pytest.mark.parametrize("kind", sampled(KINDS, len(KINDS)))
-def test_each_of_three_questions_is_answered_once_and_each_call_made_once_whenever_it_is_killed(
+def test_questions_are_answered_and_calls_made_once_despite_any_kill(
     service: Command, server: OpenAI, tmp_path: Path, kind: str
 ) -> None:
     client = service.client(TOKEN, kind.lower())
@@ -91,7 +91,7 @@ def test_each_of_three_questions_is_answered_once_and_each_call_made_once_whenev
 
 @pytest.mark.long
 @pytest.mark.row("S1")
-def test_nobodys_answer_counts_at_the_deadline_even_if_the_service_was_away(
+def test_a_missed_deadline_counts_as_no_answer_even_after_downtime(
     command: Callable[..., Command], server: OpenAI, tmp_path: Path, receiver: Receiver
 ) -> None:
     given = served("Interview")
@@ -131,7 +131,7 @@ def test_an_empty_answer_is_refused(service: Command, tmp_path: Path) -> None:
     assert case.client.post(f"/stop/{case.id}").ok
 
 
-def test_a_provider_of_its_own_is_kept_and_the_start_says_so(service: Command, tmp_path: Path) -> None:
+def test_a_custom_input_provider_is_kept_and_announced_at_start(service: Command, tmp_path: Path) -> None:
     case = Asking(service.client(TOKEN, "own"), tmp_path, "own")
     assert case.ended()["status"] == "completed"
     assert case.logged("answers") == [["ours"] * 3]

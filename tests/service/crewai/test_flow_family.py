@@ -97,7 +97,7 @@ def ordered(name: str, calls: list[str]) -> list[str]:
 
 
 @pytest.mark.row("F7")
-def test_a_flow_that_is_revised_twice_goes_round_as_by_crewai_itself() -> None:
+def test_a_twice_revised_flow_runs_as_in_crewai_itself() -> None:
     ((name, result),) = play("redo/2/chain")
     check(name, result)
 
@@ -105,14 +105,14 @@ def test_a_flow_that_is_revised_twice_goes_round_as_by_crewai_itself() -> None:
 @pytest.mark.long
 @pytest.mark.row("F7")
 @pytest.mark.parametrize("name", CHOSEN)
-def test_a_flow_goes_round_as_by_crewai_itself_also_over_kills(name: str, chosen: dict[str, dict[str, Any]]) -> None:
+def test_a_flow_runs_as_in_crewai_itself_despite_kills(name: str, chosen: dict[str, dict[str, Any]]) -> None:
     check(name, chosen[name])
 
 
 @pytest.mark.row("F7")
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_whole_family_goes_round_as_by_crewai_itself_also_over_kills(family: str) -> None:
+def test_the_whole_flow_family_runs_as_in_crewai_despite_kills(family: str) -> None:
     names = FAMILIES[family]
     played = dict(play("--apart", *names))
     assert sorted(played) == sorted(names)

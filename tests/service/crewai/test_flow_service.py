@@ -86,7 +86,7 @@ def code_and_reason(answer: requests.Response) -> tuple[int, str]:
 
 
 @pytest.mark.row("F3", "F6", "F7")
-def test_flows_wait_on_through_kill_9_at_each_gate_and_go_on_after_the_answer(command: Start, tmp_path: Path) -> None:
+def test_waiting_flows_survive_kill_9_at_each_gate_and_continue(command: Start, tmp_path: Path) -> None:
     flows = {"briefing": "BriefingFlow", "rounds": "RoundsFlow", "asking": "CrewAsksFlow"}
     options = [part for name, flow in flows.items() for part in ("--crew", f"{name}={CREWS / 'flows.py'}:{flow}")]
     service = Service(command, *options)
@@ -223,7 +223,7 @@ def test_live_questions_come_by_signed_webhooks_and_are_answered_once(
 
 @pytest.mark.long
 @pytest.mark.row("F4")
-def test_a_question_that_is_not_taken_is_sent_again_also_after_kill_9(
+def test_an_undelivered_question_is_sent_again_even_after_kill_9(
     served: Callable[..., ServedFlow], receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.answers = [503, 503]
@@ -268,7 +268,7 @@ def several(folder: Path, asked: Receiver) -> Iterator[Service]:
     service.command.kill()
 
 
-def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(several: Service, folder: Path) -> None:
+def test_the_page_and_the_terminal_offer_every_outcome(several: Service, folder: Path) -> None:
     service = ServedFlow(several, "brief")
     flow = service.kickoff(topic="ducks")
     service.reached(flow, "pending")
@@ -298,9 +298,7 @@ def test_a_kickoff_starts_from_the_state_of_an_earlier_execution(several: Servic
 
 
 @pytest.mark.row("F4")
-def test_the_address_of_a_question_leads_to_its_crew_where_several_are_served(
-    several: Service, asked: Receiver
-) -> None:
+def test_a_questions_address_leads_to_its_crew_among_several(several: Service, asked: Receiver) -> None:
     client = ServedFlow(several, "brief").client
     kickoff_id = client.kickoff("ducks")
 
@@ -316,7 +314,7 @@ def test_the_address_of_a_question_leads_to_its_crew_where_several_are_served(
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.row("S55")
-def test_another_service_goes_on_with_the_newest_state_of_a_killed_one(
+def test_another_service_continues_from_a_killed_ones_newest_state(
     command: Start, postgresql: str, tmp_path: Path
 ) -> None:
     log, killed = tmp_path / "rounds", (4, 8)

@@ -76,7 +76,7 @@ def over_a_kill(run: EngineStub) -> Any:
 
 
 @pytest.mark.long
-def test_a_state_is_the_same_after_a_kill_and_a_question(play: Player) -> None:
+def test_a_state_is_unchanged_after_a_kill_and_a_question(play: Player) -> None:
     run = flow(play, "AskingStateFlow")
     run.inputs["kind"] = "everything"
     over_a_kill(run)
@@ -104,7 +104,7 @@ def test_a_result_is_the_same_after_two_questions(play: Player) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["StateFlow", "ResultFlow"])
-def test_what_cannot_be_kept_harms_no_flow_that_needs_no_second_process(play: Player, name: str) -> None:
+def test_unstorable_values_harm_no_flow_staying_in_one_process(play: Player, name: str) -> None:
     run = flow(play, name)
     run.inputs["kind"] = "a client"
     assert output(run.segment()) == "same"
@@ -158,7 +158,7 @@ def test_fields_that_a_changed_project_adds_get_their_defaults(play: Player) -> 
 
 
 @pytest.mark.long
-def test_a_state_that_a_changed_project_cannot_have_ends_in_words(play: Player) -> None:
+def test_a_state_incompatible_with_a_changed_project_fails_in_words(play: Player) -> None:
     run = flow(play, "CamelFlow")
     run.segment()
     run.crew = load(f"{CREWS / 'kept.py'}:LooseAgainFlow")
@@ -189,7 +189,7 @@ def test_a_state_that_is_too_large_is_not_kept(play: Player) -> None:
 
 
 @pytest.mark.row("S55")
-def test_a_state_that_is_too_large_when_compressed_stays_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_too_large_even_compressed_stays_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_state, "LONGEST_KEPT", 1 << 20)
     flow = Flow[dict[str, Any]]()
     flow.state["thing"] = Random(0).randbytes(3 << 20)
@@ -205,7 +205,7 @@ def test_a_state_that_is_too_large_when_compressed_stays_a_problem(monkeypatch: 
 
 @pytest.mark.long
 @pytest.mark.row("S55")
-def test_results_that_are_too_large_together_are_found_before_anybody_is_asked(play: Player) -> None:
+def test_results_too_large_together_fail_before_anybody_is_asked(play: Player) -> None:
     with pytest.raises(CrewFailed, match=r"nobody was asked: .* takes 70 MiB, and at most 48 MiB are kept"):
         flow(play, "ManyLargeResults").segment()
 
@@ -222,7 +222,7 @@ def test_a_crew_asks_nobody_if_an_output_cannot_be_kept(play: Player) -> None:
 
 
 @pytest.mark.long
-def test_a_crew_whose_output_could_not_be_kept_says_so_in_a_new_process(play: Player) -> None:
+def test_an_unstorable_crew_output_is_reported_in_a_new_process(play: Player) -> None:
     run = play("quiet_crew", "kept.py")
     run.segment()
     run.done = run.done[:1]
@@ -231,7 +231,7 @@ def test_a_crew_whose_output_could_not_be_kept_says_so_in_a_new_process(play: Pl
 
 
 @pytest.mark.long
-def test_a_question_that_0_2_0_stored_is_answered_with_this_release(play: Player) -> None:
+def test_this_release_accepts_answers_to_stored_0_2_0_questions(play: Player) -> None:
     run = flow(play, "CamelFlow")
     run.segment()
     assert run.waiting
@@ -245,7 +245,7 @@ def test_a_question_that_0_2_0_stored_is_answered_with_this_release(play: Player
 
 
 @pytest.mark.long
-def test_results_that_0_2_0_stored_are_replayed_by_this_release(play: Player) -> None:
+def test_this_release_replays_results_stored_by_0_2_0(play: Player) -> None:
     run = flow(play, "ResultFlow")
     run.inputs["kind"] = "a model"
     run.segment()

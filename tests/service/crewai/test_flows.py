@@ -26,7 +26,7 @@ def waits(outcome: Any) -> tuple[str, str, str | None, list[str] | None]:
     return outcome.task_id, outcome.output, outcome.question, outcome.outcomes
 
 
-def test_a_gate_with_outcomes_a_loop_and_a_gate_for_text_end_with_the_right_output(play: Player) -> None:
+def test_outcome_gates_loops_and_text_gates_give_the_right_output(play: Player) -> None:
     run = flow(play, "BriefingFlow")
     offered = ["publish", "rework", "drop"]
     assert waits(run.segment()) == ("draft", "Draft 1 on ducks", "May this go out?", offered)
@@ -44,14 +44,14 @@ def test_a_gate_with_outcomes_a_loop_and_a_gate_for_text_end_with_the_right_outp
     assert run.calls() == ["begin", "draft", "draft", "place", "send"]
 
 
-def test_what_only_the_earlier_process_knew_is_named_as_the_cause(play: Player) -> None:
+def test_data_lost_with_the_earlier_process_is_named_as_cause(play: Player) -> None:
     run = flow(play, "ForgetfulFlow")
     assert isinstance(run.segment(), PendingReview)
     with pytest.raises(CrewFailed, match=r"no attribute 'cart'\. The execution continued in a new process"):
         run.answer("yes")
 
 
-def test_gates_side_by_side_are_asked_one_after_the_other_and_hold_up_nothing_else(play: Player) -> None:
+def test_parallel_gates_are_asked_in_turn_and_block_nothing_else(play: Player) -> None:
     run = flow(play, "ReviewFlow")
     first = run.segment()
     assert waits(first)[0] in ("facts", "style")
@@ -64,13 +64,13 @@ def test_gates_side_by_side_are_asked_one_after_the_other_and_hold_up_nothing_el
     assert sorted(run.calls()) == ["facts", "figures", "publish", "style", "table"]
 
 
-def test_a_person_who_is_slower_than_the_machine_is_not_asked_any_more(play: Player) -> None:
+def test_a_person_slower_than_the_machine_is_no_longer_asked(play: Player) -> None:
     outcome = flow(play, "RacingFlow").segment()
     assert isinstance(outcome, Completed)
     assert outcome.output == "finished by the machine's way"
 
 
-def test_the_inputs_are_the_fields_of_the_state_and_only_those_without_a_default_are_required(play: Player) -> None:
+def test_inputs_are_state_fields_and_those_without_defaults_are_required(play: Player) -> None:
     needy = flow(play, "NeedyFlow")
     assert (needy.crew.kind, needy.crew.inputs, needy.crew.required) == ("flow", ["depth", "topic"], ["topic"])
     needy.inputs = {"topic": "ducks", "depth": 2}
@@ -83,7 +83,7 @@ def test_the_inputs_are_the_fields_of_the_state_and_only_those_without_a_default
     assert plain.segment().output == "about something for Ada"
 
 
-def test_inputs_that_do_not_fit_the_state_fail_the_execution_and_name_the_field(play: Player) -> None:
+def test_inputs_misfitting_the_state_fail_the_execution_naming_the_field(play: Player) -> None:
     needy = flow(play, "NeedyFlow")
     needy.inputs = {"topic": "ducks", "depth": "deep"}
     with pytest.raises(CrewFailed, match="depth"):
@@ -102,7 +102,7 @@ def test_a_persisted_state_is_where_another_execution_starts_from(play: Player) 
 @pytest.mark.parametrize(
     ("name", "reason"), [("CountingFlow", "no state with that id"), ("BriefingFlow", "no @persist")]
 )
-def test_a_state_that_is_not_there_is_not_silently_left_out(play: Player, name: str, reason: str) -> None:
+def test_a_missing_state_is_not_silently_ignored(play: Player, name: str, reason: str) -> None:
     run = flow(play, name)
     run.restore_from = "an-unknown-state"
     with pytest.raises(CrewFailed, match=reason):
@@ -137,7 +137,7 @@ def test_finished_methods_are_replayed_in_the_order_of_their_ends(play: Player) 
 
 
 @pytest.mark.long
-def test_a_finished_method_that_is_not_run_any_more_is_named(play: Player) -> None:
+def test_a_finished_method_no_longer_run_is_named(play: Player) -> None:
     run = flow(play, "FirstFlow")
     run.segment()
     run.done[0]["task_id"] = "gone"
@@ -145,7 +145,7 @@ def test_a_finished_method_that_is_not_run_any_more_is_named(play: Player) -> No
         run.segment()
 
 
-def test_crews_inside_a_flow_ask_a_person_and_nothing_that_has_finished_runs_again(play: Player) -> None:
+def test_a_flows_crews_ask_a_person_and_rerun_nothing_finished(play: Player) -> None:
     run = flow(play, "CrewAsksFlow")
     ways = ["approve", "revise"]
     question = "Do you approve the answer from the task writing?"
@@ -164,14 +164,14 @@ def test_crews_inside_a_flow_ask_a_person_and_nothing_that_has_finished_runs_aga
     assert run.calls() == ["begin", "research", "writing", "writing", *letters]
 
 
-def test_an_answer_is_never_used_for_another_text_than_the_person_was_asked_about(play: Player) -> None:
+def test_an_answer_is_never_used_for_a_different_text(play: Player) -> None:
     run = flow(play, "FicklePlan")
     assert waits(run.segment())[0] == "plan.plan"
     with pytest.raises(CrewFailed, match="'plan' started is not the one whose question a person answered"):
         run.choose("approve")
 
 
-def test_a_review_in_a_method_that_begins_with_0_2_0_ends_with_this_release_and_the_reverse(play: Player) -> None:
+def test_reviews_survive_switching_between_0_2_0_and_this_release(play: Player) -> None:
     run = flow(play, "CrewAsksFlow")
     run.segment()
     assert run.waiting
@@ -187,7 +187,7 @@ def test_a_review_in_a_method_that_begins_with_0_2_0_ends_with_this_release_and_
 
 @pytest.mark.long
 @pytest.mark.row("S54")
-def test_the_asynchronous_callback_of_an_awaited_crew_gets_the_approved_answer_that_is_remembered(play: Player) -> None:
+def test_an_awaited_crews_async_callback_gets_the_remembered_approved_answer(play: Player) -> None:
     run = play("AwaitedFlow", "flows.py")
     run.segment()
     assert run.calls() == ["letter"]
@@ -201,7 +201,7 @@ def test_the_asynchronous_callback_of_an_awaited_crew_gets_the_approved_answer_t
     ]
 
 
-def test_tasks_side_by_side_with_the_same_texts_keep_their_own_answers(play: Player) -> None:
+def test_parallel_tasks_with_identical_texts_keep_their_own_answers(play: Player) -> None:
     run = play("ReviewedPosts", "replayed.py")
     assert waits(run.segment())[:2] == ("work.post", "post on bananas")
     assert waits(run.choose("approve"))[:2] == ("work.post", "post on apples")
@@ -210,7 +210,7 @@ def test_tasks_side_by_side_with_the_same_texts_keep_their_own_answers(play: Pla
     assert outcome.output == "post on apples, post on bananas"
 
 
-def test_a_planned_crew_in_a_flow_goes_on_with_its_first_plan(play: Player) -> None:
+def test_a_planned_crew_in_a_flow_keeps_its_first_plan(play: Player) -> None:
     run = play("ReviewedPlan", "replayed.py")
     kill = run.log.with_suffix(".kill")
     kill.write_text("3")  # after the tool call of the first task

@@ -70,7 +70,7 @@ def pdf(text: str) -> bytes:
 
 
 @pytest.mark.long
-def test_a_crew_with_a_pdf_in_its_knowledge_folder_delegates_to_a_coworker(
+def test_a_crew_with_pdf_knowledge_delegates_to_a_coworker(
     command: Callable[..., Command], model: OpenAI, tmp_path: Path
 ) -> None:
     project = tmp_path / "ducks"
@@ -93,7 +93,7 @@ def test_a_crew_with_a_pdf_in_its_knowledge_folder_delegates_to_a_coworker(
 
 
 @pytest.mark.long
-def test_free_text_at_a_question_with_outcomes_goes_to_the_model_and_a_chosen_outcome_does_not(
+def test_the_model_gets_free_text_answers_but_no_chosen_outcomes(
     command: Callable[..., Command], model: OpenAI
 ) -> None:
     environment = {"CREW_SERVICE_TOKEN": TOKEN, **model.environment}

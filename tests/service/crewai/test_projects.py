@@ -89,7 +89,7 @@ def test_a_scenario_and_a_crew_are_distinguished_by_their_content(tmp_path: Path
         ("tool = [", {}, "not valid TOML"),
     ],
 )
-def test_a_folder_that_cannot_be_served_is_refused_with_what_can_be(
+def test_an_unservable_folder_is_refused_naming_what_can_be_served(
     tmp_path: Path, settings: str, files: dict[str, str], reason: str
 ) -> None:
     folder = project(tmp_path / "it", settings, **files)
@@ -100,12 +100,12 @@ def test_a_folder_that_cannot_be_served_is_refused_with_what_can_be(
     assert "\n" not in str(refusal.value)
 
 
-def test_a_wrong_name_is_answered_with_the_names_that_there_are() -> None:
+def test_a_wrong_name_is_answered_with_the_existing_names() -> None:
     with pytest.raises(BadTarget, match=r"has no 'Nothing'; it has .*BriefingFlow"):
         load(f"{CREWS / 'flows.py'}:Nothing")
 
 
 @pytest.mark.parametrize("target", ["no-such-folder", "notes.txt"])
-def test_what_is_no_target_is_refused_with_what_would_be_one(target: str) -> None:
+def test_an_invalid_target_is_refused_with_the_accepted_kinds(target: str) -> None:
     with pytest.raises(BadTarget, match="expected demo, a scenario"):
         load(target)

@@ -50,7 +50,7 @@ def lost(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[
 
 @pytest.mark.row("A1")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_a_worker_lost_after_the_post_starts_nothing_again_and_says_that_the_outcome_is_unknown(
+def test_a_worker_lost_after_posting_reports_unknown_outcome_without_restarting(
     lost: dict[tuple[str, bool], Lost], dialect: str
 ) -> None:
     case = lost[dialect, False]
@@ -66,7 +66,7 @@ def test_a_worker_lost_after_the_post_starts_nothing_again_and_says_that_the_out
 
 @pytest.mark.row("A1")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_a_worker_lost_after_the_post_finds_the_execution_by_its_idempotency_key(
+def test_after_a_lost_worker_the_idempotency_key_finds_the_execution(
     lost: dict[tuple[str, bool], Lost], dialect: str
 ) -> None:
     case = lost[dialect, True]

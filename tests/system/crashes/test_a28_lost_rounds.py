@@ -146,7 +146,7 @@ def proxy(airflow: AirflowStack, service: LocalService) -> Iterator[FaultProxy]:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("lost", [WORKER, MACHINE])
-def test_three_rounds_end_once_and_right_though_each_step_of_the_second_is_lost(
+def test_three_rounds_end_once_and_correctly_despite_lost_steps(
     airflow: AirflowStack,
     crew: PausedCrew,
     service: LocalService,

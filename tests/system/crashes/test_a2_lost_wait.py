@@ -12,7 +12,7 @@ from scripts.stack import AirflowStack
 
 
 @pytest.mark.row("A2")
-def test_a_worker_lost_while_waiting_is_followed_by_one_that_waits_for_the_same_execution(
+def test_a_retry_after_a_lost_wait_resumes_the_same_execution(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic = "lost wait"

@@ -20,7 +20,7 @@ TIMEOUT = 90.0
 
 @pytest.mark.row("A3")
 @pytest.mark.parametrize(("waits", "ending"), [(10, 3), pytest.param(100, 16, marks=pytest.mark.long)])
-def test_many_waits_go_on_in_another_triggerer_with_their_deadlines_and_nothing_is_started_again(
+def test_another_triggerer_resumes_many_waits_and_deadlines_without_new_executions(
     waits: int, ending: int, airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     deployment = deployments["spec"]

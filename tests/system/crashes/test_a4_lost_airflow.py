@@ -57,7 +57,7 @@ def _revive(airflow: AirflowStack) -> None:
 
 @pytest.mark.long
 @pytest.mark.row("A4")
-def test_scheduler_and_api_server_are_killed_and_started_again_and_every_wait_goes_on(
+def test_every_wait_survives_killing_the_scheduler_and_api_server(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     with waiting(airflow, deployments, "servers lost") as [deferred, in_worker]:
@@ -73,7 +73,7 @@ def test_scheduler_and_api_server_are_killed_and_started_again_and_every_wait_go
 
 @pytest.mark.long
 @pytest.mark.row("A4")
-def test_the_metadata_database_is_gone_for_half_a_minute_and_every_wait_goes_on(
+def test_every_wait_survives_thirty_seconds_without_the_metadata_database(
     postgres: str, airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     assert airflow.database

@@ -72,7 +72,7 @@ def waits(*waiting: Waiting) -> None:
 
 @pytest.mark.long
 @pytest.mark.row("A5")
-def test_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configured_otherwise(
+def test_marking_a_deferred_wait_failed_stops_its_execution_by_default(
     begin: Begin, airflow: AirflowStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec, live = begin("deferred", "failed by hand"), begin("deferred", "failed by hand", "live")
@@ -96,7 +96,7 @@ def test_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configured
 @pytest.mark.row("A5")
 @pytest.mark.long
 @pytest.mark.since_airflow("3.3")
-def test_the_fate_of_a_killed_wait_stands_in_its_log_when_the_triggerer_lags_and_others_log_a_lot(
+def test_killed_waits_log_their_fate_despite_a_lagging_busy_triggerer(
     deployments: dict[str, Deployment], tmp_path: Path
 ) -> None:
     with ProcessGroup() as group:
@@ -118,7 +118,7 @@ def test_the_fate_of_a_killed_wait_stands_in_its_log_when_the_triggerer_lags_and
 
 @pytest.mark.long
 @pytest.mark.row("A5")
-def test_marking_the_run_as_failed_stops_the_execution_of_a_deferred_wait(begin: Begin) -> None:
+def test_marking_the_run_failed_stops_a_deferred_waits_execution(begin: Begin) -> None:
     each = begin("deferred", "run stopped")
     waits(each)
     each.run.mark("failed")
@@ -128,7 +128,7 @@ def test_marking_the_run_as_failed_stops_the_execution_of_a_deferred_wait(begin:
 
 
 @pytest.mark.row("A5")
-def test_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_unnoticed(begin: Begin) -> None:
+def test_clearing_a_deferred_wait_restarts_and_reports_the_earlier_execution(begin: Begin) -> None:
     stopped, kept = begin("deferred", "cleared"), begin("deferred_kept", "cleared, kept")
     waits(stopped, kept)
     for each in (stopped, kept):
@@ -171,7 +171,7 @@ def test_ending_a_running_wait_stops_the_execution_unless_configured_otherwise(b
 
 @pytest.mark.long  # without processes: test_kills_of_tasks.py
 @pytest.mark.row("A5", "A38")
-def test_a_task_that_is_killed_while_it_talks_to_its_supervisor_stops_its_execution(begin: Begin) -> None:
+def test_a_task_killed_during_a_supervisor_request_stops_its_execution(begin: Begin) -> None:
     failed, cleared = begin("talking", "talking, failed by hand"), begin("talking", "talking, cleared")
     waits(failed, cleared)
     failed.run.mark_task("crew", "failed")

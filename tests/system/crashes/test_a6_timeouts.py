@@ -60,7 +60,7 @@ def late(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[
 @pytest.mark.long
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("dag_id", SENSORS)
-def test_a_sensor_that_times_out_reports_the_fate_of_the_execution(late: dict[str, Late], dag_id: str) -> None:
+def test_a_sensor_timeout_reports_the_fate_of_the_execution(late: dict[str, Late], dag_id: str) -> None:
     each = late[dag_id]
     each.run.wait_for("failed")
     each.says("The wait timed out after ")
@@ -72,9 +72,7 @@ def test_a_sensor_that_times_out_reports_the_fate_of_the_execution(late: dict[st
 
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("dag_id", EXECUTION_TIMEOUTS)
-def test_an_execution_timeout_ends_the_wait_and_reports_the_fate_of_the_execution(
-    late: dict[str, Late], dag_id: str
-) -> None:
+def test_an_execution_timeout_ends_the_wait_and_reports_the_fate(late: dict[str, Late], dag_id: str) -> None:
     each = late[dag_id]
     each.run.wait_for("failed")
     kept = dag_id.endswith("_kept")
@@ -84,7 +82,7 @@ def test_an_execution_timeout_ends_the_wait_and_reports_the_fate_of_the_executio
 
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("dag_id", RUN_TIMEOUTS)
-def test_a_timeout_of_the_run_reports_the_fate_of_the_execution(late: dict[str, Late], dag_id: str) -> None:
+def test_a_run_timeout_reports_the_fate_of_the_execution(late: dict[str, Late], dag_id: str) -> None:
     each = late[dag_id]
     each.run.wait_for("failed")
     kept = dag_id.endswith("_kept")

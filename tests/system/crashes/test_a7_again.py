@@ -12,7 +12,7 @@ from scripts.stack import AirflowStack
 @pytest.mark.long  # without processes: test_kickoff_once.py
 @pytest.mark.row("A7")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
-def test_a_cleared_kickoff_and_a_second_run_start_new_executions_and_the_log_says_which(
+def test_clears_and_second_runs_start_and_log_new_executions(
     airflow: AirflowStack, deployments: dict[str, Deployment], dialect: str
 ) -> None:
     topic, deployment = f"again, {dialect}", deployments[dialect]

@@ -26,7 +26,7 @@ CALM = 0.7  # of the bound: then nothing is killed or disturbed any more
 @pytest.mark.timeout(BOUND + 180)
 @pytest.mark.row("A1", "A2", "A3", "A13", "N1", "N2", "N3", "N4", "N7", "N11", "N12", "S1")
 @pytest.mark.row("N13", "N18", "N19", "N20", "N21", "N23", "N27", "N28")
-def test_chaos_starts_every_execution_once_and_every_run_agrees_with_its_executions_and_no_token_leaks(
+def test_under_chaos_executions_stay_unique_runs_consistent_and_tokens_secret(
     airflow: AirflowStack,
 ) -> None:
     began = time.monotonic()

@@ -19,7 +19,7 @@ BUDGET_BEGINS = 8  # seconds after the refusal
 
 @pytest.mark.long  # without processes: test_kickoff_retries.py
 @pytest.mark.row("A15")
-def test_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
+def test_a_task_killed_during_the_post_reports_the_send_time(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, deployment, held = "killed during the post", deployments["spec"], HeldAnswer()
@@ -40,7 +40,7 @@ def test_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
 
 @pytest.mark.long
 @pytest.mark.row("A16")
-def test_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_execution_runs(
+def test_retrying_with_other_inputs_starts_nothing_beside_a_running_execution(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, deployment = "other inputs", deployments["spec"]
@@ -60,7 +60,7 @@ def test_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_execut
 @pytest.mark.long  # without processes: test_kickoff_record.py
 @pytest.mark.row("A34")
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the task's success
-def test_a_clear_after_retries_were_edited_down_counts_as_a_retry_and_a_further_one_starts_anew(
+def test_a_clear_after_lowering_retries_counts_as_a_retry_once(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, deployment = "edited retries", deployments["spec"]
@@ -92,7 +92,7 @@ def _retries(airflow: AirflowStack) -> int:
 
 @pytest.mark.long
 @pytest.mark.row("N18")
-def test_a_wait_and_a_kickoff_survive_a_connection_that_is_not_found_for_a_while(
+def test_a_temporarily_missing_connection_fails_neither_wait_nor_kickoff(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, other, deployment = "gone for a while", "gone at first", deployments["spec"]
@@ -148,7 +148,7 @@ def test_a_rule_that_names_our_error_decides_about_the_retry(
 @pytest.mark.long
 @pytest.mark.row("A51")
 @pytest.mark.since_airflow("3.3")
-def test_a_kickoff_that_a_budget_refuses_is_sent_again_when_it_begins_anew(
+def test_a_budget_refused_kickoff_is_retried_when_the_budget_renews(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, deployment, sent = "waits for its budget", deployments["spec"], []

@@ -58,7 +58,7 @@ def given(option: str, feedback: str = "") -> Given:
         ([given("approve"), given("revise", MORE)], FIRST, 1),
     ],
 )
-def test_an_answer_that_airflow_does_not_hold_or_asks_for_again_was_wiped(
+def test_an_answer_airflow_lacks_or_asks_for_again_was_wiped(
     answers: list[Given], held: dict[str, Any] | None, wiped: int
 ) -> None:
     verdict = Verdict()
@@ -102,7 +102,7 @@ AGAIN = call_detail(2, "tea", "run_again")
         ([APPROVED], [decided("tea", "approve")] * 2, [paid("tea")], {"doubled"}),
     ],
 )
-def test_answers_in_the_middle_of_a_task_are_compared_with_decisions_and_calls(
+def test_mid_task_answers_are_compared_with_decisions_and_calls(
     details: list[dict[str, Any]], decisions: list[Decided], calls: list[Call], problems: set[str]
 ) -> None:
     verdict = Verdict()

@@ -107,7 +107,7 @@ def proxy(airflow: AirflowStack, service: LocalService) -> Iterator[FaultProxy]:
 
 
 @pytest.mark.row("A11")
-def test_two_rounds_in_one_task_that_holds_no_slot_and_takes_no_answer_to_an_older_question(
+def test_one_task_runs_two_rounds_without_slots_or_stale_answers(
     airflow: AirflowStack,
     service: LocalService,
     proxy: FaultProxy,
@@ -159,7 +159,7 @@ class _Kickoff:
 
 
 @pytest.mark.row("A1", "A28")
-def test_lost_workers_lose_no_answer_send_none_twice_and_start_no_second_execution(
+def test_lost_workers_neither_lose_nor_repeat_answers_or_executions(
     airflow: AirflowStack, crew: PausedCrew, service: LocalService, proxy: FaultProxy
 ) -> None:
     before = Counter(proxy.forwarded)
@@ -183,7 +183,7 @@ def test_lost_workers_lose_no_answer_send_none_twice_and_start_no_second_executi
 
 
 @pytest.mark.row("A7")
-def test_a_clear_stops_the_execution_and_starts_another_and_failing_by_hand_leaves_it_paused(
+def test_clearing_replaces_the_execution_and_manual_failing_leaves_it_paused(
     airflow: AirflowStack, service: LocalService, proxy: FaultProxy
 ) -> None:
     task = OneTask(airflow, proxy)
@@ -206,7 +206,7 @@ def _state(service: LocalService, kickoff_id: str) -> str:
 
 
 @pytest.mark.row("A11")
-def test_an_answer_after_the_deadline_has_decided_leaves_the_wait_waiting(
+def test_an_answer_after_the_deadline_does_not_end_the_wait(
     airflow: AirflowStack, crew: PausedCrew, service: LocalService, proxy: FaultProxy
 ) -> None:
     task = OneTask(airflow, proxy, "one_task_deadline")
@@ -223,9 +223,7 @@ def test_an_answer_after_the_deadline_has_decided_leaves_the_wait_waiting(
     assert [approved for _, approved in decided_at_the_service_of(service, task.run)] == [False, True]
 
 
-def test_webhooks_of_a_live_deployment_wake_it_at_each_question_also_after_a_lost_worker(
-    airflow: AirflowStack, tmp_path: Path
-) -> None:
+def test_live_webhooks_wake_the_task_per_question_despite_lost_workers(airflow: AirflowStack, tmp_path: Path) -> None:
     live = running_service(scenario=ONE_DRAFT, dialect="live", db=tmp_path / "live.db")
     with live as service, FaultProxy(service.url, seed=0, rate=1.0, faults=()) as proxy:
         extra = json.dumps({"inbox_url": f"{airflow.url}/crew-inbox"})

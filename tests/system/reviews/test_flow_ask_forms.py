@@ -16,7 +16,7 @@ if find_spec("crewai") is None:  # only its service imports it: that takes six s
 
 @pytest.mark.long
 @pytest.mark.row("S1")
-def test_a_method_asks_three_times_and_goes_on_after_a_deadline(airflow: AirflowStack, group: ProcessGroup) -> None:
+def test_a_method_asks_three_times_and_continues_after_a_deadline(airflow: AirflowStack, group: ProcessGroup) -> None:
     flow = Path(__file__).with_name("interview_flow.py")
     service = CrewService(f"{flow}:Interview", name="crew-service-interview", group=group)
     airflow.api.add_connection("crew_interview", **service.start().connection)

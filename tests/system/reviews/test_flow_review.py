@@ -56,9 +56,7 @@ class Reviewer:
 
 @pytest.mark.long
 @pytest.mark.row("F6")
-def test_a_flow_is_reviewed_in_a_browser_while_its_service_is_killed_at_each_gate(
-    airflow: AirflowStack, service: CrewService
-) -> None:
+def test_a_browser_flow_review_survives_service_kills_at_each_gate(airflow: AirflowStack, service: CrewService) -> None:
     run = airflow.api.trigger("crew_flow")
     with signed_in(airflow) as page:
         reviewer = Reviewer(page, airflow, run, service)

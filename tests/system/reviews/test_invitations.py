@@ -113,7 +113,7 @@ class Reviewer:
         pytest.param("invitations_in_one_task", marks=pytest.mark.since_airflow("3.4")),
     ],
 )
-def test_a_person_decides_two_calls_answers_a_question_and_reviews_a_report_twice(
+def test_one_person_decides_calls_answers_questions_and_reviews_reports(
     airflow: AirflowStack, served: Served, dag_id: str
 ) -> None:
     run = airflow.api.trigger(dag_id)

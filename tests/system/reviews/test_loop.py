@@ -76,7 +76,7 @@ def in_rounds(run: DagRun, name: str, key: str = "return_value") -> list[Any]:
     return [each.json()["value"] for each in found if each.ok]
 
 
-def test_three_rounds_in_a_loop_decide_and_end_as_rounds_in_a_row(stack: AirflowStack, crew: CrewService) -> None:
+def test_three_looped_rounds_decide_and_end_like_consecutive_rounds(stack: AirflowStack, crew: CrewService) -> None:
     looped, row = (three_rounds(stack, dag_id) for dag_id in ("rounds_in_a_loop", "rounds_in_a_row"))
     assert decided_at_the_service(crew, looped) == decided_at_the_service(crew, row) == DECIDED
     assert looped.xcom("crew.result")["output"] == "Printed."
@@ -186,7 +186,7 @@ def test_webhooks_a_clear_and_the_audit_find_the_second_iteration(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("dag_id", "review"), [("rounds_in_a_loop", "round"), ("rounds_in_a_row", "round_2")])
-def test_a_clear_of_the_second_round_after_the_end_asks_again_and_sends_no_second_answer(
+def test_clearing_a_finished_second_round_asks_again_without_resending_answers(
     stack: AirflowStack, crew: CrewService, dag_id: str, review: str
 ) -> None:
     run = three_rounds(stack, dag_id)

@@ -48,7 +48,7 @@ def runs(stack: AirflowStack) -> dict[str, DagRun]:
 
 @pytest.mark.long
 @pytest.mark.row("A13")
-def test_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(stack: AirflowStack) -> None:
+def test_an_answer_between_tries_is_taken_by_the_next_try(stack: AirflowStack) -> None:
     runs = {name: stack.api.trigger(name) for name in LOST}
     given = {}
     for name in LOST:
@@ -71,9 +71,7 @@ def test_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(stac
 
 
 @pytest.mark.row("A13", "A26")
-def test_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nobody_is_asked_again(
-    stack: AirflowStack, runs: dict[str, DagRun]
-) -> None:
+def test_a_killed_tasks_answer_is_used_without_asking_again(stack: AirflowStack, runs: dict[str, DagRun]) -> None:
     run = runs[WITH_ANSWER]
     asked = review_in(run, "review")
     stack.wait_until_put_away(run, "review")
@@ -90,9 +88,7 @@ def test_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nobody_is_a
 
 @pytest.mark.long  # without processes: test_kept_answers.py
 @pytest.mark.row("A26")
-def test_a_review_that_is_cleared_after_its_answer_asks_anew_and_ends_by_the_new_one(
-    stack: AirflowStack, runs: dict[str, DagRun]
-) -> None:
+def test_a_cleared_answered_review_ends_by_a_new_answer(stack: AirflowStack, runs: dict[str, DagRun]) -> None:
     run = runs[WITH_ANSWER]
     run.wait_for("success")
     run.clear("review")
@@ -104,7 +100,7 @@ def test_a_review_that_is_cleared_after_its_answer_asks_anew_and_ends_by_the_new
 
 
 @pytest.mark.row("A13")
-def test_a_question_that_may_not_stand_is_asked_when_nobody_has_answered(runs: dict[str, DagRun]) -> None:
+def test_a_question_possibly_never_asked_is_asked_if_still_unanswered(runs: dict[str, DagRun]) -> None:
     run = runs["never_asked"]
     run.wait_for_task("review", {PARKED})  # the first try dies, and the second parks when it has looked
     decide(run, review_in(run, "review"), "approve")
@@ -147,7 +143,7 @@ def test_an_answer_that_no_task_can_read_ruins_no_review(stack: AirflowStack) ->
 
 @pytest.mark.long
 @pytest.mark.row("A13")
-def test_the_next_form_says_whose_answer_was_not_taken_and_why(stack: AirflowStack) -> None:
+def test_the_next_form_says_whose_answer_was_rejected_and_why(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_one")
     asked = run.wait_for_review()
     path = run.answer_path(asked)
@@ -169,7 +165,7 @@ def test_the_next_form_says_whose_answer_was_not_taken_and_why(stack: AirflowSta
 
 @pytest.mark.long
 @pytest.mark.row("A11")
-def test_an_answer_is_for_the_draft_of_the_form_although_the_record_was_edited_meanwhile(
+def test_an_answer_applies_to_the_forms_draft_despite_record_edits(
     stack: AirflowStack, runs: dict[str, DagRun]
 ) -> None:
     run = runs["review_edited"]
@@ -184,7 +180,7 @@ def test_an_answer_is_for_the_draft_of_the_form_although_the_record_was_edited_m
 
 
 @pytest.mark.row("A12", "A18")
-def test_after_a_clear_the_result_is_of_the_new_execution_which_needs_no_review(runs: dict[str, DagRun]) -> None:
+def test_after_a_clear_the_unreviewed_new_execution_gives_the_result(runs: dict[str, DagRun]) -> None:
     run = runs["review_cleared"]
     decide(run, review_in(run, "crew.round_1.review"), "approve")
     run.wait_for("success")
@@ -200,7 +196,7 @@ def test_after_a_clear_the_result_is_of_the_new_execution_which_needs_no_review(
 
 
 @pytest.mark.row("A18")
-def test_with_a_crew_that_does_not_ask_the_data_task_gets_its_output(runs: dict[str, DagRun]) -> None:
+def test_without_a_review_the_data_task_gets_the_crews_output(runs: dict[str, DagRun]) -> None:
     run = runs["review_not_needed"]
     run.wait_for("success")
     assert set(run.states().values()) == {"success"}
@@ -209,7 +205,7 @@ def test_with_a_crew_that_does_not_ask_the_data_task_gets_its_output(runs: dict[
 
 @pytest.mark.long  # without processes: test_form_as_sent.py
 @pytest.mark.row("A44", "A45")
-def test_an_open_form_decides_by_the_fields_and_people_that_it_showed(stack: AirflowStack) -> None:
+def test_an_open_form_decides_by_its_displayed_fields_and_people(stack: AirflowStack) -> None:
     edited = stack.home / "terms_of_the_edited_review"
     run = stack.api.trigger("review_terms_edited")
     first = review_in(run, "review")

@@ -56,7 +56,7 @@ def test_an_edited_draft_is_the_result_of_the_crew(stack: AirflowStack) -> None:
 
 
 @pytest.mark.long
-def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_asked_anew(stack: AirflowStack, crew: CrewService) -> None:
+def test_an_edit_of_an_outdated_draft_is_asked_again(stack: AirflowStack, crew: CrewService) -> None:
     run = stack.api.trigger("review_edit")
     asked = question_in(run, "crew.round_1.review")
     revise_elsewhere(crew, run.xcom("crew.kickoff"))
@@ -94,7 +94,7 @@ def answer(api: AirflowApi, run: DagRun, option: str) -> Any:
 
 
 @pytest.mark.long
-def test_somebody_of_a_later_step_may_answer_once_it_has_come(stack: AirflowStack) -> None:
+def test_later_escalation_people_may_answer_once_their_step_comes(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_escalation")
     asked = question_in(run, "review")
     wait_until(lambda: "step 1 of the escalation; admin may now answer too" in run.log("review"), "the step")
@@ -107,9 +107,7 @@ def test_somebody_of_a_later_step_may_answer_once_it_has_come(stack: AirflowStac
 
 
 @pytest.mark.long
-def test_an_answer_of_the_first_person_in_the_second_of_the_escalation_is_kept(
-    stack: AirflowStack, rita: AirflowApi
-) -> None:
+def test_the_first_persons_answer_at_the_escalation_moment_is_kept(stack: AirflowStack, rita: AirflowApi) -> None:
     run = stack.api.trigger("review_escalation")
     question_in(run, "review")
     run.wait_for_task("review", {"scheduled", "queued", "running"})  # the step has come
@@ -129,7 +127,7 @@ def test_an_answer_of_the_first_person_in_the_second_of_the_escalation_is_kept(
 
 @pytest.mark.row("A23")
 @pytest.mark.long  # without processes: test_escalation.py
-def test_two_steps_at_one_time_are_both_told_once_and_the_answer_counts(stack: AirflowStack) -> None:
+def test_simultaneous_escalation_steps_are_each_announced_once_and_answers_count(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_two_steps")
     question_in(run, "review")
     wait_until(lambda: "step 2 of the escalation" in run.log("review"), "the second step")

@@ -127,7 +127,7 @@ def test_two_gates_and_three_rounds_in_one_execution(stack: AirflowStack) -> Non
 
 
 @pytest.mark.long
-def test_a_revision_in_the_last_round_fails_the_run_and_reports_the_fate(stack: AirflowStack) -> None:
+def test_last_round_revisions_fail_the_run_and_report_the_fate(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_last_round")
     asked = review_in(run, "crew.round_1.review")
     assert "this is the last round" in asked["body"]
@@ -141,7 +141,7 @@ def test_a_revision_in_the_last_round_fails_the_run_and_reports_the_fate(stack: 
 
 
 @pytest.mark.long
-def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(stack: AirflowStack) -> None:
+def test_each_mapped_group_run_has_its_own_draft_and_answer(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_mapped")
     for asked in run.wait_for_reviews(2):
         decide(run, asked, "approve")
@@ -151,7 +151,7 @@ def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(stack: AirflowS
 
 
 @pytest.mark.long  # without processes: test_group.py
-def test_an_item_of_a_mapped_group_that_fails_takes_no_result_from_the_others(stack: AirflowStack) -> None:
+def test_a_failed_mapped_item_costs_no_other_item_its_result(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_mapped_once")
     rejected, approved = sorted(run.wait_for_reviews(2), key=lambda asked: asked["task_instance"]["map_index"])
     decide(run, rejected, "revise", "shorter")
@@ -169,7 +169,7 @@ def test_a_group_that_is_skipped_has_no_result(runs: dict[str, DagRun]) -> None:
 
 @pytest.mark.long
 @pytest.mark.row("A9")
-def test_after_the_deadline_its_policy_holds_and_an_answer_changes_nothing(
+def test_after_the_deadline_its_policy_decides_and_answers_change_nothing(
     stack: AirflowStack, runs: dict[str, DagRun]
 ) -> None:
     run = runs["review_deadline"]
@@ -203,7 +203,7 @@ def test_of_two_people_the_first_who_may_answer_counts(
 
 
 @pytest.mark.row("A9", "A47")
-def test_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_whole(stack: AirflowStack) -> None:
+def test_empty_revisions_are_asked_again_and_hostile_text_arrives_intact(stack: AirflowStack) -> None:
     draft = "# {{ 7*7 }}\n\n<script>alert(1)</script> {% raw %}"
     run = stack.api.trigger("review_one", {"draft": draft})
     asked = run.wait_for_review()
@@ -230,7 +230,7 @@ def test_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_whol
 
 
 @pytest.mark.long
-def test_a_cleared_review_never_takes_an_answer_to_a_draft_that_airflow_does_not_show(stack: AirflowStack) -> None:
+def test_a_cleared_review_takes_no_answer_for_an_undisplayed_draft(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_one", {"by_try": True})
     assert "Try 1." in run.wait_for_review()["body"]
     run.clear("wait", downstream=True)
@@ -244,9 +244,7 @@ def test_a_cleared_review_never_takes_an_answer_to_a_draft_that_airflow_does_not
     assert "Airflow still holds the draft from an earlier run" in run.log("review", try_number=2)
 
 
-def test_a_dozen_open_reviews_leave_the_only_slot_free_for_other_tasks(
-    stack: AirflowStack, runs: dict[str, DagRun]
-) -> None:
+def test_a_dozen_open_reviews_leave_the_only_slot_free(stack: AirflowStack, runs: dict[str, DagRun]) -> None:
     run = runs["review_many"]
 
     def all_wait() -> bool:

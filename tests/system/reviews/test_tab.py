@@ -105,7 +105,7 @@ def failed(airflow: AirflowStack) -> DagRun:
     return run
 
 
-def test_the_tab_of_a_running_crew_moves_without_a_reload_and_leads_to_the_service_and_back(
+def test_the_running_tab_updates_without_reload_and_links_the_service(
     airflow: AirflowStack, three_tasks: tuple[ThreeTasks, LocalService]
 ) -> None:
     crew, service = three_tasks
@@ -169,7 +169,7 @@ def question(run: DagRun, task_id: str) -> dict[str, Any]:
 
 @pytest.mark.long  # two people review twice, in a browser
 @pytest.mark.usefixtures("reviewed")
-def test_the_tab_of_reviews_has_the_drafts_the_people_the_edit_and_the_way_to_the_form(airflow: AirflowStack) -> None:
+def test_the_review_tab_shows_each_round_and_links_the_form(airflow: AirflowStack) -> None:
     run, edited = (airflow.api.trigger(name) for name in ("tab_approvals", "tab_edit"))
     run.answer(question(run, "article.round_1.review"), "revise", human_feedback=FEEDBACK)
     edited.answer(question(edited, "article.round_1.review"), "approve", human_feedback="", edited_draft="My own text.")
@@ -239,9 +239,7 @@ def check_for_keyboard_and_screen_reader(page: Page, airflow: AirflowStack) -> N
 
 
 @pytest.mark.long  # one of its runs has twenty executions
-def test_the_tab_of_a_failed_crew_says_why_whatever_else_its_address_names(
-    airflow: AirflowStack, failed: DagRun
-) -> None:
+def test_a_failed_crews_tab_says_why_whatever_its_address_names(airflow: AirflowStack, failed: DagRun) -> None:
     with signed_in(airflow) as page:
         tab = open_tab(page, airflow, failed, "kickoff")
         expect(state(tab)).to_have_text("Failed")
@@ -272,9 +270,7 @@ def address(run: DagRun) -> str:
 @pytest.mark.row("A29")
 # Without processes, test_view_access.py proves both.
 @pytest.mark.parametrize("user", ["no-xcoms", "no-dag"])
-def test_who_may_not_see_the_xcoms_or_the_dag_is_refused_at_every_address(
-    airflow: AirflowStack, failed: DagRun, user: str
-) -> None:
+def test_without_xcom_or_dag_access_every_address_is_refused(airflow: AirflowStack, failed: DagRun, user: str) -> None:
     known = failed.xcom("kickoff", "crew_execution")["execution_id"]
     with signed_in(airflow, user) as page:
         overview = address(failed).partition("/tasks/")[0]

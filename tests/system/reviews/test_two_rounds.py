@@ -10,7 +10,7 @@ EDITED = "Release 2.0 is out, as the deputy wrote."
 
 
 @pytest.mark.long
-def test_the_deputy_answers_the_second_round_with_an_edited_draft_once_rita_is_silent(airflow: AirflowStack) -> None:
+def test_a_deputy_edits_the_second_draft_after_the_reviewers_silence(airflow: AirflowStack) -> None:
     run = airflow.api.trigger("crew_two_rounds", {"topic": "oil"})
     of_rita = DagRun(AirflowApi(airflow.url, "rita", airflow.passwords["rita"]), run.dag_id, run.run_id)
     first = run.wait_for_review()

@@ -85,7 +85,7 @@ def ended(run: DagRun) -> int:
 
 @pytest.mark.long  # an Airflow of its own
 @pytest.mark.row("A27")
-def test_forty_answers_are_taken_while_tasks_start_and_end_and_webhooks_come_in() -> None:
+def test_forty_answers_are_taken_during_busy_tasks_and_webhooks() -> None:
     with AirflowStack(dags=[Path(__file__).parent / "dags"], connections={"crew_busy": CREW}) as airflow:
         forms = open_forms(airflow)
         airflow.api.json("PATCH", "dags/busy_webhooks", json={"is_paused": False})

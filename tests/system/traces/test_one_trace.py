@@ -20,7 +20,7 @@ FROM_CALL_TO_RUN = (*CREW, "POST /kickoff", "POST /kickoff", *of_task("article.k
 
 
 @pytest.mark.long
-def test_one_trace_from_the_dag_run_to_the_models_calls_over_a_review_and_a_restart() -> None:
+def test_one_trace_spans_dag_run_review_restart_and_model_calls() -> None:
     with closing(Collector()) as collector:
         _, trace = play(collector)
         spans = [span for span in collector.spans if span.trace_id == trace]
