@@ -161,6 +161,31 @@ def test_what_crewai_does_around_a_finished_method_happens_once(play: Player) ->
         assert [name for name in each if name in ("begin", "draft", "check")] == ["begin", "draft", "check"]
 
 
+def test_a_continued_flow_saves_its_state_under_its_own_id(play: Player) -> None:
+    run = play("AroundFlow", "around.py")
+    with pytest.raises(CrewKilled):
+        run.segment()
+    failed, run.execution_id = run.execution_id, "another-execution"
+    assert waits(run.segment())[0] == "hold.letter"
+    finished = ["begin", "draft", "check"]
+    assert run.calls(of="saved") == [[some_id, name] for some_id in (failed, run.execution_id) for name in finished]
+    assert run.calls(of="after") == finished
+
+
+def test_a_flow_continues_from_what_an_earlier_release_stored(play: Player) -> None:
+    run = play("AroundFlow", "around.py")
+    run.log.with_name(run.log.name + ".hold").touch()
+    run.segment()
+    del run.done[1]["point"]["answer"]
+    draft = waits(run.choose("approve"))[1]
+    assert draft.endswith(" <draft of <notes>, checked: well done, letter v1, check=well done, True, 3>")
+    with pytest.raises(CrewKilled):
+        run.choose("send", "Be kind")
+    del run.done[-1]["point"]
+    assert waits(run.segment())[0] == "end.letter"
+    assert run.choose("approve").output.endswith("; Be kind, letter v1, check=well done+review=send, True, 5")
+
+
 @pytest.mark.long
 def test_a_finished_method_that_is_not_run_any_more_is_named(play: Player) -> None:
     run = flow(play, "FirstFlow")
