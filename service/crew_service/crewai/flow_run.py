@@ -128,9 +128,8 @@ class FlowRun:
         flow_methods.stamp(self._flow, self._job.execution_id)
         flow_methods.remember(self._flow, self._stored["memory"], _decoded)
         flow_methods.wait_at(self._flow, gate)
-        feedback = (
-            "" if self._replay.answer else self._job.decision.feedback
-        )  # CrewAI learns nothing from an empty text
+        # CrewAI learns nothing from an empty text.
+        feedback = "" if self._replay.answer else self._job.decision.feedback
         with step_events.dropped(self._is_repeated):
             return self._flow.resume(feedback)
 
@@ -216,10 +215,9 @@ class FlowRun:
             record = self._record(self._asked.method_name, self._asked.method_output)
             await self._tell({**record, "point": answer_point(self._flow.human_feedback_history[-1])})
 
-    async def _tell(self, record: TaskOutput | None, state: str | None = None) -> None:
-        if record:
-            self._done += 1
-            await asyncio.to_thread(self._report, TaskDone(record, state))
+    async def _tell(self, record: TaskOutput, state: str | None = None) -> None:
+        self._done += 1
+        await asyncio.to_thread(self._report, TaskDone(record, state))
 
     def _record(self, name: str, result: Any) -> TaskOutput:
         return task_outputs.of_value(name, self._name, result, self._seconds.get(name, 0.0))

@@ -165,13 +165,20 @@ def test_a_continued_flow_saves_its_state_under_its_own_id(play: Player) -> None
     run = play("AroundFlow", "around.py")
     with pytest.raises(CrewKilled):
         run.segment()
-    failed, run.execution_id = run.execution_id, "another-execution"
+    failed, run.execution_id = run.execution_id, "second"
     assert waits(run.segment())[0] == "hold.letter"
     finished = ["begin", "draft", "check"]
-    assert run.calls(of="saved") == [[some_id, name] for some_id in (failed, run.execution_id) for name in finished]
+    assert run.calls(of="saved") == [[some_id, name] for some_id in (failed, "second") for name in finished]
     assert run.calls(of="after") == finished
+    run.choose("approve")
+    with pytest.raises(CrewKilled):
+        run.choose("send", "Be kind")
+    run.execution_id = "third"
+    run.segment()
+    assert run.calls(of="saved")[-2:] == [["second", "review"], ["third", "review"]]
 
 
+@pytest.mark.long
 def test_a_flow_continues_from_what_an_earlier_release_stored(play: Player) -> None:
     run = play("AroundFlow", "around.py")
     run.log.with_name(run.log.name + ".hold").touch()
