@@ -30,7 +30,7 @@ from airflow_crew_provider.wait.files import opened
 
 FILES = "files"  # added to a POST: the size and hash of each uploaded file, by input name
 HTTPS = "https://"
-SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]*)://")
+SCHEME = re.compile("^[A-Za-z][A-Za-z0-9+.-]*://")
 NOTHING_STARTED = "Nothing was started"
 PAUSE = 2.0  # seconds before an upload is repeated, if the service does not say
 PIECE = 64 * 1024
@@ -56,7 +56,7 @@ def mask_queries(files: Any) -> None:
 
 
 def checked_files(files: Any, inputs: Json) -> dict[str, str] | None:
-    """Return the rendered paths and addresses by input name; None if there are none.
+    """Return the rendered paths and addresses by input name, with schemes in lower case; None if there are none.
 
     :raises CrewInvalidInput: a name or a path cannot be used
     """
@@ -68,7 +68,7 @@ def checked_files(files: Any, inputs: Json) -> dict[str, str] | None:
         if name in inputs:
             raise exceptions.CrewInvalidInput(f"{name!r} is both in inputs and in files. {NOTHING_STARTED}")
         _refuse_unusable(name, source)
-    return sources or None
+    return {name: SCHEME.sub(lambda scheme: scheme[0].lower(), each) for name, each in sources.items()} or None
 
 
 def _refuse_unusable(name: str, source: Any) -> None:
