@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_crew_provider.api.budget import Budget, amounts, figures, judged, used_in
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.models import Json, output_sha256, shown
 from airflow_crew_provider.questions.drafts import code
 from airflow_crew_provider.review.people import Escalation
 from airflow_crew_provider.wait.outcomes import fail_task
@@ -106,7 +106,7 @@ class UsageRules:
         try:
             record = record_of(self.completed, "completed")
             if record.get("state") != COMPLETED:
-                raise CrewInvalidInput(f"completed is a record in state {record.get('state')!r}, not completed")
+                raise CrewInvalidInput(f"completed is a record in state {shown(record.get('state'))}, not completed")
         except CrewInvalidInput as error:
             fail_task(error)
         return record
