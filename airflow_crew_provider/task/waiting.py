@@ -303,7 +303,7 @@ class Wait:
         rules = self._task.output_rules
         changed = rules.applied(execution, self._worker.log)
         changed |= files.written(self._worker.hook, execution, rules.files_to)
-        self._task.report_files(self._worker.context, changed.get("files", []))
+        self._task.report_files(self._worker.context, changed)
         if rules.multiple_outputs:
             push_keys(self._worker.context, execution.kickoff_id, changed["output"])
         return changed

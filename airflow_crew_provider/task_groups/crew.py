@@ -94,7 +94,7 @@ class CrewResultOperator(HidesRecords, CrewTask):
         record: Json = dict(completed[-1])
         ids = {"kickoff_id": record["kickoff_id"], "execution_id": record["execution_id"]}
         self.report(context, ExecutionState.COMPLETED, **ids, usage=record.get("usage"))
-        self.report_files(context, record.get("files") or [])
+        self.report_files(context, record)
         return record
 
     def _something_ran(self, ti: Any) -> bool:

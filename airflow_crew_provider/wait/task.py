@@ -52,10 +52,10 @@ class CrewTask(BaseOperator):
         self._report = {**fields, "usage": usage}
         self._add_to_outlets(context, self._report)
 
-    def report_files(self, context: Any, files: list[Json]) -> None:
-        """Add the paths of copied files to the task's outlet events."""
-        if paths := [file["path"] for file in files if file["path"]]:
-            self._add_to_outlets(context, {"files": paths})
+    def report_files(self, context: Any, record: Json) -> None:
+        """Add the paths of copied files to the task's outlet events, where a completed record lists files."""
+        if (files := record.get("files")) is not None:
+            self._add_to_outlets(context, {"files": [file["path"] for file in files if file["path"]]})
 
     def _add_to_outlets(self, context: Any, facts: Json) -> None:
         for outlet in self.outlets or ():

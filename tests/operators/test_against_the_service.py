@@ -119,6 +119,14 @@ def test_the_first_run_of_the_quickstart_prints_no_warning(
     assert "did not ask for" not in said
 
 
+def test_the_quickstart_shows_what_the_service_answers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text("utf-8")
+    with local.running_service() as service:
+        headers = {"Authorization": f"Bearer {service.token}"}
+        answer = requests.get(f"{service.url}/inputs", headers=headers, timeout=PATIENCE).text
+    assert f"/inputs\n{answer}\n```" in page
+
+
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 def test_a_file_reaches_the_crew_as_it_is(connect: Connect, tmp_path: Path, dialect: str) -> None:
     report, content = tmp_path / "report.pdf", b"%PDF-1.7 \x00" + bytes(range(256)) * 8000

@@ -112,9 +112,9 @@ class Task:
         assert (kickoff_id, execution_id, "ti" in context) == ("k-1", "e-1", True)
         self.reported.append((state, usage))
 
-    def report_files(self, context: Any, files: list[Json]) -> None:
+    def report_files(self, context: Any, record: Json) -> None:
         assert "ti" in context
-        self.files += files
+        self.files += record.get("files", [])
 
 
 class Waits(Wait):

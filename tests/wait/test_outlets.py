@@ -15,6 +15,7 @@ from simulated_airflow import TaskRun
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.task_groups.crew import CrewResultOperator
 
 pytestmark = [
     pytest.mark.usefixtures("simulated_airflow"),
@@ -64,6 +65,18 @@ def test_the_paths_of_copied_files_are_named(server: FaultServer, tmp_path: Path
     server.on("GET /executions/k-1/files/a.md?version=1", Reply(body=b"text"))
     event = event_of(kickoff(wait_for_completion=True, files_to=str(tmp_path)))
     assert event == {**IDS, "state": "completed", "usage": None, "files": [f"{tmp_path}/a.md"]}
+
+
+def test_a_crew_that_wrote_no_file_names_none(server: FaultServer, tmp_path: Path) -> None:
+    """As `example_dags/crew_files.py` reads it."""
+    server.on(POLL, SPEC.completed).on("GET /executions/k-1/files", {"files": []})
+    event = event_of(kickoff(wait_for_completion=True, files_to=str(tmp_path)))
+    assert event["files"] == []
+    record = {"state": "completed", "kickoff_id": "k-1", "execution_id": "k-1", "files": []}
+    result = CrewResultOperator(task_id="result", records=[record], execution_id="k-1", outlets=[NEWS])
+    assert event_of(result)["files"] == []
+    del record["files"]
+    assert "files" not in event_of(result), "nor has the record of a deployment that lists no files"
 
 
 def test_a_draft_is_no_output(server: FaultServer) -> None:
