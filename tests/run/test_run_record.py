@@ -267,6 +267,41 @@ def test_another_execution_begins_with_earlier_decisions_and_form_count(memory: 
 
 
 @pytest.mark.row("A43")
+@pytest.mark.parametrize(("before", "number", "earlier"), [(answered, 1, 0), (asking, 0, 1), (working, 0, 0)])
+def test_a_continuing_execution_counts_the_answered_questions_as_its_own(
+    memory: Memory, before: Any, number: int, earlier: int
+) -> None:
+    before(memory).begin("e-2", None, now=500.0, continues=True)
+    record = stored(memory)
+    assert (record.kept.number, record.kept.earlier, record.kept.continues) == (number, earlier, ["e-1"])
+    assert [each["execution_id"] for each in record.decisions_on_this] == ["e-1"] * number
+    record.begin("e-3", None, now=600.0, continues=True)
+    assert (record.kept.number, record.kept.continues) == (number, ["e-1", "e-2"])
+    record.begin("e-3", None, now=700.0, continues=True)  # in a later try
+    assert record.kept.continues == ["e-1", "e-2"]
+    record.begin("e-4", None, now=800.0)
+    assert (record.kept.number, record.kept.form, record.kept.continues) == (0, number + earlier, [])
+    assert record.decisions_on_this == []
+
+
+def test_an_execution_before_the_first_on_record_is_not_counted(memory: Memory) -> None:
+    record = stored(memory)
+    record.begin("e-2", None, now=500.0, continues=True)  # e-1 failed before its id was on record here
+    assert record.kept == StoredRun("e-2", "e-2", Attempt().as_dict(), since=500.0)
+
+
+@pytest.mark.parametrize("is_another", [False, True], ids=["this run", "a deleted run"])
+def test_only_this_runs_facts_about_drafts_outlive_an_execution(memory: Memory, is_another: bool) -> None:
+    first = stored(memory, run_started=1.0, run_after=1.0, try_number=2)
+    first.begin("e-1", None, now=100.0)
+    known = {"rejected": [["e-1", "sha-1"]], "sent_back": DRAFT}
+    memory.part(REVIEW_STATE, None).kept = known
+    run = {"run_started": 9.0, "run_after": 9.0} if is_another else {"run_started": 1.0, "run_after": 1.0}
+    stored(memory, **run, try_number=3).begin("e-2", None, now=500.0)
+    assert memory.others[REVIEW_STATE].kept == ({} if is_another else known)
+
+
+@pytest.mark.row("A43")
 def test_the_decisions_of_a_deleted_run_are_not_this_runs(memory: Memory) -> None:
     first = stored(memory, run_started=1.0, run_after=1.0, try_number=2)
     first.begin("e-1", None, now=100.0)
