@@ -9,13 +9,21 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urljoin, urlsplit, urlunsplit
 
 # Both exclude everything that URL parsers interpret differently: user names, backslashes, control characters.
 _PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[!-\[\]-~]*)?")
 _AMBIGUOUS = re.compile(r"[\\\s\x00-\x1f\x7f-\x9f]")
 HOST = "Host"
+SHORTEST_QUERY, SHORTEST_SIGNATURE = 8, 24  # characters; a shorter value may be a date, which would mask every time
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def query_secrets(url: str) -> tuple[str, ...]:
+    """Return what may be a secret in the address of a file: its query, and each value in it as long as a signature."""
+    query = url.partition("?")[2]
+    signatures = [value for _, value in parse_qsl(query) if len(value) >= SHORTEST_SIGNATURE]
+    return tuple(dict.fromkeys(each for each in (query, *signatures) if len(each) >= SHORTEST_QUERY))
 
 
 def base_url(host: str | None, port: int | None, schema: str | None) -> str:

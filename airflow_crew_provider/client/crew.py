@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.addresses import query_secrets
 from airflow_crew_provider.api.requests import Kickoff, Resume
 from airflow_crew_provider.client.lookups import CachedConnection
 from airflow_crew_provider.exceptions import CrewInvalidInput
@@ -36,7 +37,9 @@ class ConnectedCrew(CachedConnection):
         :raises CrewConnectionError: nothing was sent
         :raises CrewOutcomeUnknown: the service may still have started it
         """
-        return self.client.send(endpoints.kickoff(request), timeout=timeout, secrets=_credentials(request.webhooks))
+        signatures = [secret for url in (request.files or {}).values() for secret in query_secrets(url)]
+        secrets = (*_credentials(request.webhooks), *signatures)
+        return self.client.send(endpoints.kickoff(request), timeout=timeout, secrets=secrets)
 
     def send_resume(self, request: Resume) -> Resumed:
         """Answer an execution that is waiting for a person. The request is sent only once; see `send_kickoff`.

@@ -10,6 +10,8 @@ from contextlib import suppress
 from airflow.models.crypto import get_fernet
 from cryptography.fernet import InvalidToken
 
+from airflow_crew_provider.compat.version import masks_variables
+
 ENCRYPTED = "gAAAA"  # every Fernet token begins with this, and no JSON does
 ANOTHER_KEY = "[core] fernet_key in this process differs from the one that the inbox encrypted with; they must match"
 
@@ -38,3 +40,16 @@ def unseal(text: str | None) -> str:
         if not plain.startswith(ENCRYPTED):  # without a key, Airflow returns its argument
             return plain
     raise NotDecrypted(ANOTHER_KEY)
+
+
+def key_to_store(key: str) -> str:
+    """Return a key as a Variable may hold it; on Airflow 2, everybody who may read Variables sees its value."""
+    return key if masks_variables() else seal(key)
+
+
+def stored_key(text: str) -> str:
+    """Return the key that `key_to_store` has been given.
+
+    :raises NotDecrypted: on Airflow 2, the Fernet key is different or missing
+    """
+    return text if masks_variables() else unseal(text)

@@ -12,6 +12,11 @@ def has_inbox() -> bool:
     return RELEASE >= (3, 0)
 
 
+def masks_variables() -> bool:
+    """Whether the REST API masks Variables by their names, and workers have no Fernet key (Airflow 3.0 and newer)."""
+    return RELEASE >= (3, 0)
+
+
 def has_human_in_the_loop() -> bool:
     """Whether a task can ask a person a question (Airflow 3.1 and newer)."""
     return RELEASE >= (3, 1)

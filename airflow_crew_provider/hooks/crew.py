@@ -85,9 +85,9 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
             restore_from=restore_from,
             idempotency_key=idempotency_key,
         ).checked()
-        sent = KickoffFiles(checked_files(files, request.inputs), None)
+        sent = KickoffFiles(checked_files(files, request.inputs))
         sent.upload(self)
-        return self.send_kickoff(replace(request, files=sent.addresses)).kickoff_id
+        return self.send_kickoff(replace(request, files=sent.addresses or None)).kickoff_id
 
     def upload(self, name: str, source: str) -> str:
         """Upload a file and return its address, for a kickoff's ``files`` (observed dialect, Files in).
@@ -97,9 +97,9 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         :raises CrewFileError: the file cannot be read, or was not taken
         :raises CrewInvalidInput: the deployment takes no files, or none of this size
         """
-        files = KickoffFiles(checked_files({name: source}, {}), None)
+        files = KickoffFiles(checked_files({name: source}, {}))
         files.upload(self)
-        return (files.addresses or {})[name]
+        return files.addresses[name]
 
     def get_status(self, kickoff_id: str) -> Execution:
         """Poll an execution (specification, section 4.3)."""

@@ -1,8 +1,9 @@
 """Files that a kickoff sends: read and hashed where they are, and uploaded right before the kickoff.
 
-Uploads start nothing and may be repeated; a kickoff may not. So the record of a POST has the address, size and SHA-256
-of each file that was uploaded for it. A later try that may send the same POST again sends these addresses, and needs
-the files no more; a new POST uploads them anew. Files are part of a request's fingerprint by their content.
+Uploads start nothing and may be repeated; a kickoff may not. So the record of a POST has the address of each file, and
+the size and SHA-256 of each that was uploaded for it. A later try that may send the same POST again sends these
+addresses, and needs the files no more; a new POST uploads them anew. An uploaded file is part of a request's
+fingerprint by its content, another by its address up to the query, which may be a signature that each try renders anew.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from airflow.providers.common.compat.sdk import mask_secret
+
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.addresses import query_secrets
 from airflow_crew_provider.api.endpoints import Upload
 from airflow_crew_provider.api.values import plain_object, value_of
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.models import ExpectedInputs, Json, UploadedFile
 from airflow_crew_provider.wait.files import opened
 
-FILES = "files"  # added to a POST: the uploaded files, by input name
+FILES = "files"  # added to a POST: the size and hash of each uploaded file, by input name
 HTTPS = "https://"
 SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]*)://")
 NOTHING_STARTED = "Nothing was started"
@@ -43,12 +47,21 @@ def given_files(files: Any) -> Any:
     }
 
 
+def mask_queries(files: Any) -> None:
+    """Let Airflow mask the queries of rendered web addresses wherever it masks secrets."""
+    sources = value_of(files)
+    for source in sources.values() if isinstance(sources, Mapping) else ():
+        for secret in query_secrets(source) if isinstance(source, str) else ():
+            mask_secret(secret)
+
+
 def checked_files(files: Any, inputs: Json) -> dict[str, str] | None:
     """Return the rendered paths and addresses by input name; None if there are none.
 
     :raises CrewInvalidInput: a name or a path cannot be used
     """
     sources = {} if files is None else plain_object(value_of(files), FILES)
+    mask_queries(sources)  # of a function under `@task.crew`, whose files are not rendered
     for name, source in sources.items():
         if not name.strip():
             raise exceptions.CrewInvalidInput(f"files has an empty name. {NOTHING_STARTED}")
@@ -87,40 +100,48 @@ class KickoffFiles:
     """The files of one task's kickoff.
 
     :param sources: paths and addresses by input name
-    :param uploaded: the files of the POST on record, from `added`
+    :param contents: of the files that were uploaded for the POST on record, from `added`
+    :param addresses: of all files of the POST on record; empty if they cannot be opened
     """
 
-    def __init__(self, sources: dict[str, str] | None, uploaded: Json | None) -> None:
-        self._sources = sources or {}
-        on_record = uploaded or {}
+    def __init__(
+        self, sources: dict[str, str] | None, contents: Json | None = None, addresses: Json | None = None
+    ) -> None:
+        self._sources, contents, addresses = sources or {}, contents or {}, addresses or {}
         # Only these: a name that the DAG no longer uses, or now uses for a web address, must not be sent.
-        self._uploaded: Json = {name: on_record[name] for name in self.to_upload if name in on_record}
-        self.are_on_record = bool(self._uploaded)  # until uploaded anew: the service may no longer have them
+        self._contents: Json = {name: contents[name] for name in self._paths if name in contents}
+        kept = {*self._contents, *(self._passed_on.keys() - contents.keys())}
+        self._addresses: dict[str, str] = {name: url for name, url in addresses.items() if name in kept}
+        self._are_new = False
 
     @property
     def identity(self) -> Json | None:
-        """The files as part of a request's fingerprint; None if there are none.
-
-        A web address counts without its query, which may be a signature with a time.
-        """
-        known = {name: self._uploaded.get(name) for name in self.to_upload}
-        passed_on = {name: source.partition("?")[0] for name, source in self._passed_on.items()}
-        contents = {name: {"size": file["size"], "sha256": file["sha256"]} for name, file in known.items() if file}
-        return {**known, **contents, **passed_on} or None
+        """The files as part of a request's fingerprint; None if there are none."""
+        contents = {name: self._contents.get(name) for name in self._paths}
+        return {**contents, **{name: _unsigned(url) for name, url in self._passed_on.items()}} or None
 
     @property
     def added(self) -> Json:
-        """The uploaded files, as stored with a POST."""
-        return {FILES: self._uploaded} if self._uploaded else {}
+        """The contents of the uploaded files, as stored with a POST."""
+        return {FILES: self._contents} if self._contents else {}
 
     @property
-    def addresses(self) -> dict[str, str] | None:
-        """The addresses by input name, as a kickoff sends them; None if there are none."""
-        return {**self._passed_on, **{name: file["url"] for name, file in self._uploaded.items()}} or None
+    def addresses(self) -> dict[str, str]:
+        """The addresses by input name, as a kickoff sends them."""
+        return self._addresses
 
     @property
-    def to_upload(self) -> dict[str, str]:
-        """The paths by input name."""
+    def are_on_record(self) -> bool:
+        """Whether the POST on record has an address for each file."""
+        return not self._are_new and self._addresses.keys() == self._sources.keys()
+
+    @property
+    def may_be_gone(self) -> bool:
+        """Whether the addresses on record may be of no more use, while new ones may."""
+        return self.are_on_record and bool(self._paths or self._addresses != self._passed_on)
+
+    @property
+    def _paths(self) -> dict[str, str]:
         return {name: source for name, source in self._sources.items() if not source.startswith(HTTPS)}
 
     @property
@@ -128,18 +149,23 @@ class KickoffFiles:
         return {name: source for name, source in self._sources.items() if source.startswith(HTTPS)}
 
     def upload(self, hook: ConnectedCrew) -> None:
-        """Upload all files.
+        """Upload all files, and take the web addresses that are given now.
 
         :raises CrewFileError: a file cannot be read, or was not taken
         :raises CrewInvalidInput: the deployment takes no files, or none of this size
         """
-        self._uploaded = {name: uploaded(hook, name, source) for name, source in self.to_upload.items()}
-        self.are_on_record = False
+        files = {name: uploaded(hook, name, source) for name, source in self._paths.items()}
+        self._contents = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
+        self._addresses = {**self._passed_on, **{name: file.url for name, file in files.items()}}
+        self._are_new = True
 
     def changes(self) -> Iterator[str]:
         """Yield a sentence for each file that is no longer what the POST on record sent."""
-        for name, source in self.to_upload.items():
-            sent = self._uploaded.get(name, {})
+        for name, url in self._passed_on.items():
+            if self._addresses.get(name, url) != url:
+                yield f'The address of file {name!r} has changed after its "?"'
+        for name, source in self._paths.items():
+            sent = self._contents.get(name, {})
             try:
                 with _opened(name, source) as content:
                     is_same = content.size == sent.get("size")
@@ -152,7 +178,11 @@ class KickoffFiles:
                     yield f"File {name!r} ({source}) has changed"
 
 
-def uploaded(hook: ConnectedCrew, name: str, source: str) -> Json:
+def _unsigned(url: str) -> str:
+    return url.partition("?")[0]
+
+
+def uploaded(hook: ConnectedCrew, name: str, source: str) -> UploadedFile:
     """Upload a file; return its address, size and SHA-256.
 
     An upload is repeated, for as long as `kickoff_timeout`, if the service asks for that or its response was lost.
@@ -171,7 +201,7 @@ def uploaded(hook: ConnectedCrew, name: str, source: str) -> Json:
                 refused = error
             else:
                 content.check(file)
-                return {"url": file.url, "size": content.size, "sha256": content.sha256}
+                return UploadedFile(file.url, content.size, content.sha256)
         pause = _pause(refused)
         if pause is None or time.monotonic() + pause > until:
             raise _not_taken(name, source, refused) from refused

@@ -13,7 +13,8 @@ The next try finds one of four situations (`Earlier`)::
     ANOTHER   a POST from before a clear, or with an id and for another request: kept until its execution is over
 
 A key is only reused for an identical body. Two requests are the same if their fingerprints match. The record also keeps
-the fields that the operator adds, which are not part of the fingerprint. Neither contains a secret.
+what is sent but is not part of the fingerprint: the fields that the operator adds, which contain no secret, and the
+addresses of files, which are sealed.
 
 Usage, in this order::
 
@@ -24,6 +25,7 @@ Usage, in this order::
     record.why_not_again(sender, keyed=True)            # if its outcome is unknown: why it must not be resent
     yield SendOnce(record, post, sender)                # the POST; see there how its errors are told apart
     record.added                                        # fields to add to this POST; the original ones if resent
+    record.newest.addresses                             # of its files; the original ones if resent
 
 Earlier POSTs that may still have an effect stay on record (`StoredPost.unsettled`), up to `KEPT` of them. Those that
 are over or certainly did nothing are removed.
@@ -222,11 +224,20 @@ class PostRecord:
         """Return whether this request was sent with a key and its response was never recorded."""
         return self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN and self.same_request
 
-    def intend(self, sender: Sender, *, keyed: bool = True, added: Json | None = None, **more: Any) -> str:
+    def intend(
+        self,
+        sender: Sender,
+        *,
+        keyed: bool = True,
+        added: Json | None = None,
+        addresses: Json | None = None,
+        **more: Any,
+    ) -> str:
         """Record that the POST is about to be sent; return its idempotency key, unchanged for a resend.
 
         :param keyed: whether the key is sent; if it is not, or was not before, a second POST counts as a new one
         :param added: fields to add to a new POST; a resent one repeats its original ones
+        :param addresses: of a new POST's files; a resent one repeats its original ones
         :param more: further fields for the record
         """
         self._resent = self._may_be_resent(keyed=keyed) and not self.changes(sender)
@@ -241,6 +252,7 @@ class PostRecord:
             first_at=(before.first_at or now) if self._resent else now,
             intended_at=now,
             added=before.added if self._resent else added or None,
+            addresses=before.addresses if self._resent else addresses or {},
             more=more,
             earlier=before.earlier if self._resent else before.unsettled[:KEPT],
         )
@@ -354,10 +366,11 @@ class SendOnce:
     added: Json | None = None
     taken: Callable[[Any], Json] = lambda response: {}
     more: Json = field(default_factory=dict)
+    addresses: Json | None = None
 
     def do(self, worker: Any) -> Any:
         record = self.record
-        key = record.intend(self.sender, keyed=self.keyed, added=self.added, **self.more)
+        key = record.intend(self.sender, keyed=self.keyed, added=self.added, addresses=self.addresses, **self.more)
         try:
             response: Started | Resumed = self.post(key if self.keyed else None)
         except exceptions.CrewError as error:

@@ -17,11 +17,12 @@ from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.api.values import value_of
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.client.deployment import CREW
+from airflow_crew_provider.compat.rendered_fields import HidesRendered
 from airflow_crew_provider.compat.task_instance import RelatedTask
 from airflow_crew_provider.compat.web import airflow_url
 from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import WORD
-from airflow_crew_provider.kickoff.files import check_names, checked_files, given_files
+from airflow_crew_provider.kickoff.files import check_names, checked_files, given_files, mask_queries
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import REGION_FIELDS, ExpectedInputs, HumanInputWebhook, Json, Webhooks
 from airflow_crew_provider.task.waiting import WaitingTask
@@ -33,7 +34,7 @@ SECRET_FIELDS = ("token", "username", "password")
 ALWAYS_NAMED = ("inputs", "webhooks", "meta")
 
 
-class StartingTask(WaitingTask):
+class StartingTask(HidesRendered, WaitingTask):
     """The base class of operators that start an execution: the parameters of the kickoff and of its wait.
 
     Their signatures list and describe them, too, because Airflow reads each constructor's for ``partial`` and
@@ -87,6 +88,10 @@ class StartingTask(WaitingTask):
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
         self.retry_from = retry_from
+
+    def hide_rendered(self) -> None:
+        """Mask the signatures of web addresses in rendered fields and logs."""
+        mask_queries(self.files)
 
 
 def request_of(task: StartingTask) -> Kickoff:

@@ -15,6 +15,7 @@ from airflow_crew_provider.compat.task_instance import task_identity
 from airflow_crew_provider.exceptions import (
     REFUSED,
     CrewAlreadyContinued,
+    CrewBadRequest,
     CrewError,
     CrewExecutionFailed,
     CrewKeyReused,
@@ -66,6 +67,7 @@ NO_RETRY = (
     "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
 )
 CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
+REFUSES_FILES = (CrewNotFound, CrewBadRequest, CrewMissingInputs)
 CONTINUED = "continue_from"  # added to a POST: the earlier try's execution that it continues
 
 
@@ -84,7 +86,7 @@ class OwnExecution:
         self._wait: Wait | None = None
         self._asked: ExpectedInputs | None = None
         self._seen: Execution | CrewError | None = None
-        self._files = KickoffFiles(None, None)
+        self._files = KickoffFiles(None)
         self._failed: str | None = None  # an earlier try's execution that a new one may continue
 
     @property
@@ -153,13 +155,12 @@ class OwnExecution:
         return PostRecord(record_of(self._context).part(KICKOFF_STATE, None), self._attempt)
 
     def _start_or_reattach(self, request: Kickoff) -> Steps[str]:
-        record, files = self.record, KickoffFiles(request.files, self.record.added.get(FILES))
-        self._files = files
+        record = self.record
+        self._files = files = KickoffFiles(request.files, record.added.get(FILES), record.newest.addresses)
         self._set_fingerprint(request)
         if record.earlier is Earlier.STARTED and (yield from self._reattach()):
             assert record.kickoff_id
-            for change in files.changes():
-                self._log.warning("%s. Execution %s continues with the file that was sent", change, record.kickoff_id)
+            self._tell_of_changes(f"Execution {record.kickoff_id} continues with the file that was sent")
             tell_inbox(self._context, record, again=True)
             return record.kickoff_id
         if record.earlier is Earlier.UNKNOWN and (continued_by := record.newest.more.get(CONTINUED_BY)):
@@ -172,9 +173,12 @@ class OwnExecution:
         if self._task.check_inputs:
             self._asked = yield Do(check_inputs, self._hook, request.inputs, self._log, request.files)
         yield from self._decide_what_to_continue()
-        if files.to_upload and not self._resends(sender):
-            yield Do(files.upload, self._hook)
-            self._set_fingerprint(request)
+        if not self._resends(sender):
+            yield from self._upload(request)
+        elif files.are_on_record:
+            self._tell_of_changes("The kickoff is sent again as it was sent first")
+        else:
+            yield from self._upload_again(request, "It cannot be sent again: the addresses of its files are lost")
         if record.earlier is Earlier.ANOTHER:
             yield from self._leave_earlier_behind(sender)
         return (yield from self._send(replace(request, webhooks=webhooks), sender))
@@ -186,8 +190,29 @@ class OwnExecution:
         files = self._files.identity
         self.record.fingerprint = fingerprint({**named, FILES: files} if files else named)
 
+    def _upload(self, request: Kickoff) -> Steps[None]:
+        if request.files:
+            yield Do(self._files.upload, self._hook)
+            self._set_fingerprint(request)
+
+    def _upload_again(self, request: Kickoff, problem: str) -> Steps[None]:
+        """Upload the files of the POST on record, which is to be sent again, for the same request only."""
+        before = self.record.fingerprint
+        yield from self._upload(request)
+        if self.record.fingerprint != before:
+            raise outcomes.CrewTaskFailed(
+                f"An earlier try sent a kickoff at {_sent_at(self.record.newest)}. {problem}, "
+                f"and its files have changed since then. {WHAT_TO_CHECK}"
+            )
+        added = {**self.record.added, **self._files.added}
+        self.record.newest = replace(self.record.newest, added=added, addresses=self._files.addresses)
+
+    def _tell_of_changes(self, consequence: str) -> None:
+        for change in self._files.changes():
+            self._log.warning("%s. %s", change, consequence)
+
     def _resends(self, sender: Sender) -> bool:
-        """Return whether the POST on record is sent again, with the files that were uploaded for it."""
+        """Return whether the POST on record is sent again, with the addresses of its files."""
         keyed = self._hook.connection.idempotency_keys
         return bool(self.record.added_before(keyed=keyed)) and not self.record.changes(sender)
 
@@ -206,8 +231,8 @@ class OwnExecution:
         """Return the request with its recorded additions; release 0.1 recorded none, but added the task's identity."""
         airflow = self.record.added.get("airflow") or task_identity(self._context)
         meta = {**(request.meta or {}), "airflow": airflow}
-        continued, files = self.record.added.get(CONTINUED), self._files.addresses
-        return replace(request, meta=meta, continue_from=continued, files=files)
+        continued, files = self.record.added.get(CONTINUED), self.record.newest.addresses
+        return replace(request, meta=meta, continue_from=continued, files=files or None)
 
     def _send(self, request: Kickoff, sender: Sender) -> Steps[str]:
         if self._task.is_killed:
@@ -228,10 +253,14 @@ class OwnExecution:
             return started
 
         try:
-            started: Started = yield SendOnce(self.record, post, sender, keyed, added, self._taken)
+            started: Started = yield SendOnce(
+                self.record, post, sender, keyed, added, self._taken, addresses=self._files.addresses
+            )
         except CrewPostLost as lost:
-            if isinstance(lost.error, CrewNotFound) and self._files.are_on_record:
-                return (yield from self._send_with_new_files(request, sender, lost.error))
+            if isinstance(lost.error, REFUSES_FILES) and self._files.may_be_gone:
+                # The service may no longer have what was uploaded, or the signature of an address may have expired.
+                yield from self._upload_again(request, f"Sending it again failed ({lost.error})")
+                return (yield from self._send(request, sender))
             if not isinstance(lost.error, CrewAlreadyContinued):
                 self._fail_without_answer(self._worded(lost.error, request.inputs))
             self.record.note(**{CONTINUED_BY: lost.error.kickoff_id})
@@ -251,19 +280,6 @@ class OwnExecution:
             assert self._task.used
             self._task.used.replaces(continued)
         return {}
-
-    def _send_with_new_files(self, request: Kickoff, sender: Sender, error: CrewNotFound) -> Steps[str]:
-        """Upload the files on record again and send the POST again, because the service may no longer have them."""
-        before = self.record.fingerprint
-        yield Do(self._files.upload, self._hook)
-        self._set_fingerprint(request)
-        if self.record.fingerprint != before:
-            raise outcomes.CrewTaskFailed(
-                f"An earlier try sent a kickoff at {_sent_at(self.record.newest)}. Sending it again failed ({error}), "
-                f"and its files have changed since then. {WHAT_TO_CHECK}"
-            )
-        self.record.newest = replace(self.record.newest, added={**self.record.added, **self._files.added})
-        return (yield from self._send(request, sender))
 
     def _fail_without_answer(self, error: CrewError) -> NoReturn:
         self._task.report_unknown("kickoff")

@@ -22,8 +22,8 @@ from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import REVIEW_STATE
 from airflow_crew_provider.task.attempt import Attempt, Relation
-from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, QuestionState, Rejected, StoredQuestion
-from airflow_crew_provider.task.store import UNOPENED, Store, Stored, TaskStateUnavailable
+from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, UNOPENED, QuestionState, Rejected, StoredQuestion
+from airflow_crew_provider.task.store import Store, Stored, TaskStateUnavailable
 from airflow_crew_provider.wait.outcomes import fail_task
 
 log = logging.getLogger(__name__)

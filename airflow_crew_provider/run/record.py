@@ -27,8 +27,8 @@ from airflow_crew_provider.stored_names import (
     VALIDATION,
 )
 from airflow_crew_provider.task.attempt import Attempt, Relation
-from airflow_crew_provider.task.record import PLAIN_OF_RUN, RunState, StoredRun
-from airflow_crew_provider.task.store import UNOPENED, Stored, TaskStateUnavailable
+from airflow_crew_provider.task.record import PLAIN_OF_RUN, UNOPENED, RunState, StoredRun
+from airflow_crew_provider.task.store import Stored, TaskStateUnavailable
 from airflow_crew_provider.wait.outcomes import fail_task
 from airflow_crew_provider.wait.watch import AnsweredDraft
 

@@ -60,6 +60,8 @@ from airflow_crew_provider.task.attempt import Attempt
 
 OF_SENDER = ("base_url", "principal", "credentials")  # the fields of a POST's sender
 KEPT = 20  # the maximum number of earlier POSTs in a record
+SEALED_OF_POST = "addresses"  # the only field of a POST that is not plain
+UNOPENED = "unopened"  # in a record whose texts cannot be opened: the reason, which is an error for what needs them
 _OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
 
 
@@ -161,7 +163,7 @@ class Part(Protocol):
 
 
 # Each part reads what earlier releases stored: missing fields get their defaults. The fields named by `PLAIN_OF_...`
-# contain no texts and stay readable; all others are sealed. A POST has no texts.
+# contain no texts and stay readable; all others are sealed. Of a POST, only the addresses of files are.
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ class StoredPost(Part):
     :param first_at: when it was first sent, in epoch seconds
     :param intended_at: when it was last sent, in epoch seconds
     :param added: fields that the operator added
+    :param addresses: of its files, as it was sent, by input name; empty if they cannot be opened. Those of all POSTs
+        on record are stored in one field, by key, which is sealed: an address may contain a signature
     :param inbox: its registration with the inbox
     :param kickoff_id: the id in the response
     :param view: the path of the execution's page, if the response contains it
@@ -196,6 +200,7 @@ class StoredPost(Part):
     first_at: float = 0.0
     intended_at: float = 0.0
     added: Json | None = None
+    addresses: Json = field(default_factory=dict)
     inbox: Json | None = None
     kickoff_id: str | None = None
     view: str | None = None
@@ -212,19 +217,28 @@ class StoredPost(Part):
     @classmethod
     def from_json(cls, stored: Json) -> StoredPost:
         """Read a record from this release or an earlier one; missing fields get their defaults."""
+        addresses = stored.get(SEALED_OF_POST) or {}
         return cls(
+            addresses=addresses.get(stored.get("idempotency_key")) or {},
             sender={name: stored[name] for name in OF_SENDER if name in stored},
             attempt={name: stored[name] for name in _OF_ATTEMPT if name in stored},
             more={name: value for name, value in stored.items() if name not in _NAMED},
-            earlier=tuple(cls.from_json(post) for post in stored.get("earlier") or ()),
+            earlier=tuple(cls.from_json({**post, SEALED_OF_POST: addresses}) for post in stored.get("earlier") or ()),
             **{name: stored[name] for name in _DEFAULTS if stored.get(name) is not None},
         )
 
     def to_json(self) -> Json:
         """Return the JSON to store; empty if nothing is known."""
+        addresses = {post.idempotency_key: post.addresses for post in (self, *self.earlier) if post.addresses}
+        return {
+            **self._fields(),
+            **({SEALED_OF_POST: addresses} if addresses else {}),
+            **({"earlier": [post._fields() for post in self.earlier]} if self.earlier else {}),
+        }
+
+    def _fields(self) -> Json:
         known = {name: getattr(self, name) for name in _DEFAULTS if getattr(self, name) != _DEFAULTS[name]}
-        earlier = {"earlier": [post.to_json() for post in self.earlier]} if self.earlier else {}
-        return {**self.more, **known, **self.sender, **self.attempt, **earlier}
+        return {**self.more, **known, **self.sender, **self.attempt}
 
     @property
     def state(self) -> PostState:
@@ -242,9 +256,9 @@ class StoredPost(Part):
         return tuple(replace(post, earlier=()) for post in (self, *self.earlier) if post.state in open_ones)
 
 
-_KEPT_APART = ("sender", "attempt", "more", "earlier")
+_KEPT_APART = ("sender", "attempt", "more", "earlier", "addresses")
 _DEFAULTS = {each.name: each.default for each in fields(StoredPost) if each.name not in _KEPT_APART}
-_NAMED = {*_DEFAULTS, *_OF_ATTEMPT, *OF_SENDER, "earlier"}
+_NAMED = {*_DEFAULTS, *_OF_ATTEMPT, *OF_SENDER, "earlier", SEALED_OF_POST, UNOPENED}
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ for runs that began there. XCom is cleared at the start of each try.
 * **Nothing found means that nothing was sent**: a POST is also stored under its own name, as earlier releases did. That
   copy replaces a lost record, and workers of the last release find it (on 3.3 in the state store, too) and start
   nothing. If one of them has changed it, which its digest shows, it is newer than the record.
-* **Texts are sealed**: all fields but those that a part declares as plain, since drafts, feedback and reviewers are not
-  for everybody who may read Variables. Airflow redacts the key's Variable in its API and pages, because of its name;
-  workers read it without a Fernet key of their own. Ids, states and digests stay readable, so that the sweeper and a
-  try without the key can act.
+* **Texts are sealed**: all fields but those that a part declares as plain, and of a POST the addresses of its files,
+  since drafts, feedback, reviewers and signatures are not for everybody who may read Variables. Airflow redacts the
+  key's Variable in its API and pages, because of its name; workers read it without a Fernet key of their own. Ids,
+  states and digests stay readable, so that the sweeper and a try without the key can act.
 * Earlier releases kept each part in a Variable of its own; it is read until this one has the part.
 """
 
@@ -27,17 +27,19 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from threading import RLock
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol
 from uuid import uuid4
 
 from cryptography.fernet import Fernet, InvalidToken
 
 from airflow_crew_provider.compat import variables
+from airflow_crew_provider.compat.encryption import NotDecrypted, key_to_store, stored_key
 from airflow_crew_provider.compat.task_instance import NEVER_EXPIRE, task_identity
 from airflow_crew_provider.compat.version import clears_discard_task_state, has_inbox
 from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import PARTS, SEAL_KEY, TASK_RECORD, record_suffix
+from airflow_crew_provider.task.record import SEALED_OF_POST, UNOPENED
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,6 @@ NOT_DECRYPTED = (
     "exists but cannot be decrypted: [core] fernet_key has changed. Nothing is sent without this record. Add the old "
     "key after the new one, separated by a comma; then a retry continues"
 )
-UNOPENED = "unopened"  # in a record whose texts cannot be opened: the reason, which is an error for what needs them
 _EXTERNAL = "__airflow_state_ref__"  # marks a reference to a backend, in the state store
 
 
@@ -143,8 +144,8 @@ class TaskRecord:
     def part(self, name: str, plain: Collection[str] | None) -> PartStore:
         """Return a part.
 
-        :param plain: the fields that stay readable; all others are sealed. None for a POST, which contains no texts
-            and has a copy
+        :param plain: the fields that stay readable; all others are sealed. None for a POST, which has a copy, and of
+            which only `SEALED_OF_POST` is sealed
         """
         return self._parts.setdefault(name, PartStore(self, name, plain))
 
@@ -163,8 +164,8 @@ class TaskRecord:
                 each(problem)
             return
         self.owed = {}
-        for name, part in changed.items():
-            self._parts[name].copy(part)
+        for name, row in new.items():
+            self._parts[name].copy(row)
 
     @property
     def unstored(self) -> dict[str, Json]:
@@ -299,11 +300,14 @@ class PartStore:
         else:
             self._remove()
 
-    def copy(self, part: Json) -> None:
-        """Store a POST under its own name; if that fails, only log it, because the record itself is stored."""
+    def copy(self, row: Json) -> None:
+        """Store a POST under its own name; if that fails, only log it, because the record itself is stored.
+
+        :param row: the POST as stored in the record
+        """
         if not self._is_post:
             return
-        copy, store = {**part, "version": VERSION, "digest": _digest(part)}, self._record.state_store
+        copy, store = {**row, "version": VERSION, "digest": _digest(row)}, self._record.state_store
         try:
             _checked("copied", lambda: self._record.write(self.earlier_key, {**copy, **self._record.run}))
             if store is not None and not clears_discard_task_state():
@@ -357,7 +361,7 @@ class Secret:
     A key is never replaced: a worker that dies between a new key and the record would leave texts that nobody can open.
 
     :param prefix: the beginning of the Variable's name, with ``secret`` in it
-    :param plain: the fields that are not sealed; None for all of them
+    :param plain: the fields that are not sealed; None for all but `SEALED_OF_POST`
     """
 
     def __init__(self, prefix: str, plain: Collection[str] | None) -> None:
@@ -366,8 +370,8 @@ class Secret:
 
     def sealed(self, record: Json) -> Json:
         """Return the record with all but the plain fields sealed in one."""
-        plain = self._plain
-        texts = {name: value for name, value in record.items() if plain is not None and name not in plain}
+        plain = record.keys() - {SEALED_OF_POST} if self._plain is None else self._plain
+        texts = {name: value for name, value in record.items() if name not in plain}
         row = {name: value for name, value in record.items() if name not in texts}
         if texts:
             row["sealed"] = Fernet(self._kept() or self._made()).encrypt(json.dumps(texts).encode()).decode()
@@ -378,7 +382,7 @@ class Secret:
         token, self.key = record.pop("sealed", None), record.pop("sealed_with", None)
         if token is None:
             return record
-        with suppress(InvalidToken, ValueError):
+        with suppress(InvalidToken, NotDecrypted, ValueError):
             return {**record, **json.loads(Fernet(self._kept() or "").decrypt(token.encode()))}
         missing, self.key = self.key, None
         message = f"The texts in the record of this task cannot be opened: Variable {missing} is missing, or is another"
@@ -387,13 +391,14 @@ class Secret:
     def _made(self) -> str:
         key, name = Fernet.generate_key().decode(), f"{self._prefix}__{uuid4().hex[:8]}"
         description = "The key of texts that a task keeps between tries; removed with them"
-        _checked("stored", lambda: variables.keep(name, key, description))
+        _checked("stored", lambda: variables.keep(name, key_to_store(key), description))
         self.key = name
         return key
 
     def _kept(self) -> str | None:
         key = self.key
-        return cast("str | None", _checked("read", lambda: variables.read(key))) if key else None
+        text = _checked("read", lambda: variables.read(key)) if key else None
+        return stored_key(text) if text else None
 
 
 def _checked(what: str, access: Callable[[], Any]) -> Any:

@@ -31,7 +31,7 @@ class LoopReviewOperator(CrewReviewOperator):
         if loop.index > 0:
             self.pending = loop.previous
             self.previous = previous_xcom(context, self.task_id, "return_value")
-            self.hide_records()
+            self.hide_rendered()
             self.previous_task = self.task_id
 
     def rules(self) -> ReviewRules:

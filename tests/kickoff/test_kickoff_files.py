@@ -6,15 +6,20 @@ import hashlib
 import json
 import re
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
+from cryptography.fernet import Fernet
 from faults.server import FaultServer
 from faults.wire import CLOSE, NoReply, Reply, Request
 from simulated_airflow import TOKEN, Connect, TaskRun, die_after_recording, run
 
+from airflow_crew_provider.compat import encryption
+from airflow_crew_provider.compat.version import masks_variables
 from airflow_crew_provider.exceptions import CrewFileError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.kickoff import files
@@ -277,6 +282,146 @@ def test_a_resent_kickoff_never_uses_changed_files(server: FaultServer, connect:
     with pytest.raises(CrewTaskFailed, match=r"not known\.\), and its files have changed since then"):
         run(kickoff(report), task_run.retry())
     assert len(server.sent(POST)) == 2
+
+
+SIGNED = "https://bucket.example/report.pdf?version=1&X-Amz-Signature="
+
+
+@pytest.mark.row("N32")
+def test_a_resent_kickoff_names_the_web_address_sent_before(
+    server: FaultServer, connect: Connect, log_text: Callable[[], str]
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    server.on(POST, NoReply(CLOSE), STARTED)
+    task_run = TaskRun()
+    with pytest.raises(AirflowException, match="A retry of this task sends the kickoff again"):
+        run(kickoff(f"{SIGNED}first-one"), task_run)
+    assert run(kickoff(f"{SIGNED}second-one"), task_run.retry()) == "k-1"
+    first, second = server.sent(POST)
+    assert (first.body, first.headers["idempotency-key"]) == (second.body, second.headers["idempotency-key"])
+    assert "The address of file 'report' has changed after its \"?\". The kickoff is sent again as" in log_text()
+
+
+@pytest.mark.parametrize(("status", "body"), [(400, "not fetched"), (422, "not fetched"), (404, "not known")])
+def test_a_refused_old_address_is_replaced_under_the_key(
+    server: FaultServer, connect: Connect, status: int, body: str
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    refused = Reply(status=status, body={"detail": f"The file for the input 'report' was {body}."})
+    server.on(POST, NoReply(CLOSE), refused, STARTED)
+    task_run = TaskRun()
+    with pytest.raises(CrewTryFailed):
+        run(kickoff(f"{SIGNED}first-one"), task_run)
+    assert run(kickoff(f"{SIGNED}second-one"), task_run.retry()) == "k-1"
+    posts = server.sent(POST)
+    assert [named(each)["report"][len(SIGNED) :] for each in posts] == ["first-one", "first-one", "second-one"]
+    assert len({each.headers["idempotency-key"] for each in posts}) == 1
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_a_refused_address_that_is_unchanged_is_not_repeated(
+    server: FaultServer, connect: Connect, status: int
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    server.on(POST, NoReply(CLOSE), Reply(status=status, body={"detail": "no"}), STARTED)
+    task_run = TaskRun()
+    for sent in (1, 2):
+        with pytest.raises(CrewTryFailed):
+            run(kickoff(f"{SIGNED}first-one"), task_run)
+        assert len(server.sent(POST)) == sent
+        task_run.retry()
+
+
+def test_a_key_of_another_body_settles_no_address(server: FaultServer, connect: Connect) -> None:
+    connect(server.url, idempotency_keys=True)
+    used = Reply(status=422, body={"detail": "This Idempotency-Key was used before, with another body."})
+    server.on(POST, NoReply(CLOSE), used)
+    task_run = TaskRun()
+    with pytest.raises(CrewTryFailed):
+        run(kickoff(f"{SIGNED}first-one"), task_run)
+    with pytest.raises(CrewTaskFailed, match=r"used before, with another body.*clear this task"):
+        run(kickoff(f"{SIGNED}second-one"), task_run.retry())
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.row("A71")
+@pytest.mark.parametrize(("document", "told"), [("1", False), ("2", True)])
+def test_a_retry_tells_that_an_address_has_changed(
+    server: FaultServer, log_text: Callable[[], str], document: str, told: bool
+) -> None:
+    task_run, address = TaskRun(), "https://bucket.example/download?document="
+    die_after_recording(task_run, kickoff(f"{address}1"))
+    server.on("GET /status/k-1", {"kickoff_id": "k-1", "status": "running"})
+    assert run(kickoff(f"{address}{document}"), task_run.retry()) == "k-1"
+    warning = "'report' has changed after its \"?\". Execution k-1 continues with the file that was sent"
+    assert (warning in log_text()) == told
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A47")
+def test_addresses_of_files_are_stored_sealed_and_never_shown(
+    server: FaultServer,
+    connect: Connect,
+    variables: Any,
+    report: Path,
+    log_text: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    monkeypatch.setattr(encryption, "get_fernet", partial(Fernet, Fernet.generate_key()))
+    server.on(UPLOAD, {"url": "https://bucket.example/up?sig=a-signature-of-an-upload"})
+    echo = Reply(status=503, body={"detail": f"cannot read {SIGNED}a-signature-of-the-dag"})
+    server.on(POST, NoReply(CLOSE), echo, STARTED)
+    task_run, given = TaskRun(), {"report": f"{SIGNED}a-signature-of-the-dag", "page": str(report)}
+    failures = []
+    for _ in range(2):
+        with pytest.raises(AirflowException) as failed:
+            run(kickoff("", files=given), task_run)
+        failures.append(str(failed.value))
+        task_run.retry()
+    stored = json.dumps([variables.kept, task_run.store.kept])
+    (key,) = (value for name, value in variables.kept.items() if "secret" in name)
+    assert masks_variables() != key.startswith(encryption.ENCRYPTED)
+    assert run(kickoff("", files=given), task_run) == "k-1"
+    assert len({request.body for request in server.sent(POST)}) == 1
+    assert "a-signature" not in "".join([stored, json.dumps(task_run.xcom), log_text(), *failures])
+
+
+@pytest.mark.parametrize("found", ["running", "unknown"])
+def test_a_record_that_cannot_be_opened_still_starts_nothing_twice(
+    server: FaultServer, connect: Connect, variables: Any, report: Path, found: str
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    server.on("GET /status/k-1", {"kickoff_id": "k-1", "status": "running"})
+    server.on(POST, STARTED if found == "running" else NoReply(CLOSE), STARTED)
+    task_run, given = TaskRun(), {"report": f"{SIGNED}first-one", "page": str(report)}
+    if found == "running":
+        die_after_recording(task_run, kickoff("", files=given))
+    else:
+        with pytest.raises(CrewTryFailed):
+            run(kickoff("", files=given), task_run)
+    for key in [each for each in variables.kept if "secret" in each]:
+        del variables.kept[key]
+    assert run(kickoff("", files=given), task_run.retry()) == "k-1"
+    posts = server.sent(POST)
+    assert len({each.headers["idempotency-key"] for each in posts}) == 1
+    assert len(posts) == len(server.sent(UPLOAD)) == (1 if found == "running" else 2)
+
+
+def test_changed_files_are_not_resent_without_their_addresses_on_record(
+    server: FaultServer, connect: Connect, variables: Any, report: Path
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    server.on(POST, NoReply(CLOSE), STARTED)
+    task_run = TaskRun()
+    with pytest.raises(CrewTryFailed):
+        run(kickoff(report), task_run)
+    for key in [each for each in variables.kept if "secret" in each]:
+        del variables.kept[key]
+    report.write_bytes(b"All on coffee.")
+    with pytest.raises(CrewTaskFailed, match="its files have changed since then"):
+        run(kickoff(report), task_run.retry())
+    assert len(server.sent(POST)) == 1
 
 
 @pytest.mark.parametrize(

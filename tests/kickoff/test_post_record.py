@@ -607,3 +607,17 @@ def test_an_accepted_post_that_is_not_recorded_is_told(memory: Memory, caplog: p
         "this try repeat it; if none succeeds, the next try will find a request with an unknown outcome"
     ]
     assert record(memory, try_number=2).earlier is Earlier.UNKNOWN
+
+
+@pytest.mark.row("N32")
+def test_each_post_keeps_its_own_files_addresses(memory: Memory) -> None:
+    first = {"report": "https://b.example/r?sig=1"}
+    record(memory).intend(SENDER, addresses=first)
+    other = record(memory, "two")
+    other.intend(SENDER, addresses={"report": "https://b.example/r?sig=2"})
+    assert [post["fingerprint"] for post in memory.recall()["earlier"]] == ["one"]
+    assert json.dumps({**memory.recall(), "addresses": None}).count("sig=") == 0, "they are in one field, to be sealed"
+    assert other.withdraw_if_refused(CrewBadRequest(400, *WHERE))
+    again = record(memory)
+    again.intend(SENDER, addresses={"report": "https://b.example/r?sig=3"})
+    assert again.newest.addresses == first

@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from airflow.providers.common.compat.sdk import AirflowException
 from faults.proxy import ALL_FAULTS, FaultProxy
+from faults.server import FaultServer
+from faults.wire import CLOSE, NoReply, Reply, Request
 from sampling import crossed
 from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from scripts.stack.waiting import PATIENCE
 
 local = pytest.importorskip("crew_service.local", reason="needs the crew service")
 
+downloads = pytest.importorskip("crew_service.http.downloads", reason="needs the crew service")
 FileLimits = pytest.importorskip("crew_service.settings", reason="needs the crew service").FileLimits
 
 pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.slow]
@@ -127,6 +132,48 @@ def test_a_file_reaches_the_crew_as_it_is(connect: Connect, tmp_path: Path, dial
         assert record["output"] == f"{len(content)} {hashlib.sha256(content).hexdigest()} on tea"
         with pytest.raises(AirflowException, match=r"takes no file named 'page'; it takes report. Nothing was started"):
             run(CrewKickoffOperator(**given, files={"page": report}), TaskRun())
+
+
+@pytest.mark.row("N32")
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_an_address_signed_anew_finds_the_running_execution(
+    connect: Connect, server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
+) -> None:
+    monkeypatch.setattr(downloads, "is_public", lambda host: True)
+    scenario = {"tasks": [{"id": "read_task", "output": "{report.size}"}]}
+    arrived: list[Request] = []
+    with (
+        local.running_service(scenario=scenario, dialect=dialect, allow_file_urls=True) as service,
+        FaultServer() as bucket,
+    ):
+        bucket.on("GET /report.pdf*", Reply(body=b"%PDF"))
+
+        def forward(request: Request) -> Reply | NoReply:
+            """Pass a request on; the response to the first kickoff is lost, and the bucket speaks no TLS."""
+            passed_on = ("authorization", "idempotency-key", "content-type")
+            headers = {name: value for name, value in request.headers.items() if name in passed_on}
+            body = request.body.replace(b"https://127.0.0.1", b"http://127.0.0.1") or None
+            url = f"{service.url}{request.target}"
+            answer = requests.request(request.method, url, data=body, headers=headers, timeout=PATIENCE)
+            if request.method == "POST":
+                arrived.append(request)
+            return NoReply(CLOSE) if len(arrived) == 1 else Reply(status=answer.status_code, body=answer.content)
+
+        server.on("GET /*", forward).on("POST /kickoff", forward)
+        connect(server.url, token=service.token, idempotency_keys=True)
+        address = f"https://127.0.0.1:{bucket.port}/report.pdf?X-Amz-Signature="
+
+        def kickoff(signature: str) -> CrewKickoffOperator:
+            given: dict[str, Any] = {"inputs": {}, "wait_for_completion": True, "poll_interval": 0.05}
+            return CrewKickoffOperator(task_id="kickoff", files={"report": f"{address}{signature}"}, **given)
+
+        task_run = TaskRun()
+        with pytest.raises(AirflowException, match="A retry of this task sends the kickoff again"):
+            run(kickoff("first"), task_run)
+        record = run(kickoff("second"), task_run.retry())
+    assert record["output"] == "4"
+    assert [each.target for each in bucket.requests] == ["/report.pdf?X-Amz-Signature=first"]
+    assert len(arrived) == 2
 
 
 @pytest.mark.row("S73")

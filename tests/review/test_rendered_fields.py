@@ -6,6 +6,7 @@ import copy
 import json
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from airflow.sdk.execution_time import task_runner
@@ -14,7 +15,7 @@ from airflow_stand_ins import PENDING, Supervisor, parked
 
 from airflow_crew_provider.api.values import RenderedRecord, rendered
 from airflow_crew_provider.models import output_sha256
-from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
 from airflow_crew_provider.task_groups.crew import CrewResultOperator
@@ -47,6 +48,18 @@ def test_airflow_stores_no_draft_in_rendered_fields(context: dict[str, Any], nam
     operator.render_template_fields(context)
     assert SECRET.strip() not in shown(operator)
     assert "of execution execution-1" in shown(operator)
+
+
+@pytest.mark.parametrize("form", [lambda given: given, json.dumps, str], ids=["XCom", "JSON", "Python"])
+def test_airflow_stores_no_signature_in_rendered_fields(context: dict[str, Any], form: Any) -> None:
+    signature = uuid4().hex
+    address = f"https://bucket.example/report.pdf?X-Amz-Date=20261120&X-Amz-Signature={signature}"
+    operator = CrewKickoffOperator(task_id="t", inputs={}, files=form({"report": address, "page": "/page.pdf"}))
+    operator.render_template_fields(context)
+    said = json.dumps(task_runner._serialize_rendered_fields(operator))
+    assert signature not in said
+    assert "https://bucket.example/report.pdf?***" in said
+    assert address in str(operator.files)
 
 
 def test_a_subclass_and_a_callback_read_it_as_a_mapping(context: dict[str, Any]) -> None:

@@ -16,8 +16,8 @@ from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.review.question import Notify
 from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.record import StoredQuestion
-from airflow_crew_provider.task.store import UNOPENED, TaskStateUnavailable, record_of
+from airflow_crew_provider.task.record import UNOPENED, StoredQuestion
+from airflow_crew_provider.task.store import TaskStateUnavailable, record_of
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 
 DRAFT, OTHER = DraftId("e-1", "t-1", "hash"), DraftId("e-1", "t-1", "other")

@@ -11,8 +11,8 @@ from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.run.record import RunRecord, bound_to
 from airflow_crew_provider.stored_names import OTHER_QUESTION, RESUME_STATE, REVIEW_STATE, RUN_STATE
 from airflow_crew_provider.task.attempt import Attempt
-from airflow_crew_provider.task.record import MOVES, PLAIN_OF_RUN, RunState, StoredRun
-from airflow_crew_provider.task.store import UNOPENED, TaskStateUnavailable
+from airflow_crew_provider.task.record import MOVES, PLAIN_OF_RUN, UNOPENED, RunState, StoredRun
+from airflow_crew_provider.task.store import TaskStateUnavailable
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 from airflow_crew_provider.wait.watch import AnsweredDraft
 

@@ -14,8 +14,8 @@ from simulated_airflow import TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.stored_names import KICKOFF_STATE, REVIEW_STATE, RUN_STATE, TASK_RECORD
-from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, PLAIN_OF_RUN
-from airflow_crew_provider.task.store import UNOPENED, VERSION, TaskRecord, TaskStateUnavailable, record_of
+from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, PLAIN_OF_RUN, UNOPENED
+from airflow_crew_provider.task.store import VERSION, TaskRecord, TaskStateUnavailable, record_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.since_airflow("3.0")]
