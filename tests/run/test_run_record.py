@@ -145,11 +145,12 @@ def test_decisions_are_numbered_with_their_fate_and_without_drafts(memory: Memor
     assert record.kept.decisions == [{**decision, "taken": True, "service": SAID}]
     record.ask(OTHER, now=130.0)
     record.answer({**REVIEW, "output": "a draft"})
-    record.send(None, now=140.0)
+    record.send(None, now=140.0, refusal="too short")
     assert [(each["round"], each["taken"], each["service"]) for each in record.kept.decisions] == [
         (1, True, SAID),
         (2, False, None),
     ]
+    assert [each.get("refusal") for each in record.kept.decisions] == [None, "too short"]
     assert "output" not in record.kept.decisions[1]
 
 
@@ -187,7 +188,8 @@ def test_a_later_try_owns_the_execution_that_it_continues(memory: Memory) -> Non
     assert again.kept == StoredRun("e-1", "e-1", Attempt(2).as_dict(), since=300.0)
 
 
-QUESTION, ANSWER_SENT = {"draft": DRAFT}, {"fingerprint": "f", "resumed_at": 1.0}
+REJECTED = {"rejected": [["e-1", "sha-1"]]}
+QUESTION, ANSWER_SENT = {"draft": DRAFT, **REJECTED}, {"fingerprint": "f", "resumed_at": 1.0}
 
 
 def with_last_question(memory: Memory) -> RunRecord:
@@ -199,9 +201,9 @@ def with_last_question(memory: Memory) -> RunRecord:
 
 
 @pytest.mark.parametrize("move", ["begin", "ask"])
-def test_a_next_question_forgets_the_last_one(memory: Memory, move: str) -> None:
+def test_a_next_question_forgets_the_last_one_but_no_rejection(memory: Memory, move: str) -> None:
     DO[move](with_last_question(memory))
-    assert {name: part.kept for name, part in memory.others.items()} == {REVIEW_STATE: {}, RESUME_STATE: {}}
+    assert {name: part.kept for name, part in memory.others.items()} == {REVIEW_STATE: REJECTED, RESUME_STATE: {}}
 
 
 def test_a_question_asked_again_forgets_nothing(memory: Memory) -> None:
