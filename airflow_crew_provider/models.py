@@ -21,6 +21,35 @@ def region(region_id: str, index: int) -> Json:
     return dict(zip(REGION_FIELDS, (region_id, index), strict=True))
 
 
+LONGEST_SHOWN = 200  # characters of a value in a message
+MOST_LISTED = 50  # names in a message
+
+
+def shortened(text: str, longest: int = LONGEST_SHOWN) -> str:
+    """Truncate text that is too long for a message."""
+    if len(text) <= longest:
+        return text
+    end = f"… ({len(text)} characters)"
+    return text[: longest - len(end)] + end
+
+
+def shown(value: object) -> str:
+    """Return a value that somebody gave as a message shows it: in Python's notation, truncated."""
+    return shortened(repr(value))
+
+
+def reason(error: Exception) -> str:
+    """Return an error as the reason in a message."""
+    return f"{type(error).__name__}: {shortened(str(error))}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join names for a message: each truncated, and not all of very many."""
+    every = list(names)
+    first = ", ".join(map(shortened, every[:MOST_LISTED]))
+    return f"{first} and {len(every) - MOST_LISTED} more" if len(every) > MOST_LISTED else first
+
+
 # NUL and unpaired surrogates are valid in JSON, but databases or UTF-8 encoders reject them.
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -298,7 +327,7 @@ def _refuse_unknown(what: str, value: Json, shape: type) -> None:
     known = shape.__dataclass_fields__  # type: ignore[attr-defined]
     for name in value:
         if name not in known:
-            raise ValueError(f"{what} has no field {name!r}; it has {', '.join(known)}")
+            raise ValueError(f"{what} has no field {shown(name)}; it has {', '.join(known)}")
     if "url" in known and not value.get("url"):
         raise ValueError(f"{what} needs a url")
 

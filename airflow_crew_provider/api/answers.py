@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from airflow_crew_provider.api.asks import EXPIRED, deadline_of, is_answer, read
-from airflow_crew_provider.api.requests import path_segment
+from airflow_crew_provider.api.requests import CREW_TASK_ID, EXECUTION_ID, path_segment
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState, Json, output_sha256
+from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState, Json, output_sha256, shown
 from airflow_crew_provider.stored_names import ALREADY, NOT_SENT, SENT_FEEDBACK
 
 APPROVAL = "Approved."
@@ -91,7 +91,7 @@ def strict_bool(value: Any) -> bool:
         return True
     if word is False or word == "false":
         return False
-    raise CrewInvalidInput(f"is_approve is {value!r}, neither true nor false; nothing was sent")
+    raise CrewInvalidInput(f"is_approve is {shown(value)}, neither true nor false; nothing was sent")
 
 
 FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve", "outcome")
@@ -167,9 +167,9 @@ class ReviewAnswer:
         in_the_middle = is_answer(source)
         if not in_the_middle:
             text = _text_to_send(is_approve, outcome, text)
-        ids = source["execution_id"], source["crew_task_id"]
-        for each in ids:
-            path_segment(each)
+        ids = source[EXECUTION_ID], source[CREW_TASK_ID]
+        for name in (EXECUTION_ID, CREW_TASK_ID):
+            path_segment(source[name], name)
         return cls(
             *ids,
             text,

@@ -17,6 +17,7 @@ from airflow_crew_provider.models import (
     is_unreadable,
     model_costs,
     reported,
+    shown,
     total_tokens,
 )
 
@@ -177,12 +178,12 @@ def amounts(tokens: float | None, cost: float | None, before_cost: str = "") -> 
 def refuse_bad_limit(most: Any) -> None:
     """Refuse anything but a positive number of tokens."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise CrewInvalidInput(f"max_total_tokens must be an integer >= 1, not {most!r}")
+        raise CrewInvalidInput(f"max_total_tokens must be an integer >= 1, not {shown(most)}")
 
 
 def _refuse_bad_cost(most: Any) -> None:
     if isinstance(most, bool) or not isinstance(most, int | float) or not 0 < most < math.inf:
-        raise CrewInvalidInput(f"max_cost must be a number of USD above 0, not {most!r}")
+        raise CrewInvalidInput(f"max_cost must be a number of USD above 0, not {shown(most)}")
 
 
 def refuse_bad_choice(chosen: Any, choices: Collection[str]) -> None:
@@ -190,4 +191,4 @@ def refuse_bad_choice(chosen: Any, choices: Collection[str]) -> None:
     if chosen not in choices:
         known = " or ".join(map(repr, choices))
         asks = f"; only CrewUsageApprovalOperator supports {ASK!r}" if chosen == ASK else ""
-        raise CrewInvalidInput(f"on_unknown_usage must be {known}, not {chosen!r}{asks}")
+        raise CrewInvalidInput(f"on_unknown_usage must be {known}, not {shown(chosen)}{asks}")

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api import responses
 from airflow_crew_provider.api.addresses import redirected, view_path
-from airflow_crew_provider.api.requests import Kickoff, Resume, path_segment
+from airflow_crew_provider.api.requests import EXECUTION_ID, Kickoff, Resume, path_segment
 from airflow_crew_provider.api.responses import HttpResponse, Mask
 from airflow_crew_provider.api.status import (
     STOPPED,
@@ -137,6 +137,10 @@ def executions(state: str | None = None, limit: int = 20) -> Call[list[Execution
     return Call("GET", f"/executions?{urlencode(query)}", _read_executions)
 
 
+def _of_execution(execution_id: str) -> str:
+    return f"/executions/{path_segment(execution_id, EXECUTION_ID)}"
+
+
 @dataclass(frozen=True)
 class Details:
     """The response to `details`: the object, which is None if unchanged, and its ETag."""
@@ -148,27 +152,27 @@ class Details:
 def details(execution_id: str, etag: str | None = None) -> Call[Details]:
     """``GET /executions/{id}``: only this project's crew service supports it. Unchanged details are not sent again."""
     headers = {"If-None-Match": etag} if etag else {}
-    return Call("GET", f"/executions/{path_segment(execution_id)}", _read_details, headers=headers, also=(304,))
+    return Call("GET", _of_execution(execution_id), _read_details, headers=headers, also=(304,))
 
 
 def ended_tasks(execution_id: str) -> Call[list[TaskResult]]:
     """``GET /executions/{id}``: read the finished tasks in order, without their outputs."""
-    return Call("GET", f"/executions/{path_segment(execution_id)}", _read_ended_tasks)
+    return Call("GET", _of_execution(execution_id), _read_ended_tasks)
 
 
 def open_round(execution_id: str) -> Call[int | None]:
     """``GET /executions/{id}``: read the number of the open question; None if there is none or it is unknown."""
-    return Call("GET", f"/executions/{path_segment(execution_id)}", _read_open_round)
+    return Call("GET", _of_execution(execution_id), _read_open_round)
 
 
 def files_of_question(execution_id: str) -> Call[list[WrittenFile]]:
     """``GET /executions/{id}``: read the newest files, apart from those of rejected drafts."""
-    return Call("GET", f"/executions/{path_segment(execution_id)}", _read_files_of_question)
+    return Call("GET", _of_execution(execution_id), _read_files_of_question)
 
 
 def written_files(execution_id: str) -> Call[list[WrittenFile]]:
     """``GET /executions/{id}/files``: only this project's crew service supports it."""
-    return Call("GET", f"/executions/{path_segment(execution_id)}/files", _read_files)
+    return Call("GET", f"{_of_execution(execution_id)}/files", _read_files)
 
 
 def written_file(execution_id: str, file: WrittenFile, direction: str = "out") -> Call[None]:
@@ -176,7 +180,7 @@ def written_file(execution_id: str, file: WrittenFile, direction: str = "out") -
 
     :param direction: ``in`` for a file that the caller has given
     """
-    path = f"/executions/{path_segment(execution_id)}/files/{quote(file.name, safe='/')}?version={file.version}"
+    path = f"{_of_execution(execution_id)}/files/{quote(file.name, safe='/')}?version={file.version}"
     path += "&direction=in" if direction == "in" else ""
     return Call("GET", path, lambda answer, mask: None, streamed=file.size)
 

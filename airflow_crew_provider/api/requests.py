@@ -5,16 +5,19 @@ Bodies have the field names of both dialects, the specification's and that of li
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.status import EDITS_FIELD, HASH_FIELD, LONGEST_ID
 from airflow_crew_provider.api.values import plain_object
-from airflow_crew_provider.models import EditedOutput, HumanInputWebhook, Json, Webhooks
+from airflow_crew_provider.models import EditedOutput, HumanInputWebhook, Json, Webhooks, shown
 
 # The first two cannot be path segments; the last is what a template renders for a missing value.
 NO_IDS = (".", "..", "None")
+KICKOFF_ID, EXECUTION_ID, CREW_TASK_ID = IDS = ("kickoff_id", "execution_id", "crew_task_id")  # of records, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ class Kickoff:
                 "inputs.id is reserved by the service and overwrites records; nothing was sent"
             )
         if self.restore_from is not None:
-            path_segment(self.restore_from)
+            path_segment(self.restore_from, "restore_from")
         meta = None if self.meta is None else plain_object(self.meta, "meta")
         return replace(self, inputs=inputs, meta=meta)
 
@@ -84,8 +87,8 @@ class Resume:
 
         :raises CrewInvalidInput: it cannot be sent
         """
-        path_segment(self.execution_id)
-        path_segment(self.crew_task_id)
+        path_segment(self.execution_id, EXECUTION_ID)
+        path_segment(self.crew_task_id, CREW_TASK_ID)
         decided = isinstance(self.is_approve, bool) or (self.is_approve is None and self.outcome)
         if not isinstance(self.human_feedback, str) or not decided:
             raise exceptions.CrewInvalidInput("is_approve must be a bool and human_feedback a string; nothing was sent")
@@ -112,10 +115,18 @@ class Resume:
         return body | webhook_fields(self.webhooks)
 
 
-def path_segment(identifier: str) -> str:
-    """Quote an id as one path segment; refuse an id that cannot be a segment."""
+def path_segment(identifier: str, name: str = KICKOFF_ID) -> str:
+    """Quote an id as one path segment; refuse an id that cannot be a segment.
+
+    :param name: the parameter that it is for
+    """
+    if fields := _ids_in_record(identifier):
+        field = name if name in fields else fields[0]
+        raise exceptions.CrewInvalidInput(
+            f"{name} must be an id, but is a record: pass its field {field!r}; nothing was sent"
+        )
     if not isinstance(identifier, str) or not identifier.strip() or identifier in NO_IDS:
-        raise exceptions.CrewInvalidInput(f"{identifier!r} is not a crew service id; nothing was sent")
+        raise exceptions.CrewInvalidInput(f"{shown(identifier)} is not a crew service id; nothing was sent")
     try:
         size = len(identifier.encode())
     except UnicodeEncodeError:
@@ -125,6 +136,15 @@ def path_segment(identifier: str) -> str:
             f"An id of {size} bytes is too long (the limit is {LONGEST_ID}); nothing was sent"
         )
     return quote(identifier, safe="")
+
+
+def _ids_in_record(value: object) -> list[str]:
+    """Return the fields with ids of a record, or of a rendered template's text of one; empty for anything else."""
+    if isinstance(value, Mapping):
+        return [name for name in IDS if value.get(name)]
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return [name for name in IDS if re.search(rf"""(["']){name}\1\s*:""", value)]
+    return []
 
 
 def webhook_fields(webhooks: Webhooks | str | None) -> Json:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import ExecutionState, Json
+from airflow_crew_provider.models import ExecutionState, Json, shortened, shown
 
 DEEPEST_INPUT = 100
 
@@ -54,11 +54,11 @@ def plain_object(value: Any, path: str) -> Json:
 
 
 def _key(key: Any, path: str) -> str:
-    return key if isinstance(key, str) else _refuse(path, f"has the key {key!r}, which is not a string")
+    return key if isinstance(key, str) else _refuse(path, f"has the key {shown(key)}, which is not a string")
 
 
 def _refuse(path: str, problem: str) -> NoReturn:
-    raise CrewInvalidInput(f"{path}: {problem}. Nothing was sent")
+    raise CrewInvalidInput(f"{shortened(path)}: {problem}. Nothing was sent")
 
 
 DEEPEST_XCOM = 64  # levels of nesting; whether deeper values work depends on the interpreter's remaining stack

@@ -9,14 +9,7 @@ from airflow_crew_provider.api.addresses import query_secrets
 from airflow_crew_provider.api.requests import Kickoff, Resume
 from airflow_crew_provider.client.lookups import CachedConnection
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import (
-    ExpectedInputs,
-    HumanInputWebhook,
-    Json,
-    Resumed,
-    Started,
-    Webhooks,
-)
+from airflow_crew_provider.models import ExpectedInputs, HumanInputWebhook, Json, Resumed, Started, Webhooks, shown
 
 
 class ConnectedCrew(CachedConnection):
@@ -76,7 +69,7 @@ class ConnectedCrew(CachedConnection):
         assert webhook.conn_id
         held = self.look_up(webhook.conn_id)
         if not held.password:
-            raise CrewInvalidInput(f"Connection {webhook.conn_id!r} for the human-input webhook has no password")
+            raise CrewInvalidInput(f"Connection {shown(webhook.conn_id)} for the human-input webhook has no password")
         if held.login:
             return HumanInputWebhook(webhook.url, username=held.login, password=held.password)
         return HumanInputWebhook(webhook.url, token=held.password)

@@ -18,7 +18,7 @@ from airflow_crew_provider.api.addresses import base_url, browser_url, hosts, pr
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.api.responses import Mask, masker
 from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewOutcomeUnknown, CrewProtocolError
-from airflow_crew_provider.models import Json
+from airflow_crew_provider.models import Json, shown
 
 # --- the deployment ---
 
@@ -162,7 +162,7 @@ def read_connection(connection: Any) -> CrewConnection:
         return _read(connection)
     except ValueError as error:
         problem = str(error)
-    raise CrewInvalidInput(f"Connection {connection.conn_id!r}: {problem}")
+    raise CrewInvalidInput(f"Connection {shown(connection.conn_id)}: {problem}")
 
 
 def _read(connection: Any) -> CrewConnection:

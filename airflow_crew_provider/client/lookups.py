@@ -17,6 +17,7 @@ from airflow_crew_provider.client.deployment import CrewConnection, read_connect
 from airflow_crew_provider.compat import traces
 from airflow_crew_provider.compat.connections import aget_connection
 from airflow_crew_provider.exceptions import CrewConnectionError
+from airflow_crew_provider.models import reason, shortened, shown
 
 if TYPE_CHECKING:
     from airflow_crew_provider.client.client import Client
@@ -99,7 +100,8 @@ class CachedConnection(BaseHook):
     def place(self) -> str:
         """The connection, and its base URL once looked up, for use in messages."""
         deployment = self._connection and self._connection.deployment
-        return f"Connection {self.crew_conn_id!r}{f' ({deployment.mask(deployment.base_url)})' if deployment else ''}"
+        at = f" ({deployment.mask(deployment.base_url)})" if deployment else ""
+        return f"Connection {shown(self.crew_conn_id)}{at}"
 
     def mask_for_log(self, text: str) -> str:
         """Mask the secrets of a connection in use; before its first use, there is nothing to mask or look up."""
@@ -191,8 +193,8 @@ class ConnectionNotFound(CrewConnectionError, AirflowNotFoundException):
 
 def _named(error: Exception, conn_id: str) -> CrewConnectionError:
     if isinstance(error, AirflowNotFoundException):
-        return ConnectionNotFound(str(error))
-    return CrewConnectionError(f"Connection {conn_id!r} could not be looked up ({type(error).__name__}: {error})")
+        return ConnectionNotFound(shortened(str(error)))
+    return CrewConnectionError(f"Connection {shown(conn_id)} could not be looked up ({reason(error)})")
 
 
 async def _load_client() -> None:

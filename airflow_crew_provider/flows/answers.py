@@ -19,7 +19,7 @@ from airflow_crew_provider.client.deployment import FLOW, CrewConnection, Deploy
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
 from airflow_crew_provider.inbox import source
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
-from airflow_crew_provider.models import ExecutionState, Json, Resumed
+from airflow_crew_provider.models import ExecutionState, Json, Resumed, shown
 from airflow_crew_provider.stored_names import ALREADY
 from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
@@ -145,8 +145,8 @@ def check(hook: ConnectedCrew, address: AnswerAddress) -> Place | None:
     callback = None if url is None else allowed(url, connection.deployment.base_url, connection.callback_hosts)
     if url is not None and callback is None:
         raise CrewInvalidInput(
-            f"The answer would go to a host that connection {hook.crew_conn_id!r} does not allow: neither its Host nor "
-            "one of callback_hosts in its Extra. Nothing was sent"
+            f"The answer would go to a host that connection {shown(hook.crew_conn_id)} does not allow: neither its "
+            "Host nor one of callback_hosts in its Extra. Nothing was sent"
         )
     return callback
 

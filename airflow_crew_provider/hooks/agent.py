@@ -50,7 +50,7 @@ from airflow_crew_provider.kickoff.post_record import (
     SendOnce,
     fingerprint,
 )
-from airflow_crew_provider.models import Execution, Json, Started, reported
+from airflow_crew_provider.models import Execution, Json, Started, reported, shown
 from airflow_crew_provider.stored_names import AGENT_STATE
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Get, Poll, PollUntilOver, Steps, Stop, Worker
@@ -84,7 +84,7 @@ except ImportError:
         def agent(self, agent: str) -> NoReturn:
             """Raise an error that names the extra to install."""
             raise AirflowOptionalProviderFeatureException(
-                f"{agent!r} cannot be used as an agent: install airflow-crew-provider[common-ai]"
+                f"{shown(agent)} cannot be used as an agent: install airflow-crew-provider[common-ai]"
             )
 
     class ManagedAgentInvocationError(RuntimeError):  # type: ignore[no-redef]

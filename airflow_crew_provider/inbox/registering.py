@@ -28,7 +28,7 @@ from airflow_crew_provider.inbox.messages import (
 )
 from airflow_crew_provider.inbox.rows import FlowRun, RegisteredTask
 from airflow_crew_provider.inbox.source import get
-from airflow_crew_provider.models import Json, Webhooks
+from airflow_crew_provider.models import Json, Webhooks, shown
 from airflow_crew_provider.stored_names import MESSAGES_KEY, POSTED_KEY
 from airflow_crew_provider.task.store import record_of
 
@@ -90,8 +90,8 @@ def check(hook: ConnectedCrew) -> None:
         )
     if not (hook.connection.inbox_url or "").startswith(("https://", "http://")):
         raise CrewInvalidInput(
-            f"Connection {hook.crew_conn_id!r} has no inbox_url in its Extra, or its inbox_url is not an http or https "
-            "address; webhooks='inbox' needs the URL at which the service reaches this Airflow's inbox, e.g. "
+            f"Connection {shown(hook.crew_conn_id)} has no inbox_url in its Extra, or its inbox_url is not an http or "
+            "https address; webhooks='inbox' needs the URL at which the service reaches this Airflow's inbox, e.g. "
             "https://airflow.example.com/crew-inbox. Nothing was sent"
         )
 

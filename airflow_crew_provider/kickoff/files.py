@@ -25,12 +25,12 @@ from airflow_crew_provider.api.addresses import query_secrets
 from airflow_crew_provider.api.endpoints import Upload
 from airflow_crew_provider.api.values import plain_object, value_of
 from airflow_crew_provider.client.crew import ConnectedCrew
-from airflow_crew_provider.models import ExpectedInputs, Json, UploadedFile
+from airflow_crew_provider.models import ExpectedInputs, Json, UploadedFile, listed, reason, shortened, shown
 from airflow_crew_provider.wait.files import opened
 
 FILES = "files"  # added to a POST: the size and hash of each uploaded file, by input name
 HTTPS = "https://"
-SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]*)://")
+SCHEME = re.compile("^[A-Za-z][A-Za-z0-9+.-]*://")
 NOTHING_STARTED = "Nothing was started"
 PAUSE = 2.0  # seconds before an upload is repeated, if the service does not say
 PIECE = 64 * 1024
@@ -56,7 +56,7 @@ def mask_queries(files: Any) -> None:
 
 
 def checked_files(files: Any, inputs: Json) -> dict[str, str] | None:
-    """Return the rendered paths and addresses by input name; None if there are none.
+    """Return the rendered paths and addresses by input name, with schemes in lower case; None if there are none.
 
     :raises CrewInvalidInput: a name or a path cannot be used
     """
@@ -66,9 +66,9 @@ def checked_files(files: Any, inputs: Json) -> dict[str, str] | None:
         if not name.strip():
             raise exceptions.CrewInvalidInput(f"files has an empty name. {NOTHING_STARTED}")
         if name in inputs:
-            raise exceptions.CrewInvalidInput(f"{name!r} is both in inputs and in files. {NOTHING_STARTED}")
+            raise exceptions.CrewInvalidInput(f"{shown(name)} is both in inputs and in files. {NOTHING_STARTED}")
         _refuse_unusable(name, source)
-    return sources or None
+    return {name: SCHEME.sub(lambda scheme: scheme[0].lower(), each) for name, each in sources.items()} or None
 
 
 def _refuse_unusable(name: str, source: Any) -> None:
@@ -77,10 +77,10 @@ def _refuse_unusable(name: str, source: Any) -> None:
     elif source.lower().startswith("http://"):
         problem = "is an http:// address; only https:// is passed on"
     elif not SCHEME.match(source) and not Path(source).is_absolute():
-        problem = f"is not an absolute path: {source!r}"
+        problem = f"is not an absolute path: {shown(source)}"
     else:
         return
-    raise exceptions.CrewInvalidInput(f"files[{name!r}] {problem}. {NOTHING_STARTED}")
+    raise exceptions.CrewInvalidInput(f"files[{shown(name)}] {problem}. {NOTHING_STARTED}")
 
 
 def check_names(files: dict[str, str] | None, expected: ExpectedInputs) -> None:
@@ -88,10 +88,10 @@ def check_names(files: dict[str, str] | None, expected: ExpectedInputs) -> None:
 
     :raises CrewInvalidInput: a name is not among them
     """
-    unknown = [repr(name) for name in files or {} if expected.files and name not in expected.files]
+    unknown = [shown(name) for name in files or {} if expected.files and name not in expected.files]
     if unknown:
         raise exceptions.CrewInvalidInput(
-            f"The crew takes no file named {', '.join(unknown)}; it takes {', '.join(expected.files or [])}. "
+            f"The crew takes no file named {listed(unknown)}; it takes {listed(expected.files or [])}. "
             f"{NOTHING_STARTED}"
         )
 
@@ -163,7 +163,7 @@ class KickoffFiles:
         """Yield a sentence for each file that is no longer what the POST on record sent."""
         for name, url in self._passed_on.items():
             if self._addresses.get(name, url) != url:
-                yield f'The address of file {name!r} has changed after its "?"'
+                yield f'The address of file {shown(name)} has changed after its "?"'
         for name, source in self._paths.items():
             sent = self._contents.get(name, {})
             try:
@@ -175,7 +175,7 @@ class KickoffFiles:
                 yield str(error).removesuffix(f". {NOTHING_STARTED}")
             else:
                 if not is_same or content.sha256 != sent.get("sha256"):
-                    yield f"File {name!r} ({source}) has changed"
+                    yield f"File {shown(name)} ({shortened(source)}) has changed"
 
 
 def _unsigned(url: str) -> str:
@@ -217,7 +217,7 @@ def _pause(error: exceptions.CrewError) -> float | None:
 
 
 def _not_taken(name: str, source: str, error: exceptions.CrewError) -> exceptions.CrewError:
-    file = f"File {name!r} ({source})"
+    file = f"File {shown(name)} ({shortened(source)})"
     status = error.status_code if isinstance(error, exceptions.CrewApiError) else None
     if status in TAKES_NONE:
         return exceptions.CrewInvalidInput(
@@ -259,7 +259,7 @@ class _Content:
 
 @contextmanager
 def _opened(name: str, source: str) -> Iterator[_Content]:
-    label = f"File {name!r} ({source})"
+    label = f"File {shown(name)} ({shortened(source)})"
     try:
         path = opened(source) if SCHEME.match(source) else Path(source)
         status = path.stat()
@@ -274,5 +274,5 @@ def _opened(name: str, source: str) -> Iterator[_Content]:
 
 
 def _unreadable(label: str, error: Exception) -> exceptions.CrewFileError:
-    reason = "it does not exist" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
-    return exceptions.CrewFileError(f"{label} cannot be read: {reason}. {NOTHING_STARTED}")
+    why = "it does not exist" if isinstance(error, FileNotFoundError) else reason(error)
+    return exceptions.CrewFileError(f"{label} cannot be read: {why}. {NOTHING_STARTED}")

@@ -24,7 +24,7 @@ from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.kickoff.files import check_names, checked_files, given_files, mask_queries
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
-from airflow_crew_provider.models import REGION_FIELDS, ExpectedInputs, HumanInputWebhook, Json, Webhooks
+from airflow_crew_provider.models import REGION_FIELDS, ExpectedInputs, HumanInputWebhook, Json, Webhooks, listed, shown
 from airflow_crew_provider.task.waiting import WaitingTask
 from airflow_crew_provider.wait.outcomes import seconds
 
@@ -72,9 +72,9 @@ class StartingTask(HidesRendered, WaitingTask):
         for name, value in (("poll_interval", poll_interval), ("timeout", timeout)):
             seconds(value, name)
         if on_unknown_outcome not in ("fail", "retry"):
-            raise ValueError(f"on_unknown_outcome must be 'fail' or 'retry', not {on_unknown_outcome!r}")
+            raise ValueError(f"on_unknown_outcome must be 'fail' or 'retry', not {shown(on_unknown_outcome)}")
         if retry_from not in RETRY_FROM:
-            raise ValueError(f"retry_from must be 'failed_task' or 'start', not {retry_from!r}")
+            raise ValueError(f"retry_from must be 'failed_task' or 'start', not {shown(retry_from)}")
         self.inputs = inputs
         self.files = given_files(files)
         self.webhooks = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
@@ -273,4 +273,4 @@ def _warn(hook: ConnectedCrew, expected: ExpectedInputs, missing: list[str], inp
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
+    return listed(names) or "none"

@@ -51,7 +51,15 @@ from airflow_crew_provider.kickoff.request import (
     tell_inbox,
     with_credentials,
 )
-from airflow_crew_provider.models import REGION_FIELDS, Execution, ExecutionState, ExpectedInputs, Json, Started
+from airflow_crew_provider.models import (
+    REGION_FIELDS,
+    Execution,
+    ExecutionState,
+    ExpectedInputs,
+    Json,
+    Started,
+    shortened,
+)
 from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Do, Get, Poll, Steps, Stop, Worker
@@ -61,7 +69,7 @@ from airflow_crew_provider.task.waiting import CrewOverBudget, Wait
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.task import push_execution
-from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, Watch, fate_of_stop, shortened
+from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, LONGEST_MESSAGE, Watch, fate_of_stop
 
 NO_RETRY = (
     "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
@@ -400,7 +408,7 @@ class OwnExecution:
         self.kickoff_id = self._earlier_id
         reply = yield from self._poll_earlier()
         if isinstance(reply, Execution) and reply.has_failed:
-            why = shortened(reply.error or "")
+            why = shortened(reply.error or "", LONGEST_MESSAGE)
             self._log.info("Execution %s of an earlier try failed: %s. Starting a new one", reply.kickoff_id, why)
             execution_id, used = self.record.kickoff_id, reply.usage
             self._task.report(

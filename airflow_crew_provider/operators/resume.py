@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_crew_provider.api.answers import FIELDS, ReviewAnswer
-from airflow_crew_provider.api.requests import path_segment
+from airflow_crew_provider.api.requests import EXECUTION_ID, path_segment
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.compat.arguments import TaskArguments
 from airflow_crew_provider.compat.rendered_fields import HidesRecords
@@ -99,8 +99,8 @@ class CrewResumeOperator(HidesRecords, CrewTask):
 
     def _pass_on(self, context: Any, completed: Json) -> str:
         kickoff_id, execution_id = completed.get("kickoff_id") or "", completed.get("execution_id") or ""
-        for each in (kickoff_id, execution_id):
-            path_segment(each)
+        path_segment(kickoff_id)
+        path_segment(execution_id, EXECUTION_ID)
         self.log.info("Execution %s has completed; there is nothing to answer, so nothing is sent", execution_id)
         context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=execution_id)
         push_execution_of(context, self.crew_conn_id, completed, self.log)

@@ -17,7 +17,7 @@ from airflow_crew_provider.api.answers import APPROVAL, approval_meant, outcome_
 from airflow_crew_provider.api.status import json_object_in, without_fence
 from airflow_crew_provider.api.values import is_uuid, visible
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Execution, Json
+from airflow_crew_provider.models import Execution, Json, shown
 from airflow_crew_provider.questions import drafts
 from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS, fenced, in_quotation, quoted, text_of
 from airflow_crew_provider.stored_names import EDIT_FIELD
@@ -394,7 +394,7 @@ class FlowQuestion(Question):
         meant = outcome_meant(terms.on_timeout == "approve", self.outcomes)
         if meant is None:
             raise CrewInvalidInput(
-                f"on_timeout={terms.on_timeout!r} does not determine which outcome of the Flow is meant "
+                f"on_timeout={shown(terms.on_timeout)} does not determine which outcome of the Flow is meant "
                 f"({', '.join(self.outcomes)}); nobody was asked and nothing was sent. Use on_timeout='fail' with this "
                 "Flow"
             )

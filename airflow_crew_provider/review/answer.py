@@ -20,7 +20,7 @@ from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.answers import APPROVAL, DraftId, reads_like_approval
 from airflow_crew_provider.api.values import record_of, record_or_none
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.models import Json, output_sha256, shown
 from airflow_crew_provider.questions import question_in
 from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS, code, text_of
 from airflow_crew_provider.questions.kinds import VIOLATIONS, Unreadable, asked_in
@@ -249,7 +249,7 @@ def refuse_bad_policy(output_schema: Any, on_schema_mismatch: str) -> None:
     if output_schema is not None:
         refuse_bad_schema(output_schema)
     if on_schema_mismatch not in (FAIL, REVISE):
-        raise ValueError(f"on_schema_mismatch must be 'fail' or 'revise', not {on_schema_mismatch!r}")
+        raise ValueError(f"on_schema_mismatch must be 'fail' or 'revise', not {shown(on_schema_mismatch)}")
     if on_schema_mismatch == REVISE and output_schema is None:
         raise ValueError("on_schema_mismatch='revise' needs output_schema")
 

@@ -30,7 +30,7 @@ from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.loops import previous_xcom
 from airflow_crew_provider.compat.task_instance import map_index_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json
+from airflow_crew_provider.models import Json, shown
 from airflow_crew_provider.questions import Terms, question_in
 from airflow_crew_provider.questions.drafts import code
 from airflow_crew_provider.questions.kinds import VIOLATIONS
@@ -90,7 +90,7 @@ class ReviewPolicy(Terms):
             people.tool_policy(on_tool_timeout, timeout),
         )
         if auto_approve is not None and not callable(auto_approve):
-            raise ValueError(f"auto_approve must be a function of the pending record, not {auto_approve!r}")
+            raise ValueError(f"auto_approve must be a function of the pending record, not {shown(auto_approve)}")
         escalation = Escalation.of(escalate, people.reviewers(assigned_users), timeout)
         words = people.two_words(options)
         answer.refuse_bad_policy(output_schema, on_schema_mismatch)

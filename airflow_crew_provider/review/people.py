@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_crew_provider.api.asks import APPROVE, DENY
-from airflow_crew_provider.models import Json
+from airflow_crew_provider.models import Json, shown
 
 REVISE = "revise"
 LONGEST = timedelta(days=36_500)  # the current date plus this must still be a valid date
@@ -22,7 +22,9 @@ def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
         if set(on_timeout) != {"revise"} or not isinstance(text, str) or not text.strip():
             raise ValueError('on_timeout as a dict must be {"revise": "what to change"}')
     elif on_timeout not in ("fail", "approve"):
-        raise ValueError(f'on_timeout must be "fail", {{"revise": "what to change"}} or "approve", not {on_timeout!r}')
+        raise ValueError(
+            f'on_timeout must be "fail", {{"revise": "what to change"}} or "approve", not {shown(on_timeout)}'
+        )
     if on_timeout != "fail" and response_timeout is None:
         raise ValueError("on_timeout needs a response_timeout: without one there is no deadline")
     return on_timeout
@@ -31,7 +33,7 @@ def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
 def tool_policy(on_tool_timeout: Any, response_timeout: Any) -> str:
     """Check the policy for an unanswered tool call."""
     if on_tool_timeout not in (DENY, "fail", APPROVE):
-        raise ValueError(f"on_tool_timeout must be 'deny', 'fail' or 'approve', not {on_tool_timeout!r}")
+        raise ValueError(f"on_tool_timeout must be 'deny', 'fail' or 'approve', not {shown(on_tool_timeout)}")
     if on_tool_timeout == APPROVE and response_timeout is None:
         raise ValueError("on_tool_timeout='approve' needs a response_timeout: without one there is no deadline")
     return str(on_tool_timeout)
@@ -46,9 +48,9 @@ def response_time(value: Any, name: str = "response_timeout") -> timedelta | Non
     except (TypeError, ValueError, OverflowError):
         duration = timedelta(0)
     if duration <= timedelta(0):
-        raise ValueError(f"{name} must be a timedelta or a number of seconds above 0, not {value!r}")
+        raise ValueError(f"{name} must be a timedelta or a number of seconds above 0, not {shown(value)}")
     if duration > LONGEST:
-        raise ValueError(f"{name} must be at most {LONGEST.days:,} days, not {value!r}; leave it out for no limit")
+        raise ValueError(f"{name} must be at most {LONGEST.days:,} days, not {shown(value)}; leave it out for no limit")
     return duration
 
 
@@ -65,11 +67,11 @@ def deadline_after(response_timeout: timedelta | None, expires: datetime | None 
 def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit: bool) -> int:
     """Check how many people must approve."""
     if type(approvals) is not int or approvals < 1:
-        raise ValueError(f"approvals must be an integer >= 1, not {approvals!r}")
+        raise ValueError(f"approvals must be an integer >= 1, not {shown(approvals)}")
     if users is not None and len({user["id"] for user in users}) < approvals:
         raise ValueError(f"{approvals} approvals need at least as many different users; name more in assigned_users")
     if not isinstance(allow_edit, bool):
-        raise ValueError(f"allow_edit must be True or False, not {allow_edit!r}")
+        raise ValueError(f"allow_edit must be True or False, not {shown(allow_edit)}")
     if approvals > 1 and allow_edit:
         raise ValueError("allow_edit supports only one approval: a second person would not see the edited draft")
     return approvals
@@ -78,7 +80,7 @@ def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit
 def counted(value: Any, name: str) -> int | None:
     """Check a number of rounds or questions; None if it is not given."""
     if value is not None and (type(value) is not int or value < 1):
-        raise ValueError(f"{name} must be an integer >= 1, not {value!r}")
+        raise ValueError(f"{name} must be an integer >= 1, not {shown(value)}")
     return value
 
 
@@ -99,7 +101,7 @@ def reviewers(value: Any) -> list[Json] | None:
     try:
         read = [_reviewer(each) for each in several]
     except TypeError:
-        raise ValueError(f"assigned_users must be user ids, or dicts with id and name, not {value!r}") from None
+        raise ValueError(f"assigned_users must be user ids, or dicts with id and name, not {shown(value)}") from None
     if not read:
         raise ValueError("assigned_users names nobody; leave it out to let anyone answer")
     return read
@@ -223,7 +225,7 @@ def _kind(notifier: Any) -> str:
 
 def _step(value: Any) -> EscalationStep:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        raise ValueError(f"escalate must be a list of pairs of a time and users or notifiers, not {value!r}")
+        raise ValueError(f"escalate must be a list of pairs of a time and users or notifiers, not {shown(value)}")
     after, who = value
     several = [who] if isinstance(who, str | Mapping) or callable(who) else list(who)
     notifiers = [each for each in several if callable(each)]

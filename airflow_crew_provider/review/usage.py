@@ -11,7 +11,7 @@ from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.budget import Budget, amounts, figures, judged, used_in
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.models import Json, output_sha256, shown
 from airflow_crew_provider.questions.drafts import code
 from airflow_crew_provider.review.people import Escalation
 from airflow_crew_provider.task.record import Rejected
@@ -109,7 +109,7 @@ class UsageRules:
         try:
             record = record_of(self.completed, "completed")
             if record.get("state") != COMPLETED:
-                raise CrewInvalidInput(f"completed is a record in state {record.get('state')!r}, not completed")
+                raise CrewInvalidInput(f"completed is a record in state {shown(record.get('state'))}, not completed")
         except CrewInvalidInput as error:
             fail_task(error)
         return record

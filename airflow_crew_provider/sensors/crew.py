@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, BaseSensorOperator, PokeReturnValue, XComArg, conf
 
-from airflow_crew_provider.api.requests import path_segment
+from airflow_crew_provider.api.requests import EXECUTION_ID, path_segment
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.arguments import SensorArguments
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewTimeout
@@ -223,8 +223,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def _check_ids(self) -> None:
         try:
-            for identifier in (self.kickoff_id, self.execution_id or self.kickoff_id):
-                path_segment(identifier)
+            path_segment(self.kickoff_id)
+            path_segment(self.execution_id or self.kickoff_id, EXECUTION_ID)
         except CrewError as error:
             fail_task(error)
 

@@ -17,6 +17,7 @@ from airflow.providers.common.compat.sdk import redact
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.models import shown
 from airflow_crew_provider.view.execution import Seen, Target, of_details, of_status, origin
 
 TIMEOUT = 10.0  # seconds, while somebody is looking at the page
@@ -51,7 +52,7 @@ def hook_of(crew_conn_id: str) -> CrewHook:
     """
     hook = CrewHook(crew_conn_id)
     if hook.look_up(crew_conn_id).conn_type != CrewHook.conn_type:
-        raise CrewInvalidInput(f"Connection {crew_conn_id!r} is not of type {CrewHook.conn_type}.")
+        raise CrewInvalidInput(f"Connection {shown(crew_conn_id)} is not of type {CrewHook.conn_type}.")
     return hook
 
 

@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput
-from airflow_crew_provider.models import Execution, Json, WrittenFile
+from airflow_crew_provider.models import Execution, Json, WrittenFile, reason, shortened, shown
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def refuse_unusable_folder(folder: Any) -> None:
     :raises CrewStorageUnavailable: its storage cannot be opened
     """
     if not isinstance(folder, str) or not folder.strip():
-        raise CrewInvalidInput(f"{FILES_TO} was rendered as {folder!r}, which is not the path of a folder")
+        raise CrewInvalidInput(f"{FILES_TO} was rendered as {shown(folder)}, which is not the path of a folder")
     refuse_unavailable_storage(FILES_TO, folder)
 
 
@@ -57,7 +57,7 @@ def refuse_unavailable_storage(name: str, path: str) -> None:
     try:
         opened(path)
     except Exception as error:  # each storage raises its own errors
-        raise CrewStorageUnavailable(f"{name} {path!r} cannot be opened: {type(error).__name__}: {error}") from error
+        raise CrewStorageUnavailable(f"{name} {shown(path)} cannot be opened: {reason(error)}") from error
 
 
 def written(hook: ConnectedCrew, execution: Execution, folder: str | None) -> Json:
@@ -136,7 +136,7 @@ def _copied(hook: ConnectedCrew, execution_id: str, file: WrittenFile, folder: s
     parts = file.name.split("/")
     if {"", ".", ".."} & set(parts) or "\\" in file.name or not file.name.isprintable():
         raise CrewTaskFailed(
-            f"Execution {execution_id} has a file named {file.name[:200]!r}, which is not a relative path; no more of "
+            f"Execution {execution_id} has a file named {shown(file.name)}, which is not a relative path; no more of "
             "its files are copied"
         )
     path = f"{folder.rstrip('/')}/{file.name}"
@@ -155,8 +155,8 @@ def _copied(hook: ConnectedCrew, execution_id: str, file: WrittenFile, folder: s
                 raise OSError("it arrived damaged")
     except Exception as error:  # each storage raises its own errors
         raise AirflowException(
-            f"File {file.name!r} of execution {execution_id} could not be copied to {path}: {type(error).__name__}: "
-            f"{error}. The execution has completed; a retry of this task copies them"
+            f"File {shown(file.name)} of execution {execution_id} could not be copied to {shortened(path)}: "
+            f"{reason(error)}. The execution has completed; a retry of this task copies them"
         ) from error
     return path
 

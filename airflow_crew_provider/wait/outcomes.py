@@ -37,7 +37,7 @@ from airflow_crew_provider.compat.supervisor import (
     runs_in_worker,
     task_state,
 )
-from airflow_crew_provider.models import OVER, Execution
+from airflow_crew_provider.models import OVER, Execution, shown
 from airflow_crew_provider.wait.narrator import Narrator, in_few_words
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import (
@@ -192,7 +192,7 @@ def seconds(value: Any, name: str = "a time") -> float | None:
     if 0 <= number < float("inf"):
         return number
     raise exceptions.CrewInvalidInput(
-        f"{name} must be a number of seconds or a timedelta, not {value!r}. Nothing was sent"
+        f"{name} must be a number of seconds or a timedelta, not {shown(value)}. Nothing was sent"
     )
 
 

@@ -15,7 +15,7 @@ from airflow_crew_provider.api.budget import FAIL, IGNORE, NO_BUDGET, Budget, re
 from airflow_crew_provider.api.values import handed_on
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Execution, Json
+from airflow_crew_provider.models import Execution, Json, reason, shortened, shown
 from airflow_crew_provider.wait.files import (
     FILES_TO,
     LOCAL,
@@ -49,7 +49,7 @@ def given_path(path: Any, name: str = OUTPUT_TO) -> Any:
     is_path = isinstance(path, str) or hasattr(path, "__fspath__") or hasattr(path, "protocol")
     if is_path and str(path).strip():
         return str(path)
-    raise CrewInvalidInput(f"{name} must be the path of a file or an object, not {path!r}")
+    raise CrewInvalidInput(f"{name} must be the path of a file or an object, not {shown(path)}")
 
 
 def refuse_unusable_path(path: Any) -> None:
@@ -59,7 +59,9 @@ def refuse_unusable_path(path: Any) -> None:
     :raises CrewStorageUnavailable: its storage cannot be opened
     """
     if not isinstance(path, str) or not path.strip() or path.endswith("/"):
-        raise CrewInvalidInput(f"{OUTPUT_TO} was rendered as {path!r}, which is not the path of a file or an object")
+        raise CrewInvalidInput(
+            f"{OUTPUT_TO} was rendered as {shown(path)}, which is not the path of a file or an object"
+        )
     refuse_unavailable_storage(OUTPUT_TO, path)
 
 
@@ -72,9 +74,9 @@ def stored(path: str, execution: Execution, output: Any) -> Json:
         _write(opened(path), output if isinstance(output, str) else json.dumps(output, ensure_ascii=False))
     except Exception as error:  # each storage raises its own errors
         raise AirflowException(
-            f"The output of execution {execution.kickoff_id} could not be written to {path}: {type(error).__name__}: "
-            f"{error}. The execution has completed, and its output is still available from the service; a retry of "
-            "this task fetches and writes it again"
+            f"The output of execution {execution.kickoff_id} could not be written to {shortened(path)}: "
+            f"{reason(error)}. The execution has completed, and its output is still available from the service; a "
+            "retry of this task fetches and writes it again"
         ) from error
     tasks = [asdict(replace(task, output=None)) for task in execution.tasks]
     return {"output": None, "output_path": path, "tasks": tasks}

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_crew_provider.api.status import json_in
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json
+from airflow_crew_provider.models import Json, reason, shown
 
 NAME = "output_schema"
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
@@ -34,7 +34,7 @@ def refuse_bad_schema(schema: Any) -> None:
         _refuse_bad_json_schema(schema)
     elif isinstance(schema, str):
         if not IMPORT_PATH.fullmatch(schema):
-            raise CrewInvalidInput(f"{NAME} must look like 'package.module:Model', not {schema!r}")
+            raise CrewInvalidInput(f"{NAME} must look like 'package.module:Model', not {shown(schema)}")
     elif not _is_model(schema):
         kinds = "a JSON Schema (a dict), a pydantic model or its import path"
         raise CrewInvalidInput(f"{NAME} must be {kinds}, not {type(schema).__name__}")
@@ -124,7 +124,7 @@ def _refuse_bad_json_schema(schema: Json) -> None:
         raise CrewInvalidInput(f"{NAME} is not a JSON Schema: {problem}") from None
     except Unresolvable as error:
         raise CrewInvalidInput(
-            f"{NAME} refers to {error.ref!r}, which it does not contain; nothing is fetched"
+            f"{NAME} refers to {shown(error.ref)}, which it does not contain; nothing is fetched"
         ) from None
     except Exception as error:
         raise CrewInvalidInput(_cannot_be_applied(error)) from None
@@ -226,9 +226,9 @@ def _imported(path: str) -> Any:
     try:
         model = getattr(import_module(module), name)
     except Exception as error:
-        raise CrewInvalidInput(f"{NAME} {path!r} cannot be imported: {type(error).__name__}: {error}") from None
+        raise CrewInvalidInput(f"{NAME} {shown(path)} cannot be imported: {reason(error)}") from None
     if not _is_model(model):
-        raise CrewInvalidInput(f"{NAME} {path!r} is not a pydantic model")
+        raise CrewInvalidInput(f"{NAME} {shown(path)} is not a pydantic model")
     return model
 
 

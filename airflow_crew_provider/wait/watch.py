@@ -32,7 +32,7 @@ from typing import Any
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.budget import NO_BUDGET, Budget, figures
-from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult
+from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult, shortened
 from airflow_crew_provider.questions import question_of
 from airflow_crew_provider.wait.narrator import Narrator, Progress, duration
 
@@ -61,7 +61,7 @@ class Outcome:
     error: Json | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", shortened(self.message))
+        object.__setattr__(self, "message", shortened(self.message, LONGEST_MESSAGE))
 
     def to_event(self) -> Json:
         """Return the trigger event's payload."""
@@ -77,14 +77,6 @@ class Outcome:
             raise exceptions.CrewProtocolError(f"The trigger's event cannot be read: {str(event)[:200]}")
         usage, error = (each if isinstance(each := fields.get(name), dict) else None for name in ("usage", "error"))
         return cls(kind, kickoff_id, str(fields.get("message") or ""), task_id, usage, error)
-
-
-def shortened(text: str) -> str:
-    """Truncate a string that is too long for a message."""
-    if len(text) <= LONGEST_MESSAGE:
-        return text
-    end = f"… ({len(text)} characters)"
-    return text[: LONGEST_MESSAGE - len(end)] + end
 
 
 def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:

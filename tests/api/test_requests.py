@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.requests import LONGEST_ID, Kickoff, Resume, path_segment, webhook_fields
 from airflow_crew_provider.api.responses import HttpResponse
+from airflow_crew_provider.api.values import RenderedRecord
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import EditedOutput, HumanInputWebhook, Webhooks
 
@@ -174,6 +176,37 @@ def test_what_is_no_id_is_named(identifier: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         path_segment(identifier)
     assert str(error.value) == f"{identifier!r} is not a crew service id; nothing was sent"
+
+
+RECORD = {"state": "completed", "kickoff_id": "k-1", "execution_id": "e-1", "output": "x" * 3_000_000}
+REVIEW = {"execution_id": "e-1", "crew_task_id": "draft_task", "is_approve": True}
+
+
+@pytest.mark.parametrize(
+    "form", [lambda given: given, json.dumps, str, RenderedRecord], ids=["XCom", "JSON", "text", "field"]
+)
+@pytest.mark.parametrize(
+    ("record", "name", "field"),
+    [
+        (RECORD, "kickoff_id", "kickoff_id"),
+        (RECORD, "execution_id", "execution_id"),
+        (RECORD, "restore_from", "kickoff_id"),
+        (REVIEW, "crew_task_id", "crew_task_id"),
+        (REVIEW, "kickoff_id", "execution_id"),
+    ],
+)
+def test_a_record_is_no_id_but_has_one(form: Any, record: Any, name: str, field: str) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        path_segment(form(record), name)
+    assert str(error.value) == f"{name} must be an id, but is a record: pass its field {field!r}; nothing was sent"
+
+
+@pytest.mark.parametrize("given", [{"output": "x" * 3_000_000}, ["x" * 3_000_000], [{"kickoff_id": "k-1"}] * 100_000])
+def test_the_message_about_no_id_is_short(given: Any) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        path_segment(given)
+    assert str(error.value).endswith(" characters) is not a crew service id; nothing was sent")
+    assert len(str(error.value)) < 300
 
 
 def test_half_a_surrogate_pair_is_no_id() -> None:

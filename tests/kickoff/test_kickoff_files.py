@@ -81,10 +81,17 @@ def test_web_addresses_are_passed_on_and_path_objects_are_paths(server: FaultSer
     assert len(server.sent(UPLOAD)) == 1
 
 
+def test_a_scheme_may_be_written_in_capitals(server: FaultServer, report: Path) -> None:
+    given = {"report": f"FILE://{report}", "logo": "HTTPS://bucket.example/Logo.png?Signature=A"}
+    run(kickoff("", files=given), TaskRun())
+    assert named(server.sent(POST)[0]) == {"logo": "https://bucket.example/Logo.png?Signature=A", "report": f"{URL}0"}
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"report": "http://example.com/report.pdf"}, "is an http:// address; only https:// is passed on"),
+        ({"report": "Http://example.com/report.pdf"}, "is an http:// address; only https:// is passed on"),
         ({"report": "reports/today.pdf"}, "is not an absolute path: 'reports/today.pdf'"),
         ({"report": ""}, "must be a path or an https:// address"),
         ({"report": 1}, "must be a path or an https:// address"),

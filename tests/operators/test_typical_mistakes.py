@@ -18,13 +18,14 @@ from faults.wire import Reply
 from simulated_airflow import Connect, run
 
 from airflow_crew_provider.compat import version
-from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 LONGEST = 600
+WAITS = {"wait_for_completion": True, "poll_interval": 0.05}
 Mistake = Callable[[], Any]
 
 
@@ -148,3 +149,54 @@ def test_a_connection_that_does_not_exist(server: FaultServer) -> None:
 def test_a_wrong_token(server: FaultServer) -> None:
     server.on("GET /inputs", Reply(status=401, body={"detail": "Invalid or missing authentication credentials"}))
     fails_with(lambda: run(kickoff()), "401", "crew_default", "No execution was started")
+
+
+def sensor(**more: Any) -> CrewStatusSensor:
+    return CrewStatusSensor(task_id="wait", deferrable=False, poke_interval=0.05, timeout=PATIENCE, **more)
+
+
+@pytest.mark.parametrize("form", [lambda given: given, str], ids=["XCom", "template"])
+def test_a_record_instead_of_its_id(server: FaultServer, form: Any) -> None:
+    record = {"state": "completed", "kickoff_id": "k-1", "execution_id": "k-1", "output": LONG}
+    fails_with(lambda: run(sensor(kickoff_id=form(record))), "but is a record: pass its field 'kickoff_id'")
+    of_another = {"kickoff_id": "k-2", "execution_id": form(record)}
+    fails_with(lambda: run(sensor(**of_another)), "execution_id must be an id, but is a record")
+    assert not server.requests
+
+
+LONG = "long" * 750_000
+OUTPUT = {"output": LONG}
+RESUME: dict[str, Any] = {"execution_id": "k-1", "crew_task_id": "t", "human_feedback": "", "is_approve": True}
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        *(lambda given=given: run(sensor(kickoff_id=given)) for given in (OUTPUT, [OUTPUT], LONG)),
+        *(lambda given=given: run(kickoff(restore_from=given)) for given in (OUTPUT, LONG)),
+        lambda: run(kickoff(inputs={LONG: object()})),
+        lambda: run(kickoff(inputs={"topic": {(LONG,): 1}})),
+        lambda: run(kickoff(inputs={f"input {number}": 1 for number in range(100_000)}, crew_conn_id="crew_strict")),
+        lambda: run(kickoff(meta=LONG)),
+        lambda: run(kickoff(webhooks={LONG: "https://example.com"})),
+        lambda: run(kickoff(crew_conn_id=LONG)),
+        *(lambda given=given: run(kickoff(files={"report": given})) for given in (OUTPUT, LONG, f"/{LONG}")),
+        lambda: run(kickoff(files={"report": f"nowhere://{LONG}"})),
+        lambda: run(kickoff(files={LONG: "report.pdf"})),
+        lambda: run(kickoff(inputs={LONG: 1}, files={LONG: "/report.pdf"})),
+        *(lambda given=given: run(kickoff(output_to=given, **WAITS)) for given in (OUTPUT, f"nowhere://{LONG}")),
+        *(lambda given=given: run(kickoff(files_to=given, **WAITS)) for given in (OUTPUT, f"nowhere://{LONG}")),
+        *(lambda given=given: run(kickoff(output_schema=given, **WAITS)) for given in (LONG, {"type": LONG})),
+        *(lambda name=name: run(kickoff(**{name: LONG}, **WAITS)) for name in ("max_total_tokens", "max_cost")),
+        *(lambda name=name: kickoff(**{name: LONG}) for name in ("timeout", "on_unknown_outcome", "retry_from")),
+        *(lambda name=name: run(CrewResumeOperator(task_id="t", **{**RESUME, name: OUTPUT})) for name in RESUME),
+        lambda: run(CrewResumeOperator(task_id="t", review={**RESUME, "execution_id": OUTPUT})),
+    ],
+)
+def test_a_message_never_repeats_all_of_a_long_value(connect: Connect, server: FaultServer, mistake: Mistake) -> None:
+    connect(server.url, conn_id="crew_strict", kind="crew")
+    with pytest.raises(Exception) as error:
+        mistake()
+    assert "long" * 100 not in str(error.value)
+    assert len(str(error.value)) < 10 * LONGEST
+    assert not server.sent("POST *")

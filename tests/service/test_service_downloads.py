@@ -118,10 +118,12 @@ def test_a_kickoff_names_a_private_address(serve: Serve, web: Any, allowed: bool
 
 
 @pytest.mark.row("S78")
-def test_a_kickoff_names_a_web_address(serve: Serve, web: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scheme", ["http", "HTTP"])
+def test_a_kickoff_names_a_web_address(serve: Serve, web: Any, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     monkeypatch.setattr(downloads, "is_public", lambda host: host == "127.0.0.1")  # no test needs the internet
     client = serve(READS, allow_file_urls=True)
-    started = client.post("/kickoff", {"input_files": {"report": f"{web.url}/file"}})
+    address = f"{scheme}{web.url.removeprefix('http')}/file"
+    started = client.post("/kickoff", {"input_files": {"report": address}})
     assert started.status_code == 200, started.text
     assert client.until(started.json()["kickoff_id"], "completed")["result"]["output"] == str(len(CONTENT))
     assert [(authorization, cookie) for _, authorization, cookie in web.asked] == [(None, None)]

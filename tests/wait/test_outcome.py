@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.wait.watch import GAVE_UP, KINDS, LONGEST_MESSAGE, PENDING, Outcome, shortened
+from airflow_crew_provider.models import shortened
+from airflow_crew_provider.wait.watch import GAVE_UP, KINDS, LONGEST_MESSAGE, PENDING, Outcome
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,7 +59,7 @@ def test_of_a_huge_event_the_error_shows_the_beginning() -> None:
 
 
 def test_a_message_is_cut_at_its_longest_and_says_so() -> None:
-    assert shortened("x" * LONGEST_MESSAGE) == "x" * LONGEST_MESSAGE
-    cut = shortened("x" * (LONGEST_MESSAGE + 1))
+    assert shortened("x" * LONGEST_MESSAGE, LONGEST_MESSAGE) == "x" * LONGEST_MESSAGE
+    cut = shortened("x" * (LONGEST_MESSAGE + 1), LONGEST_MESSAGE)
     assert (len(cut), cut[-20:]) == (LONGEST_MESSAGE, "x… (2001 characters)")
-    assert Outcome("failed", "k", "x" * 5000).message == shortened("x" * 5000)
+    assert Outcome("failed", "k", "x" * 5000).message == shortened("x" * 5000, LONGEST_MESSAGE)

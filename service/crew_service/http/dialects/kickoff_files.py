@@ -78,7 +78,9 @@ class KickoffFiles:
         """Return it with the files at other web addresses, which `fetch` gets for the input that it names."""
         addresses = [*self.named.items(), *((each.name, each.address) for each in self.inside)]
         web = {
-            each: name for name, each in addresses if isinstance(each, str) and each.startswith(WEB) and not id_in(each)
+            each: name
+            for name, each in addresses
+            if isinstance(each, str) and each.lower().startswith(WEB) and not id_in(each)
         }
         return replace(self, found={**self.found, **{each: fetch(name, each) for each, name in web.items()}})
 
