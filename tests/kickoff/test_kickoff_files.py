@@ -121,6 +121,7 @@ def test_an_unreadable_file_fails_the_try_and_retries_reread_it(server: FaultSer
         (Reply(status=404, body={"detail": "Not Found"}), "this deployment takes no files"),
         (Reply(status=405, body={"detail": "Method Not Allowed"}), "this deployment takes no files"),
         (Reply(status=413, body={"detail": "at most 5 bytes"}), "is too large for the service: .*at most 5 bytes"),
+        (Reply(status=413, body="<html>413 Request Entity Too Large</html>"), "is too large for the service"),
     ],
 )
 def test_a_file_that_is_never_taken_fails_the_task(
