@@ -529,6 +529,14 @@ def test_a_person_is_asked_for_a_shorter_answer(crew: Crew, forms: Forms) -> Non
 
 @one_task
 @needs_parking
+def test_feedback_of_a_hundred_thousand_chinese_characters_is_taken(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", "短" * 100_000)
+    assert "Draft 2, after: 短短短" in task.form.body
+    assert [each["taken"] for each in task.decisions] == [True]
+
+
+@one_task
+@needs_parking
 def test_a_gateway_may_refuse_an_answer_to_a_live_crew(server: FaultServer, forms: Forms) -> None:
     server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
     server.on("GET /status/k-1", LIVE_ASKS)
