@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api import responses
 from airflow_crew_provider.api.addresses import redirected, view_path
-from airflow_crew_provider.api.requests import Kickoff, Resume, path_segment
+from airflow_crew_provider.api.requests import Kickoff, Resume, header_value, path_segment
 from airflow_crew_provider.api.responses import HttpResponse, Mask
 from airflow_crew_provider.api.status import (
     STOPPED,
@@ -142,7 +142,7 @@ class Call(Generic[T]):
 
 def idempotency(key: str | None) -> dict[str, str]:
     """Return the header that lets a service recognize a repeated request."""
-    return {"Idempotency-Key": key} if key else {}
+    return {"Idempotency-Key": header_value("The idempotency key", key)} if key else {}
 
 
 def inputs() -> Call[ExpectedInputs]:

@@ -5,6 +5,7 @@ Bodies have the field names of both dialects, the specification's and that of li
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -125,6 +126,33 @@ def path_segment(identifier: str) -> str:
             f"An id of {size} bytes is too long (the limit is {LONGEST_ID}); nothing was sent"
         )
     return quote(identifier, safe="")
+
+
+# --- headers ---
+
+# The HTTP libraries differ in what they refuse, and name the value or take the refusal for a failure of the network.
+TOKEN = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+
+
+def header_name(what: str, name: str) -> str:
+    """Return a header's name if it can be sent; the error does not show it, because it may be a secret by mistake."""
+    if TOKEN.fullmatch(name):
+        return name
+    raise exceptions.CrewInvalidInput(
+        f"{what} is empty or contains characters that are not allowed in HTTP headers; nothing was sent"
+    )
+
+
+def header_value(what: str, value: str) -> str:
+    """Return a header's value if it can be sent; the error does not show it."""
+    if value.isascii() and value.isprintable():
+        return value
+    raise exceptions.CrewInvalidInput(
+        f"{what} contains characters that are not allowed in HTTP headers; nothing was sent"
+    )
+
+
+# --- webhooks ---
 
 
 def webhook_fields(webhooks: Webhooks | str | None) -> Json:
