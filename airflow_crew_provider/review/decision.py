@@ -41,6 +41,7 @@ from airflow_crew_provider.review.people import Escalation, told
 from airflow_crew_provider.review.question import Asking, AskingTask, people_of
 from airflow_crew_provider.stored_names import (
     FEEDBACK_FIELD,
+    REFUSAL,
     REJECTED_BEFORE,
     REVIEW_KEY,
     SCHEMA_REVISION,
@@ -251,13 +252,17 @@ class ReviewRules(ReviewPolicy):
         return ReviewForm(pending=content, terms=self, round_number=number, max_rounds=most, whole=self.whole)
 
     def _round_before(self, context: Any) -> Json | None:
-        """Return the previous round's review, with its draft if that review was made in this DAG."""
+        """Return the previous round's review, with its draft if it was made in this DAG, and why it changed nothing."""
         review = record_or_none(self.previous)
-        if review is None or self.previous_task is None:
-            return review
+        if review is None:
+            return None
+        refusal = (record_or_none(self.pending) or {}).get(REFUSAL)
+        refused = {REFUSAL: refusal} if refusal else {}
+        if self.previous_task is None:
+            return {**review, **refused}
         decision = record_or_none(self._decision_before(context, self.previous_task)) or {}
         is_of_review = decision.get("output_sha256") == review.get("output_sha256")
-        return decision if is_of_review else review
+        return {**(decision if is_of_review else review), **refused}
 
     def _decision_before(self, context: Any, task_id: str) -> Any:
         ti = context["ti"]

@@ -279,13 +279,12 @@ class WholeRun:
     def _sent(self, resuming: Resuming, kickoff_id: str) -> None:
         resumed = resuming.said(kickoff_id)
         service = {"kickoff_id": kickoff_id, "status": resumed.status, "message": resumed.said.get("message")}
-        is_unused = resumed.state is AnswerState.UNUSED
         self.record.send(
             service if resumed.state is not AnswerState.LEFT else None,
             now=time.time(),
             kickoff_id=kickoff_id,
             inbox=own_address(self._context, resuming.registration, kickoff_id),
             answered=resumed.answered,
-            unused=is_unused,
-            refusal=service["message"] if is_unused or resumed.leaves_edit else None,
+            unused=resumed.state is AnswerState.UNUSED,
+            refusal=resumed.refusal,
         )

@@ -507,6 +507,48 @@ def test_the_next_form_tells_why_the_service_refused_changed_arguments(server: F
     assert "The edited output is too short" in task.form.body
 
 
+TOO_LONG = "Much longer. " * 50_000  # 650 kB, twice in a body
+
+
+@one_task
+@needs_parking
+def test_a_person_is_asked_for_a_shorter_answer(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", TOO_LONG)
+    assert task.form.params["question_number"]["value"] == 2
+    assert "This answer changed nothing:\n\n> POST /resume returned 413: The body is larger than" in task.form.body
+    assert "This answer is too long and was not accepted" in task.form.body
+    task.answer("revise", "Shorter.").answer("approve")
+    assert task.result["output"] == "Printed."
+    assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
+    assert [(each["taken"], "413" in each.get("refusal", "")) for each in task.decisions] == [
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
+
+
+@one_task
+@needs_parking
+def test_feedback_of_a_hundred_thousand_chinese_characters_is_taken(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", "短" * 100_000)
+    assert "Draft 2, after: 短短短" in task.form.body
+    assert [each["taken"] for each in task.decisions] == [True]
+
+
+@one_task
+@needs_parking
+def test_a_gateway_may_refuse_an_answer_to_a_live_crew(server: FaultServer, forms: Forms) -> None:
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+    server.on("GET /status/k-1", LIVE_ASKS)
+    page = "<html>413 Request Entity Too Large</html>"
+    server.on("POST /resume", Reply(status=413, body=page), {"kickoff_id": "k-2"})
+    server.on("GET /status/k-2", {"state": "SUCCESS", "status": None, "result": "Printed.", "result_json": None})
+    task = Task(forms).start().answer("revise", "Much longer.")
+    assert "This answer is too long and was not accepted" in task.form.body
+    assert task.answer("revise", "Shorter.").result["output"] == "Printed."
+    assert [each["taken"] for each in task.decisions] == [False, True]
+
+
 # --- a Flow that was answered elsewhere ---
 
 
@@ -594,6 +636,24 @@ def test_a_flow_that_was_answered_elsewhere_asks_its_next_question(
     task.answer("publish")
     assert "Draft of q-2" in task.form.body
     assert server.sent("POST /resume*") == []
+
+
+@one_task
+@needs_parking
+def test_a_flow_whose_answer_was_too_long_asks_again(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any
+) -> None:
+    flow = Flow(server, connect, a_memory, callback=True)
+
+    def respond(request: Any) -> Reply:
+        flow.is_over = "Shorter" in request.json["feedback"]
+        return Reply(body={"status": "accepted"}) if flow.is_over else Reply(status=413, body={"detail": "too large"})
+
+    server.on("POST /respond", respond)
+    task = Task(forms).start().answer("publish", "Much longer.")
+    assert "This answer is too long and was not accepted" in task.form.body
+    assert task.answer("publish", "Shorter.").result["output"] == "Printed."
+    assert [each["taken"] for each in task.decisions] == [False, True]
 
 
 # --- workers that are lost ---
