@@ -158,7 +158,7 @@ def header_name(what: str, name: str) -> str:
     if TOKEN.fullmatch(name):
         return name
     raise exceptions.CrewInvalidInput(
-        f"{what} is empty or contains characters that are not allowed in HTTP headers; nothing was sent"
+        f"{what} is not allowed in HTTP; use letters, digits and hyphens. Nothing was sent"
     )
 
 
