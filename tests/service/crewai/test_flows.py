@@ -136,6 +136,63 @@ def test_finished_methods_are_replayed_in_the_order_of_their_ends(play: Player) 
     assert sorted(run.calls()) == ["first fast", "first fast", "last slow", "last slow"]
 
 
+def test_what_crewai_does_around_a_finished_method_happens_once(play: Player) -> None:
+    run = play("AroundFlow", "around.py")
+    with pytest.raises(CrewKilled):
+        run.segment()
+    assert waits(run.segment())[0] == "hold.letter"
+    draft = waits(run.choose("approve"))
+    held = "<draft of <notes>, checked: well done, letter v1, draft=go+check=well done, True, 3>"
+    assert draft == ("review", f"Log: {run.log} {held}", "Send?", ["send", "drop"])
+    with pytest.raises(CrewKilled):
+        run.choose("send", "Be kind")
+    assert waits(run.segment())[0] == "end.letter"
+    outcome = run.choose("approve")
+    assert isinstance(outcome, Completed)
+    said = "draft=go+check=well done+review=send"
+    assert outcome.output == f"Log: {run.log} {held}; Be kind, letter v1, {said}, True, 5"
+    finished = ["begin", "draft", "check", "hold", "review", "end"]
+    assert run.finished() == run.calls(of="method_execution_finished") == finished
+    assert run.calls(of="asked") == ["draft", "check"]
+    assert run.calls(of="after") == ["begin", "draft", "check", "hold", "end"], "CrewAI calls it after no question"
+    assert run.calls(of="saved") == [[run.execution_id, name] for name in finished]
+    assert run.calls(of="learned") in ([1], []), "early versions of CrewAI do not learn after a pause"
+    for each in (run.calls(), run.calls(of="before"), run.calls(of="method_execution_started")):
+        assert [name for name in each if name in ("begin", "draft", "check")] == ["begin", "draft", "check"]
+
+
+def test_a_continued_flow_saves_its_state_under_its_own_id(play: Player) -> None:
+    run = play("AroundFlow", "around.py")
+    with pytest.raises(CrewKilled):
+        run.segment()
+    failed, run.execution_id = run.execution_id, "second"
+    assert waits(run.segment())[0] == "hold.letter"
+    finished = ["begin", "draft", "check"]
+    assert run.calls(of="saved") == [[some_id, name] for some_id in (failed, "second") for name in finished]
+    assert run.calls(of="after") == finished
+    run.choose("approve")
+    with pytest.raises(CrewKilled):
+        run.choose("send", "Be kind")
+    run.execution_id = "third"
+    run.segment()
+    assert run.calls(of="saved")[-2:] == [["second", "review"], ["third", "review"]]
+
+
+@pytest.mark.long
+def test_a_flow_continues_from_what_an_earlier_release_stored(play: Player) -> None:
+    run = play("AroundFlow", "around.py")
+    run.log.with_name(run.log.name + ".hold").touch()
+    run.segment()
+    del run.done[1]["point"]["answer"]
+    draft = waits(run.choose("approve"))[1]
+    assert draft.endswith(" <draft of <notes>, checked: well done, letter v1, check=well done, True, 3>")
+    with pytest.raises(CrewKilled):
+        run.choose("send", "Be kind")
+    del run.done[-1]["point"]
+    assert waits(run.segment())[0] == "end.letter"
+    assert run.choose("approve").output.endswith("; Be kind, letter v1, check=well done+review=send, True, 5")
+
+
 @pytest.mark.long
 def test_a_finished_method_no_longer_run_is_named(play: Player) -> None:
     run = flow(play, "FirstFlow")
