@@ -353,7 +353,7 @@ class CrewInputs:
     """What a function under ``@task.crew`` may return instead of a dict: inputs, and files to send with them.
 
     :param inputs: the crew's inputs, plain JSON
-    :param files: paths or addresses by input name, as in `CrewKickoffOperator`
+    :param files: paths or addresses by input name, as in `CrewKickoffOperator`, beside the ``files`` of the task
     """
 
     inputs: Json

@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.common.compat.sdk import DecoratedOperator as AnyDecoratedOperator
 
-from airflow_crew_provider.kickoff.files import given_files
+from airflow_crew_provider.kickoff.files import with_files_of_function
 from airflow_crew_provider.models import CrewInputs
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
@@ -67,7 +67,7 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
         returned = self.python_callable(*self.op_args, **kwargs)
         returned = asyncio.run(_result(returned)) if inspect.isawaitable(returned) else returned
         if isinstance(returned, CrewInputs):
-            self.inputs, self.files = returned.inputs, given_files(returned.files)
+            self.inputs, self.files = returned.inputs, with_files_of_function(self.files, returned.files)
         else:
             self.inputs = returned
         return super().execute(context)

@@ -83,17 +83,21 @@ def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> A
         if source.is_used_up(hook.crew_conn_id, answer.crew_task_id):
             raise CrewAnswerNotTaken(f"The question {answer.crew_task_id} was already answered; nothing was sent")
         stored = source.stored_address(hook.crew_conn_id, answer.crew_task_id)
-        if stored is None or stored.callback_url is None:
-            _refuse_after_another_question(hook, answer)
+        _refuse_after_another_question(hook, answer, stored)
         if stored is not None:
             return stored
-    return _by_flow_id(poller, answer, lag) if hook.connection.kind == FLOW else None
+    if hook.connection.kind != FLOW:
+        return None
+    address = _by_flow_id(poller, answer, lag)
+    if hook.connection.flow_webhook_secret:
+        _refuse_after_another_question(hook, answer, address)
+    return address
 
 
-def _refuse_after_another_question(hook: ConnectedCrew, answer: ReviewAnswer) -> None:
+def _refuse_after_another_question(hook: ConnectedCrew, answer: ReviewAnswer, address: AnswerAddress | None) -> None:
     """Refuse to answer by the Flow's id if the Flow has asked another question, which would get the answer."""
-    newest = source.newest_question(hook.crew_conn_id, answer.execution_id)
-    if newest not in (None, answer.crew_task_id):
+    ids = [answer.execution_id, *([address.flow_id] if address and address.flow_id else [])]
+    if not source.asked(hook.crew_conn_id, ids).take_answer(answer.crew_task_id, address):
         raise CrewAnswerNotTaken(
             f"The Flow {answer.execution_id} has asked another question since {answer.crew_task_id}; nothing was sent"
         )

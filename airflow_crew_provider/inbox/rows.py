@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -208,6 +209,38 @@ class FlowQuestions:
     def asking(self, question: FlowQuestion) -> list[Json]:
         """Return the value to store, with a question added."""
         return [each.as_dict() for each in [*self.questions, question][-MOST_QUESTIONS:]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A Flow's questions as stored under each id of its execution; a webhook need not contain all of its ids."""
+
+    lists: list[list[FlowQuestion]]
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> Asked:
+        """Read the values stored under the ids."""
+        return cls([FlowQuestions.of(value).questions for value in values])
+
+    @property
+    def newest_first(self) -> list[FlowQuestion]:
+        """All questions; those that no other one follows are first."""
+        every = {each.id: each for questions in self.lists for each in reversed(questions)}
+        return sorted(every.values(), key=self._is_followed)
+
+    def take_answer(self, request_id: str, address: AnswerAddress | None) -> bool:
+        """Return whether an answer reaches a question: at its callback, or by the Flow's id if it is the newest.
+
+        A Flow keeps one question under its id, the last that it asked. An earlier one was answered elsewhere, whatever
+        became of the later one.
+        """
+        if address is not None and address.callback_url is not None:
+            return True
+        having = [each for each in self.lists if any(question.id == request_id for question in each)]
+        return all(each[-1].id == request_id for each in having or filter(None, self.lists))
+
+    def _is_followed(self, question: FlowQuestion) -> bool:
+        return not self.take_answer(question.id, None)
 
 
 def address_in(value: Any) -> AnswerAddress | None:

@@ -24,7 +24,7 @@ from airflow_crew_provider.exceptions import CrewError, CrewNotFound
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages
-from airflow_crew_provider.inbox.rows import TASK_FIELDS, FlowQuestions
+from airflow_crew_provider.inbox.rows import TASK_FIELDS, Asked
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import MESSAGES_KEY
 
@@ -90,10 +90,9 @@ def is_used_up(crew_conn_id: str, request_id: str) -> bool:
     return bool(get(rows.answer_key(crew_conn_id, request_id)) == rows.USED)
 
 
-def newest_question(crew_conn_id: str, execution_id: str) -> str | None:
-    """Return the id of the latest question that an execution asked through the inbox; None if there is none."""
-    questions = FlowQuestions.of(get(rows.questions_key(crew_conn_id, execution_id)))
-    return questions.questions[-1].id if questions.questions else None
+def asked(crew_conn_id: str, ids: Iterable[str]) -> Asked:
+    """Return what an execution with these ids has asked through the inbox."""
+    return Asked.of(get(rows.questions_key(crew_conn_id, each)) for each in ids)
 
 
 def used_up(crew_conn_id: str, request_id: str) -> None:
@@ -186,6 +185,7 @@ class OfFlow:
 
     def __init__(self, hook: ConnectedCrew) -> None:
         self._hook = hook
+        self._told: list[str] = []
 
     def may_know(self, reply: Reply) -> bool:
         """Return whether a Flow is paused although its status does not show why."""
@@ -193,7 +193,7 @@ class OfFlow:
         return paused and self._hook.connection.flow_webhook_secret is not None
 
     async def question(self, kickoff_id: str, reply: Reply | None, reads: Reads) -> Execution | None:
-        """Return the execution with its newest unanswered question, found by any of its ids."""
+        """Return the execution with its newest question that takes an answer, found by any of its ids."""
         if self._hook.connection.flow_webhook_secret is None:
             return None
         execution = reply if isinstance(reply, Execution) else None
@@ -203,10 +203,20 @@ class OfFlow:
 
     async def _newest_open(self, ids: Iterable[str], reads: Reads) -> FlowQuestion | None:
         crew_conn_id = self._hook.crew_conn_id
-        for execution_id in ids:
-            stored = FlowQuestions.of(await reads.variable(rows.questions_key(crew_conn_id, execution_id)))
-            for question in reversed(stored.questions):
-                key = rows.answer_key(crew_conn_id, question.id)
-                if _masked(rows.address_in(await reads.variable(key))) is not None:
-                    return question
+        asked = Asked.of([await reads.variable(rows.questions_key(crew_conn_id, each)) for each in ids])
+        unanswerable = []
+        for question in asked.newest_first:
+            key = rows.answer_key(crew_conn_id, question.id)
+            address = _masked(rows.address_in(await reads.variable(key)))
+            if address is not None and asked.take_answer(question.id, address):
+                return question
+            if address is not None:
+                unanswerable.append(question.id)
+        if unanswerable and unanswerable != self._told:
+            self._told = unanswerable
+            log.info(
+                "Nobody is asked the question %s again: its webhook had no callback_url, and an answer by the Flow's "
+                "id reaches what the Flow has asked since. If it is still open, answer it in the console",
+                ", ".join(unanswerable),
+            )
         return None

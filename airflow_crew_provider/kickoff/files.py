@@ -47,6 +47,13 @@ def given_files(files: Any) -> Any:
     }
 
 
+def with_files_of_function(files: Any, more: Any) -> Any:
+    """Return a task's rendered files and those that its function has returned, which win over others of their name."""
+    before, more = value_of(files), given_files(more)
+    both = isinstance(before, Mapping) and isinstance(more, Mapping)
+    return {**before, **more} if both else more or files  # what is no mapping is refused with the others
+
+
 def mask_queries(files: Any) -> None:
     """Let Airflow mask the queries of rendered web addresses wherever it masks secrets."""
     sources = value_of(files)

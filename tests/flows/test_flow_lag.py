@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +15,7 @@ from faults.variables import Variables, stand_in_for_variables
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.exceptions import CrewNotFound
 from airflow_crew_provider.flows import answers
-from airflow_crew_provider.inbox import rows
+from airflow_crew_provider.inbox import rows, source
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed
@@ -52,10 +56,10 @@ class Service:
             raise status
         return status
 
-    def find(self, lag: float, *statuses: Any) -> AnswerAddress | None:
+    def find(self, lag: float, *statuses: Any, answer: ReviewAnswer = ANSWER) -> AnswerAddress | None:
         self.statuses = [*statuses]
         poller: Any = self
-        return answers.find_address(poller, ANSWER, lag=lag)
+        return answers.find_address(poller, answer, lag=lag)
 
 
 @pytest.fixture
@@ -148,3 +152,54 @@ def test_a_callback_reaches_its_own_question_only(service: Service, inbox: Inbox
     inbox.asks("q-2")
     address = inbox.keeps(AnswerAddress("https://a.example/respond"))
     assert service.find(10.0, PAUSED) == address
+
+
+class Flow:
+    """A Flow that has asked twice, with its questions stored under one id of its execution, or each under another."""
+
+    def __init__(self, variables: Variables, first: Any, second: Any, ids: list[list[str]]) -> None:
+        stored: dict[str, list[Any]] = {}
+        for request_id, address, of in zip(("q-1", "q-2"), (first, second), ids, strict=True):
+            question = FlowQuestion(request_id, "check", "Fine?", f"Draft of {request_id}", ["yes"], of, "f-1")
+            for each in of:
+                stored.setdefault(each, []).append(question.as_dict())
+            if address is not None:
+                kept = address if address == rows.USED else address.as_dict()
+                variables.set(rows.answer_key("crew_flow", request_id), kept, serialize_json=True)
+        for each, questions in stored.items():
+            variables.set(rows.questions_key("crew_flow", each), questions, serialize_json=True)
+
+
+CALLBACK = AnswerAddress("https://a.example/respond", flow_id="f-1")
+ADDRESSES = {"by id": BY_ID, "by callback": CALLBACK, "answered": rows.USED, "unknown": None}
+
+
+@pytest.mark.row("F4")
+@pytest.mark.parametrize("ids", [[["e-1"], ["e-1"]], [["f-1"], ["f-1"]], [["e-1", "f-1"], ["f-1"]]], ids=str)
+@pytest.mark.parametrize(("first", "second"), itertools.product(ADDRESSES, repeat=2))
+def test_a_question_is_offered_only_where_its_answer_arrives(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    log_text: Callable[[], str],
+    first: str,
+    second: str,
+    ids: list[list[str]],
+) -> None:
+    service.hook.connection.flow_webhook_secret = "s"
+    Flow(stand_in_for_variables(monkeypatch), ADDRESSES[first], ADDRESSES[second], ids)
+    hook: Any = service.hook
+    offered = asyncio.run(source.InboxSource(hook).read("e-1", PAUSED, blocking=True))
+    assert isinstance(offered, Execution)
+    taken = []
+    for request_id in ("q-2", "q-1"):
+        try:
+            service.find(0.0, PAUSED, answer=replace(ANSWER, crew_task_id=request_id))
+        except CrewAnswerNotTaken:
+            continue
+        taken.append(request_id)
+    is_open = {"q-1": first.startswith("by"), "q-2": second.startswith("by")}
+    assert offered.crew_task_id == next((each for each in taken if is_open[each]), None)
+    assert ("q-1" in taken) == (first == "by callback"), "by its id, a Flow takes an answer to its newest question"
+    is_left = is_open["q-1"] and offered.crew_task_id is None
+    assert ("Nobody is asked the question q-1 again" in log_text()) == is_left
+    assert ("q-2" in taken) >= is_open["q-2"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import DAG, AirflowException
 from cryptography.fernet import Fernet
 from faults.server import FaultServer
 from faults.wire import CLOSE, NoReply, Reply, Request
@@ -21,9 +21,11 @@ from simulated_airflow import TOKEN, Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.compat import encryption
 from airflow_crew_provider.compat.version import masks_variables
+from airflow_crew_provider.decorators.crew import crew_task
 from airflow_crew_provider.exceptions import CrewFileError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.kickoff import files
+from airflow_crew_provider.models import CrewInputs
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
@@ -575,3 +577,25 @@ def test_a_large_file_is_never_in_memory(server: FaultServer, tmp_path: Path) ->
     assert sent == len(form) > size
     assert peak < 8 * LARGEST_PIECE
     assert json.dumps(content.sha256) == json.dumps(hashlib.sha256(bytes(size)).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("of_task", "of_function", "sent"),
+    [
+        (["a"], CrewInputs({"topic": "tea"}), {"a": "task"}),
+        (["a"], {"topic": "tea"}, {"a": "task"}),
+        (["a", "b"], CrewInputs({"topic": "tea"}, {"b": f"{URL}function"}), {"a": "task", "b": "function"}),
+        ([], CrewInputs({"topic": "tea"}, {"b": f"{URL}function"}), {"b": "function"}),
+    ],
+    ids=["none by the function", "no files", "both", "none by the task"],
+)
+@pytest.mark.parametrize("form", [lambda given: given, json.dumps], ids=["XCom", "template"])
+def test_a_functions_files_are_sent_beside_its_tasks(
+    server: FaultServer, of_task: list[str], of_function: Any, sent: dict[str, str], form: Any
+) -> None:
+    with DAG("dag"):
+        made = crew_task(lambda: of_function, task_id="kickoff", files=form(dict.fromkeys(of_task, f"{URL}task")))()
+    operator: Any = made.operator
+    operator.wait_for_completion = False
+    assert run(operator, TaskRun()) == "k-1"
+    assert named(server.sent(POST)[0]) == {name: f"{URL}{whose}" for name, whose in sent.items()}

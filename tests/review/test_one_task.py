@@ -558,13 +558,17 @@ class Flow:
     def __init__(self, server: FaultServer, connect: Connect, variables: Any, *, callback: bool) -> None:
         connect(server.url, kind="flow", flow_webhook_secret="s" * 32)
         server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
-        server.on("GET /status/k-1", lambda _: self._done if self.is_over else self._paused)
+        server.on("GET /status/k-1", lambda _: self.status)
         self.is_over = False
         self._done = {"state": "SUCCESS", "status": None, "result": "Printed.", "result_json": None}
         self._paused = {"state": "PAUSED", "kickoff_id": "k-1", "flow_id": "f-1", "status": None}
         self._variables, self._questions = variables, []  # type: ignore[var-annotated]
         self._address = AnswerAddress(f"{server.url}/respond" if callback else None, None, "f-1")
         self.asks("q-1")
+
+    @property
+    def status(self) -> Json:
+        return self._done if self.is_over else self._paused
 
     def asks(self, request_id: str) -> None:
         outcomes = ["publish", "drop"]
@@ -654,6 +658,31 @@ def test_a_flow_whose_answer_was_too_long_asks_again(
     assert "This answer is too long and was not accepted" in task.form.body
     assert task.answer("publish", "Shorter.").result["output"] == "Printed."
     assert [each["taken"] for each in task.decisions] == [False, True]
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("F4")
+def test_an_older_question_is_not_asked_after_a_newer_one(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any
+) -> None:
+    """A Flow keeps one question under its id, the last one; an earlier one has been answered elsewhere."""
+    flow = Flow(server, connect, a_memory, callback=False)
+    flow.asks("q-2")
+    server.on("POST /resume_feedback", {"status": "accepted"})
+    lagging = iter(range(5))
+
+    def status(_: Any) -> Any:
+        flow.is_over = bool(server.sent("POST /resume_feedback")) and next(lagging, None) is None
+        return flow.status
+
+    server.on("GET /status/k-1", status)
+    task = Task(forms).start()
+    assert "Draft of q-2" in task.form.body
+    task.answer("publish")
+    assert task.result["output"] == "Printed."
+    assert [each["crew_task_id"] for each in task.decisions] == ["q-2"]
+    assert len(server.sent("POST /resume_feedback")) == 1
 
 
 # --- workers that are lost ---
