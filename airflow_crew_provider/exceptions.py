@@ -13,6 +13,8 @@
     │   ├── CrewAlreadyContinued  409: another execution already continues the failed one
     │   ├── CrewRateLimited     429
     │   │   └── CrewQuotaExceeded  a budget or quota is used up
+    │   ├── CrewRefused         405, 415 and others with which a request has certainly done nothing
+    │   │   └── CrewTooLarge    413
     │   └── CrewServerError     5xx
     ├── CrewConnectionError     nothing was sent, or a GET got no response
     ├── CrewFileError           a file to send cannot be read, or the service did not take it; nothing was started
@@ -135,6 +137,14 @@ class CrewQuotaExceeded(CrewRateLimited):
         return f"{refusal}. {when}"
 
 
+class CrewRefused(CrewApiError):
+    """Another 4xx with which a request has certainly done nothing (`api.endpoints` lists them)."""
+
+
+class CrewTooLarge(CrewRefused):
+    """413: the body is larger than the service, or a gateway in front of it, accepts."""
+
+
 class CrewServerError(CrewApiError):
     """5xx: the service failed. If the request was a POST, the service may have acted on it before failing."""
 
@@ -202,6 +212,7 @@ REFUSED = (
     CrewAlreadyContinued,
     CrewKeyReused,  # only if the key is new; if it was sent before, this proves nothing
     CrewRateLimited,
+    CrewRefused,
 )
 
 

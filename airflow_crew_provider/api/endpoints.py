@@ -5,6 +5,7 @@ Requests work with both dialects, the specification's and that of live deploymen
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from urllib.parse import quote, urlencode
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api import responses
 from airflow_crew_provider.api.addresses import redirected, view_path
-from airflow_crew_provider.api.requests import EXECUTION_ID, Kickoff, Resume, path_segment
+from airflow_crew_provider.api.requests import EXECUTION_ID, Kickoff, Resume, header_value, path_segment
 from airflow_crew_provider.api.responses import HttpResponse, Mask
 from airflow_crew_provider.api.status import (
     STOPPED,
@@ -50,6 +51,35 @@ QUOTA_TEXT = "monthly execution limit reached"
 # After a gateway error, the service behind the gateway may or may not have acted on the request.
 GATEWAY_ERRORS = (502, 503, 504)
 REDIRECTS = (301, 302, 303, 307, 308)
+# The codes with which a request has certainly done nothing. Any other leaves the outcome of a POST unknown: a gateway
+# may send 408 or 499 after it has passed the request on, and a service 406 after it has acted; a 409 may be about what
+# an earlier delivery of the same request has done.
+#
+# These follow from the head or the size of a request, before it is passed on or acted on, whoever sends them:
+REFUSED_UNREAD: dict[int, type[exceptions.CrewApiError]] = {
+    407: exceptions.CrewRefused,  # a proxy wants credentials first
+    411: exceptions.CrewRefused,  # the length of the body is missing
+    413: exceptions.CrewTooLarge,  # the body is too large
+    414: exceptions.CrewRefused,  # the path is too long
+    421: exceptions.CrewRefused,  # this server does not serve the host
+    425: exceptions.CrewRefused,  # the request might be a replay
+    426: exceptions.CrewRefused,  # only another protocol is accepted
+    429: exceptions.CrewRateLimited,  # too many requests
+    431: exceptions.CrewRefused,  # the headers are too large
+}
+# These are the service's, but not as a page: if a request that was passed on gets no response, a gateway may ask
+# another server for a page, which knows no such path (404) or takes no POST (405, with a named `error_page` of nginx).
+REFUSED_BY_SERVICE: dict[int, type[exceptions.CrewApiError]] = {
+    400: exceptions.CrewBadRequest,  # the request is not valid, or not in this state
+    401: exceptions.CrewUnauthorized,  # the token is not valid
+    403: exceptions.CrewUnauthorized,  # the token permits something else
+    404: exceptions.CrewNotFound,  # the path or the id is unknown
+    405: exceptions.CrewRefused,  # the path takes no POST
+    410: exceptions.CrewRefused,  # the path or the id no longer exists
+    415: exceptions.CrewRefused,  # the type of the body is not accepted
+    422: exceptions.CrewMissingInputs,  # inputs are missing, or others were sent under the same key
+    451: exceptions.CrewRefused,  # access is denied for legal reasons
+}
 TRANSIENT = (408, 425, 429)  # 4xx codes that mean the same whoever sends them
 
 
@@ -95,6 +125,16 @@ class Call(Generic[T]):
     streamed: int | None = None  # the size of a body that is passed on as it arrives, in bytes
 
     @property
+    def content(self) -> bytes | None:
+        """The body as it is sent: JSON in UTF-8, because escapes would take up to three times the room.
+
+        A service reads a lone surrogate, which UTF-8 cannot express, from its JSON escape: what replaces it here.
+        """
+        if self.body is None:
+            return None
+        return json.dumps(self.body, ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+    @property
     def starts_something(self) -> bool:
         """Whether sending this call twice could do harm; an uploaded file that is not used is deleted."""
         return self.method == "POST" and self.upload is None
@@ -102,7 +142,7 @@ class Call(Generic[T]):
 
 def idempotency(key: str | None) -> dict[str, str]:
     """Return the header that lets a service recognize a repeated request."""
-    return {"Idempotency-Key": key} if key else {}
+    return {"Idempotency-Key": header_value("The idempotency key", key)} if key else {}
 
 
 def inputs() -> Call[ExpectedInputs]:
@@ -224,7 +264,7 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
             "it is unknown whether the service acted on it",
             answer.status,
         )
-    if answer.status not in TRANSIENT and answer.status < 500 and responses.is_page(answer):
+    if answer.status < 500 and responses.is_page(answer) and not _is_anybodys(call, answer.status):
         message = f"{call.method} {call.path} returned {answer.status} with a page that is not the API's ({detail})"
         if call.starts_something:
             return exceptions.CrewOutcomeUnknown(
@@ -246,13 +286,13 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
         return exceptions.CrewRateLimited(*where, responses.retry_after(answer))
     if answer.status >= 500:
         return exceptions.CrewServerError(*where, responses.retry_after(answer))
-    named = {
-        400: exceptions.CrewBadRequest,
-        401: exceptions.CrewUnauthorized,
-        403: exceptions.CrewUnauthorized,
-        404: exceptions.CrewNotFound,
-    }
-    return named.get(answer.status, exceptions.CrewApiError)(*where)
+    kind = REFUSED_UNREAD.get(answer.status) or REFUSED_BY_SERVICE.get(answer.status, exceptions.CrewApiError)
+    return kind(*where)
+
+
+def _is_anybodys(call: Call[Any], status: int) -> bool:
+    """Whether a status code counts even if its body is a page; a GET can be repeated until the page is gone."""
+    return status in TRANSIENT or (call.method == "POST" and status in REFUSED_UNREAD)
 
 
 def _continued_by(call: Call[Any], answer: HttpResponse, mask: Mask) -> str | None:

@@ -147,6 +147,33 @@ def _ids_in_record(value: object) -> list[str]:
     return []
 
 
+# --- headers ---
+
+# The HTTP libraries differ in what they refuse, and name the value or take the refusal for a failure of the network.
+TOKEN = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+
+
+def header_name(what: str, name: str) -> str:
+    """Return a header's name if it can be sent; the error does not show it, because it may be a secret by mistake."""
+    if TOKEN.fullmatch(name):
+        return name
+    raise exceptions.CrewInvalidInput(
+        f"{what} is not allowed in HTTP; use letters, digits and hyphens. Nothing was sent"
+    )
+
+
+def header_value(what: str, value: str) -> str:
+    """Return a header's value if it can be sent; the error does not show it."""
+    if value.isascii() and value.isprintable():
+        return value
+    raise exceptions.CrewInvalidInput(
+        f"{what} contains characters that are not allowed in HTTP headers; nothing was sent"
+    )
+
+
+# --- webhooks ---
+
+
 def webhook_fields(webhooks: Webhooks | str | None) -> Json:
     """Return the body's fields for the webhooks that are set."""
     assert not isinstance(webhooks, str), "the inbox has no addresses yet"

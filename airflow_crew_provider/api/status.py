@@ -44,7 +44,7 @@ LONGEST_ID, LONGEST_NAME, HIGHEST_COUNT = 2048, 200, 1_000_000
 LARGEST_USAGE = 64 * 1024  # characters of JSON
 LARGEST_KEPT = 16 * 1024  # bytes that each wait may keep between two polls
 _FENCE = "```"
-_FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
+_FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\r?\n")
 _unknown_words: set[str] = set()
 
 

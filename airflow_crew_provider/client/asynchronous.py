@@ -172,8 +172,8 @@ class SharedSession:
         async with self._session.request(
             call.method,
             URL(url, encoded=True),
-            json=call.body,
-            headers=call.headers or None,
+            data=call.content,
+            headers=call.headers if call.body is None else {**call.headers, "Content-Type": "application/json"},
             timeout=self._usual_timeout if total == self.deployment.timeout else self._timeout(total),
             allow_redirects=False,
             ssl=self._tls(),

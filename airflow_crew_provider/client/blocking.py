@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import socket
 import threading
 import time
@@ -193,7 +192,7 @@ class Exchange:
         sink: Callable[[bytes], object] | None = None,
     ) -> None:
         self._deployment, self._call, self._total, self._added, self._sink = deployment, call, total, added, sink
-        self._body = _Body(json.dumps(call.body).encode()) if call.starts_something else None
+        self._body = _Body(call.content or b"") if call.starts_something else None
         self._form = _Form(call.upload) if call.upload else None
         self._until = time.monotonic() + total
         self._sockets = _Sockets()

@@ -16,6 +16,7 @@ from urllib.request import getproxies
 from airflow_crew_provider import __version__
 from airflow_crew_provider.api.addresses import base_url, browser_url, hosts, proxy_url, view_path
 from airflow_crew_provider.api.endpoints import Call
+from airflow_crew_provider.api.requests import header_name, header_value
 from airflow_crew_provider.api.responses import Mask, masker
 from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewOutcomeUnknown, CrewProtocolError
 from airflow_crew_provider.models import Json, shown
@@ -103,13 +104,6 @@ def too_large(call: Call[Any]) -> CrewError:
 def lower_names(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers with lower-case names."""
     return {name.lower(): value for name, value in headers.items()}
-
-
-def check_header(name: str, value: str) -> str:
-    """Return a header's value if it can be sent; the HTTP library's error would show it."""
-    if value.isascii() and value.isprintable():
-        return value
-    raise CrewInvalidInput(f"{name} contains characters that are not allowed in HTTP headers; nothing was sent")
 
 
 # --- the connection ---
@@ -211,7 +205,7 @@ def _token(password: str | None, headers: dict[str, str]) -> str:
             "Password is empty; set it to the bearer token, which is on the crew's detail page in the console, "
             "on the Status tab"
         )
-    return check_header("Password", token)
+    return header_value("Password", token)
 
 
 def _headers(value: Any) -> dict[str, str]:
@@ -223,7 +217,8 @@ def _headers(value: Any) -> dict[str, str]:
     value = value or {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError("Extra 'headers' must be an object of strings")
-    return {name: check_header(f"Extra 'headers' {name!r}", text) for name, text in value.items()}
+    names = [header_name("A name in Extra 'headers'", name) for name in value]
+    return {name: header_value(f"Extra 'headers' {name!r}", value[name]) for name in names}
 
 
 def _seconds(extra: Json, name: str, default: float) -> float:

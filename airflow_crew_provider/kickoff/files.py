@@ -85,9 +85,22 @@ def _refuse_unusable(name: str, source: Any) -> None:
         problem = "is an http:// address; only https:// is passed on"
     elif not SCHEME.match(source) and not Path(source).is_absolute():
         problem = f"is not an absolute path: {shown(source)}"
+    elif any(
+        _printable(sent) != sent for sent in (name, source if source.lower().startswith(HTTPS) else Path(source).name)
+    ):
+        problem = f"has a name that is not UTF-8: {shown(source)}"
     else:
         return
     raise exceptions.CrewInvalidInput(f"files[{shown(name)}] {problem}. {NOTHING_STARTED}")
+
+
+def _label(name: str, source: str) -> str:
+    return f"File {shown(name)} ({_printable(shortened(source))})"
+
+
+def _printable(text: str) -> str:
+    """Return text with escapes for lone surrogates: what Python reads from a path's bytes that are not UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def check_names(files: dict[str, str] | None, expected: ExpectedInputs) -> None:
@@ -182,7 +195,7 @@ class KickoffFiles:
                 yield str(error).removesuffix(f". {NOTHING_STARTED}")
             else:
                 if not is_same or content.sha256 != sent.get("sha256"):
-                    yield f"File {shown(name)} ({shortened(source)}) has changed"
+                    yield f"{_label(name, source)} has changed"
 
 
 def _unsigned(url: str) -> str:
@@ -224,7 +237,7 @@ def _pause(error: exceptions.CrewError) -> float | None:
 
 
 def _not_taken(name: str, source: str, error: exceptions.CrewError) -> exceptions.CrewError:
-    file = f"File {shown(name)} ({shortened(source)})"
+    file = _label(name, source)
     status = error.status_code if isinstance(error, exceptions.CrewApiError) else None
     if status in TAKES_NONE:
         return exceptions.CrewInvalidInput(
@@ -266,7 +279,7 @@ class _Content:
 
 @contextmanager
 def _opened(name: str, source: str) -> Iterator[_Content]:
-    label = f"File {shown(name)} ({shortened(source)})"
+    label = _label(name, source)
     try:
         path = opened(source) if SCHEME.match(source) else Path(source)
         status = path.stat()

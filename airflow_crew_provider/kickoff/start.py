@@ -112,6 +112,11 @@ class OwnExecution:
         return status.view
 
     @property
+    def continues(self) -> bool:
+        """Whether the execution continues one of an earlier try that failed."""
+        return bool(self.record.added.get(CONTINUED))
+
+    @property
     def polled_id(self) -> str | None:
         """The id that the task polls, once known."""
         return (self._wait.watch.kickoff_id if self._wait else None) or self.kickoff_id

@@ -23,6 +23,7 @@ from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS, fenced, in_
 from airflow_crew_provider.stored_names import EDIT_FIELD
 
 ASKED_FIELDS = ("question", "outcomes", "flow_id", "ask")
+VIOLATIONS = "violations"  # a draft's field: how it violates the DAG's output schema, if it does
 THE_QUESTION = "**The question:**"  # how a form introduces a Flow's question
 IN_THE_MIDDLE = "**In the middle of the task**"  # how a form introduces an agent's mid-task question
 NOBODY_APPROVED = "Denied, because nobody approved the call in time."
@@ -236,7 +237,7 @@ class Question:
     def effect_of_deadline(self, terms: Terms, *, is_last: bool) -> str:
         """Return what the deadline does, as the end of a sentence."""
         policy = self.policy(terms)
-        if policy == "approve":
+        if policy == "approve" and not self.shown.get(VIOLATIONS):
             return f"**{self._chosen(True)}**, unless somebody has rejected the draft."
         if isinstance(policy, dict) and not (is_last and self.is_plain):
             return f"{self._chosen(False)}, with this text:\n\n{quoted(policy['revise'])}"

@@ -17,7 +17,13 @@ from airflow_crew_provider.api.answers import APPROVAL, DraftId, ReviewAnswer, h
 from airflow_crew_provider.api.asks import task_of
 from airflow_crew_provider.api.values import is_uuid
 from airflow_crew_provider.client.crew import ConnectedCrew
-from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError
+from airflow_crew_provider.exceptions import (
+    CrewBadRequest,
+    CrewError,
+    CrewNotFound,
+    CrewProtocolError,
+    CrewTooLarge,
+)
 from airflow_crew_provider.inbox.messages import Registration
 from airflow_crew_provider.inbox.source import has_asked
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender
@@ -188,9 +194,12 @@ class DraftCheck:
         return isinstance(reply, Execution) and self._is_revised(reply) and not self.draft.waits_in(reply)
 
     def is_still_open(self, error: CrewError) -> Steps[bool]:
-        """Return whether a tool's changed arguments were refused, in which case its question is still open."""
-        sends_arguments = self._answer.in_the_middle and self._answer.edit and not self.sent_before
-        if not sends_arguments or not isinstance(error, CrewBadRequest):
+        """Return whether what the person wrote was refused and the question is still open.
+
+        A service may refuse a tool's changed arguments, and any answer that is too long.
+        """
+        are_arguments = isinstance(error, CrewBadRequest) and self._answer.in_the_middle and self._answer.edit
+        if self.sent_before or not (are_arguments or isinstance(error, CrewTooLarge)):
             return False
         reply = yield Poll(self.draft.execution_id)
         return isinstance(reply, Execution) and self.draft.waits_in(reply)
@@ -339,7 +348,7 @@ class DraftCheck:
         sent = SentAnswer.of(other)
         at = datetime.fromtimestamp(sent.resumed_at or sent.intended_at, UTC)
         question = f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id}"
-        lost = "; its response was lost, but the execution has continued since" if moved_on else ""
+        lost = "; its outcome was unknown, but the execution has continued since" if moved_on else ""
         by = f"({sent.decision}, {at:%Y-%m-%d %H:%M} UTC{lost}) by an earlier run of this task"
         if other.kickoff_id or moved_on:
             return (
@@ -347,7 +356,7 @@ class DraftCheck:
                 "kickoff to start again"
             )
         return (
-            f"{question} may already have been answered {by}, whose response was lost. This answer was not sent and "
+            f"{question} may already have been answered {by}, whose outcome is unknown. This answer was not sent and "
             "changed nothing; to send it, clear this task once more"
         )
 

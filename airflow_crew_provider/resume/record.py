@@ -14,7 +14,7 @@ from airflow_crew_provider.api.answers import FIELDS, DraftId, was_taken
 from airflow_crew_provider.api.asks import is_answer
 from airflow_crew_provider.compat.task_instance import RelatedTask
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
+from airflow_crew_provider.stored_names import NOT_SENT, REFUSAL, RESUME_KEY, STILL_OPEN
 from airflow_crew_provider.task.record import AnswerState
 from airflow_crew_provider.wait.watch import OLD_PAUSE_SHOWS, AnsweredDraft
 
@@ -69,9 +69,20 @@ class ResumeRecord:
         return self.state is AnswerState.LEFT and self.said.get("edited_output") is not None
 
     @property
+    def question_is_open(self) -> bool:
+        """Whether the service refused what the person wrote, so that the same question is asked again."""
+        return self.state is AnswerState.LEFT and self.said.get(STILL_OPEN) is True
+
+    @property
+    def refusal(self) -> str | None:
+        """Why an answer changed nothing, for the person who is asked next; None if it did, or nobody gave one."""
+        changed_nothing = self.leaves_edit or self.question_is_open or self.state is AnswerState.UNUSED
+        return self.said.get("message") if changed_nothing else None
+
+    @property
     def answered(self) -> AnsweredDraft | None:
         """The answered draft, if known; None if its answer was not sent, because the question is then asked again."""
-        if self.state is AnswerState.LEFT and is_answer(self.said):
+        if self.question_is_open or (self.state is AnswerState.LEFT and is_answer(self.said)):
             return None
         if not self.draft_sha256 or not self.resumed_at:
             return None
@@ -108,6 +119,13 @@ def answered_before(context: Any, task: RelatedTask, kickoff_id: str) -> Answere
     """Return the draft that the last upstream resume of the execution answered."""
     resume = resume_before(context, task, kickoff_id)
     return resume.answered if resume else None
+
+
+def refusal_before(context: Any, task: RelatedTask, execution: Execution) -> Json:
+    """Return the field of a pending record that tells its reviewer why the answer before did not close the question."""
+    resume = resume_before(context, task, execution.kickoff_id)
+    asks_again = resume and resume.question_is_open and resume.crew_task_id == execution.crew_task_id
+    return {REFUSAL: resume.refusal} if resume and asks_again else {}
 
 
 def lost_edit(context: Any, task: RelatedTask, execution: Execution) -> str | None:

@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.requests import Resume
-from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewOutcomeUnknown
+from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewTooLarge
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.kickoff import request
@@ -23,7 +23,7 @@ from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, 
 from airflow_crew_provider.models import Json, Resumed, Webhooks
 from airflow_crew_provider.resume.draft_check import CrewEditTooLate, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord
-from airflow_crew_provider.stored_names import ALREADY, NOT_SENT, RESUME_STATE, SENT_FEEDBACK
+from airflow_crew_provider.stored_names import ALREADY, NOT_SENT, RESUME_STATE, SENT_FEEDBACK, STILL_OPEN
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Do, Steps, Worker
 from airflow_crew_provider.task.record import AnswerState, SentAnswer
@@ -31,6 +31,7 @@ from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFaile
 
 # Maximum number of seconds to wait until the draft is no longer waiting.
 SETTLING = 30.0
+ANSWER_IN_SHORT = "unless somebody else has answered, the question is still open: clear the review to ask again"
 
 
 class ResumeTask(Protocol):
@@ -66,6 +67,7 @@ class Resuming:
         self._record.begin_try()
         self._check = DraftCheck(self._hook, answer, self._record, SETTLING, worker.now)
         self._resumed: Resumed | None = None
+        self._leaves_question_open = False
         self._now = worker.now
 
     def send_once(self) -> Steps[str]:
@@ -107,6 +109,7 @@ class Resuming:
         """Return the task's report on the answer; a try that found it already sent reports only that."""
         resumed = self._resumed or Resumed(kickoff_id, ALREADY if self._is_unused else "sent before")
         taken = {"taken": not self._is_unused and resumed.status != NOT_SENT}
+        still_open = {STILL_OPEN: True} if self._leaves_question_open else {}
         return ResumeRecord(
             resumed.kickoff_id,
             self._answer.execution_id,
@@ -114,7 +117,7 @@ class Resuming:
             self._check.draft.output_sha256,
             self._check.resumed_at,
             resumed.status,
-            said={**self._answer.request, **self._left_out, **vars(resumed), **taken},
+            said={**self._answer.request, **self._left_out, **vars(resumed), **taken, **still_open},
         )
 
     @property
@@ -167,7 +170,8 @@ class Resuming:
                 if (yield from self._check.came_too_late(error)):
                     return self._hand_on(error)
                 if (yield from self._check.is_still_open(error)):
-                    return self._hand_on(error, str(error))
+                    self._leaves_question_open = True
+                    return self._hand_on(error, _why_refused(error))
             if isinstance(error, CrewBadRequest) and self._answer.is_late(self._now()):
                 return (yield from self._leave_to_service(f"This answer came after the deadline. {error}"))
             self._fail_refused(error)
@@ -207,8 +211,9 @@ class Resuming:
         return self._sent.taken(time.time(), unused=self._is_unused)
 
     def _hand_on(self, refused: Exception, why: str = "The draft has changed since it was edited") -> str:
-        """Leave the current draft to the next wait and its reviewer; the edit is not applied."""
-        what = "The changed arguments are" if self._answer.in_the_middle else "The edited draft is"
+        """Leave the current draft to the next wait and its reviewer; what the person wrote is not applied."""
+        edit = "The changed arguments are" if self._answer.in_the_middle else "The edited draft is"
+        what = edit if self._answer.edit else "The answer is"
         self._log.warning("%s not applied. %s. The next wait passes on the current draft or question", what, refused)
         self._resumed = Resumed(self._answer.execution_id, NOT_SENT, why)
         return self._answer.execution_id
@@ -235,14 +240,15 @@ class Resuming:
         if isinstance(error, CrewBadRequest):
             who = "" if self._answer.edit else ": the draft was answered elsewhere, or the execution has ended"
             raise CrewAnswerNotTaken(f"{error}. This answer was not accepted{who}") from error
+        if isinstance(error, CrewTooLarge):
+            raise CrewAnswerNotTaken(_why_refused(error), ANSWER_IN_SHORT) from error
         fail_task(error, "This answer was not accepted")
 
     def _fail_without_answer(self, error: CrewError) -> NoReturn:
         self._record.note(**self._sent.lost(time.time()))
         self._task.report_unknown("resume")
-        if isinstance(error, CrewOutcomeUnknown):
-            fail_task(error, "A retry of this task finds out whether the answer was accepted before sending it again")
-        raise CrewTryFailed(str(error)) from error
+        now = "A retry of this task finds out whether the answer was accepted before sending it again"
+        raise CrewTryFailed(f"{error}. {now}") from error
 
     def _tell(self, resumed: Resumed) -> None:
         answer = self._answer.decision
@@ -266,3 +272,8 @@ class Resuming:
         draft = self._check.draft
         if kickoff_id == draft.execution_id and not (yield from self._check.wait_until_answered()):
             self._log.info("Execution %s still shows the answered draft", kickoff_id)
+
+
+def _why_refused(error: CrewError) -> str:
+    """Return why the service refused what a person wrote, in a sentence that the person may read."""
+    return f"{error}. This answer is too long and was not accepted" if isinstance(error, CrewTooLarge) else str(error)

@@ -5,8 +5,8 @@ answer arrives, the record may render differently.
 
 A draft is checked against a schema if it may become the output: drafts from a Flow, or from any task but the crew's
 last, are not checked. A draft that does not match may be sent back with its violations before a person sees it. That
-happens at most once per execution, and never in the last round or after a person has seen the draft. Otherwise, the
-person sees the draft with its violations.
+happens at most once per execution, counted with those that it continues, and never in the last round or after a person
+has seen the draft. Otherwise, the person sees the draft with its violations, and nothing else can approve it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256, shown
 from airflow_crew_provider.questions import question_in
 from airflow_crew_provider.questions.drafts import SHOWN_CHARACTERS, code, text_of
-from airflow_crew_provider.questions.kinds import Unreadable, asked_in
+from airflow_crew_provider.questions.kinds import VIOLATIONS, Unreadable, asked_in
 from airflow_crew_provider.review.people import REVISE
 from airflow_crew_provider.stored_names import (
     AUTO_APPROVED,
@@ -74,9 +74,6 @@ def notice(who: str, problem: str) -> str:
 
 
 # --- the content shown ---
-
-
-VIOLATIONS = "violations"
 
 
 def pending_record(value: Any) -> Json:
@@ -220,9 +217,14 @@ ASK_AGAIN = "Clear this task to ask again"
 
 def no_answer(draft: Json, response_timeout: timedelta | None, again: str = ASK_AGAIN) -> str:
     """Return the message for a question that nobody answered in time."""
+    return f"Nobody answered within {response_timeout}. {stays_paused(draft, again)}"
+
+
+def stays_paused(draft: Json, again: str = ASK_AGAIN) -> str:
+    """Return what became of a question that the deadline left open, and what to do next."""
     return (
-        f"Nobody answered within {response_timeout}. Nothing was sent: execution {draft['execution_id']} stays paused. "
-        f"{again}. You can also answer with CrewResumeOperator"
+        f"Nothing was sent: execution {draft['execution_id']} stays paused. {again}. You can also answer with "
+        "CrewResumeOperator"
     )
 
 

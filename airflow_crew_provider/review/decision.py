@@ -2,8 +2,12 @@
 
 An approval is deliberate and belongs to the draft shown:
 
-* Approval is never the default. The DAG's author decides what happens at the deadline, which never approves a draft
-  that somebody has rejected in the meantime. A tool call that the form cannot show in full is denied.
+* Approval is never the default. Without a person, the first of these that applies decides, before anybody is asked:
+  a tool call that the form cannot show in full is denied; the schema sends a draft back, once; ``auto_approve``
+  approves it. Once somebody was asked, only the deadline can: the service's own if it has passed, else the DAG's. An
+  escalation step only asks more people, and a decision on record is not made again.
+* None of them approves what only a person may approve (`ReviewRules.only_by_a_person`): a text that somebody has
+  rejected in this DAG run, whichever execution shows it now, or a draft that violates the schema.
 * The form that the person saw determines whether an answer is valid, even if the DAG file has been edited since.
 * An invalid answer is not accepted, and the person is asked again and shown the reason.
 * An answer does not count if the person may not answer yet, or has already approved. Neither does one that was given
@@ -13,7 +17,7 @@ An approval is deliberate and belongs to the draft shown:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -29,18 +33,21 @@ from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, shown
 from airflow_crew_provider.questions import Terms, question_in
 from airflow_crew_provider.questions.drafts import code
+from airflow_crew_provider.questions.kinds import VIOLATIONS
 from airflow_crew_provider.review import airflow_form, answer, people
-from airflow_crew_provider.review.answer import EARLIER, VIOLATIONS
+from airflow_crew_provider.review.answer import EARLIER
 from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.review.people import Escalation, told
 from airflow_crew_provider.review.question import Asking, AskingTask, people_of
 from airflow_crew_provider.stored_names import (
     FEEDBACK_FIELD,
+    REFUSAL,
     REJECTED_BEFORE,
     REVIEW_KEY,
     SCHEMA_REVISION,
 )
 from airflow_crew_provider.task.drive import Steps
+from airflow_crew_provider.task.record import Rejected
 from airflow_crew_provider.task.store import Stored
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import listed
@@ -119,6 +126,7 @@ class ReviewRules(ReviewPolicy):
 
     :param whole: where to find the whole draft, for a form that shows only part of it
     :param again: a sentence about the effect of clearing the task, for messages
+    :param continued: the failed executions that the present one continues
     """
 
     pending: Any
@@ -133,6 +141,7 @@ class ReviewRules(ReviewPolicy):
     crew_conn_id: str
     whole: str
     again: str = answer.ASK_AGAIN
+    continued: Collection[str] = ()
 
     holds_another: ClassVar[str] = (
         "Airflow still holds the draft from an earlier run of this task and cannot show the new one, so nobody was "
@@ -201,29 +210,31 @@ class ReviewRules(ReviewPolicy):
             question.refuse_approvals(self.approvals)
         except CrewInvalidInput as error:
             fail_task(error)
-        # With defaults, Airflow would answer the question at the first escalation step.
-        task.defaults = None if self.escalation.steps or task.response_timeout is None else chosen
+        # With defaults, Airflow would answer at the first escalation step, or show an approval that does not count.
+        is_barred = chosen == question.approving(self) and self.only_by_a_person(content, ())
+        task.defaults = None if self.escalation.steps or task.response_timeout is None or is_barred else chosen
 
-    def was_rejected_before(self, content: Json) -> bool:
-        """Whether somebody rejected this draft in an earlier round."""
-        return content["output_sha256"] in self.rejected_before(content)
+    def only_by_a_person(self, content: Json, rejected: Sequence[Rejected]) -> str:
+        """Return why only a person may approve this: it violates the schema, or somebody has rejected this very text.
 
-    def rejected_before(self, content: Json) -> list[Any]:
-        """Return the hashes of this execution's drafts that people rejected in earlier rounds."""
+        A retry or a clear may start another execution, whose draft is the same text.
+        """
+        if content["output_sha256"] in (*self.rejected_before, *(each.output_sha256 for each in rejected)):
+            return "Somebody has rejected this draft"
+        return "This draft does not match the output schema" if content.get(VIOLATIONS) else ""
+
+    @property
+    def rejected_before(self) -> list[Any]:
+        """The hashes of the drafts that people rejected in earlier rounds."""
         previous = record_or_none(self.previous) or {}
-        if previous.get("execution_id") != content["execution_id"]:
-            return []
         draft = previous.get("output_sha256")
         is_rejection = previous.get("is_approve") is False and previous.get("reviewer") and draft
         earlier = previous.get(REJECTED_BEFORE)
         return [*(earlier if isinstance(earlier, list) else []), *([draft] if is_rejection else [])]
 
     def not_approved(self, content: Json) -> str:
-        """Return the message if the deadline would approve a draft that somebody has rejected."""
-        return (
-            "Somebody has rejected this draft, so it was not approved at the deadline. Nothing was sent: execution "
-            f"{content['execution_id']} stays paused. {self.again}. You can also answer with CrewResumeOperator"
-        )
+        """Return what became of a draft that the deadline did not approve, and what to do next."""
+        return answer.stays_paused(content, self.again)
 
     def form(self, context: Any, content: Json, until: str | None, refused: str, since: datetime) -> ReviewForm:
         """Return the form, including the previous round."""
@@ -241,13 +252,17 @@ class ReviewRules(ReviewPolicy):
         return ReviewForm(pending=content, terms=self, round_number=number, max_rounds=most, whole=self.whole)
 
     def _round_before(self, context: Any) -> Json | None:
-        """Return the previous round's review, with its draft if that review was made in this DAG."""
+        """Return the previous round's review, with its draft if it was made in this DAG, and why it changed nothing."""
         review = record_or_none(self.previous)
-        if review is None or self.previous_task is None:
-            return review
+        if review is None:
+            return None
+        refusal = (record_or_none(self.pending) or {}).get(REFUSAL)
+        refused = {REFUSAL: refusal} if refusal else {}
+        if self.previous_task is None:
+            return {**review, **refused}
         decision = record_or_none(self._decision_before(context, self.previous_task)) or {}
         is_of_review = decision.get("output_sha256") == review.get("output_sha256")
-        return decision if is_of_review else review
+        return {**(decision if is_of_review else review), **refused}
 
     def _decision_before(self, context: Any, task_id: str) -> Any:
         ti = context["ti"]
@@ -301,7 +316,7 @@ class Decision:
         self._asked = question_in(content)
 
     def decide_without_person(self) -> Json | None:
-        """Return a review that can be made without a person; None if a person must decide."""
+        """Return a review that can be made without a person, in the order above; None if a person must decide."""
         return self._denied_unseen() or self._by_schema() or self._by_rule()
 
     def _denied_unseen(self) -> Json | None:
@@ -315,7 +330,10 @@ class Decision:
         rule, identity = self._rules.auto_approve, DraftId.of(self._shown)
         if rule is None or not self._asked.is_plain:
             return None
-        if self._record.is_open_for(identity) or self._question.was_rejected(self._shown):
+        if self._record.is_open_for(identity):
+            return None
+        if why := self._question.only_by_a_person(self._shown):
+            self._task.log.info("%s, so auto_approve is not called, and a person is asked", why)
             return None
         try:
             reason = rule(deepcopy(self._rules.record()))
@@ -485,14 +503,14 @@ class Decision:
         The previous round shows that; from Airflow 3.3 on, so does this task's record from before it was cleared.
         """
         previous, earlier = record_or_none(self._rules.previous) or {}, self._record.kept.sent_back
-        execution_id = self._shown["execution_id"]
-        used = previous.get(SCHEMA_REVISION) and previous.get("execution_id") == execution_id
-        used = used or (earlier and earlier != DraftId.of(self._shown) and earlier.execution_id == execution_id)
+        of_this = (self._shown["execution_id"], *self._rules.continued)
+        used = previous.get(SCHEMA_REVISION) and previous.get("execution_id") in of_this
+        used = used or (earlier and earlier != DraftId.of(self._shown) and earlier.execution_id in of_this)
         return {SCHEMA_REVISION: EARLIER} if used else {}
 
     def _written_down(self, review: Json) -> Json:
         """Add the facts about earlier rounds that the next one needs; store the review with its draft, and log it."""
-        rejected = self._rules.rejected_before(self._shown)
+        rejected = self._rules.rejected_before
         review = {**review, **self._sent_back_before(), **({REJECTED_BEFORE: rejected} if rejected else {})}
         rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}
         draft = answer.whole_draft(record_or_none(self._rules.pending), self._shown)

@@ -19,7 +19,8 @@ from airflow_crew_provider.questions.drafts import (
     quoted,
     readable_size,
 )
-from airflow_crew_provider.review.answer import VIOLATIONS, decided_by
+from airflow_crew_provider.questions.kinds import VIOLATIONS
+from airflow_crew_provider.review.answer import decided_by
 from airflow_crew_provider.stored_names import REFUSAL
 
 MARK = 16

@@ -31,6 +31,7 @@ from airflow_crew_provider.review.usage import UsageForm
 from airflow_crew_provider.stored_names import OTHER_QUESTION, REFUSED_KEY
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import NOTHING_FOLLOWS, Do, Steps, drive
+from airflow_crew_provider.task.record import Rejected
 from airflow_crew_provider.task.store import Stored, record_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, ends_in_a_sentence
 
@@ -81,11 +82,14 @@ class Rules(Protocol):
     def expires(self, content: Json) -> datetime | None:
         """When the question needs no answer any more; None if it always does."""
 
-    def was_rejected_before(self, content: Json) -> bool:
-        """Whether somebody rejected this in an earlier question."""
+    def only_by_a_person(self, content: Json, rejected: Sequence[Rejected]) -> str:
+        """Return why only a person may approve this, as the beginning of a sentence; empty if the DAG may, too.
+
+        :param rejected: what people have rejected in this task
+        """
 
     def not_approved(self, content: Json) -> str:
-        """Return the message if the deadline would approve what somebody has rejected."""
+        """Return what became of this if the deadline did not approve it, and what to do next."""
 
 
 AnyRules = TypeVar("AnyRules", bound=Rules)
@@ -264,16 +268,16 @@ class Asking(Generic[AnyRules]):
         if chosen and approving and chosen != approving and is_about_it:
             self.record.reject_draft(DraftId.of(content))
 
-    def was_rejected(self, content: Json) -> bool:
-        """Whether a person has rejected this, here or in an earlier round, even in an answer that was refused."""
-        return self.record.was_rejected(DraftId.of(content)) or self.rules.was_rejected_before(content)
+    def only_by_a_person(self, content: Json) -> str:
+        """Return why only a person may approve this; empty if the DAG may, too. Whatever else would approve, asks."""
+        return self.rules.only_by_a_person(content, self.record.kept.rejected)
 
     def refuse_late_approval(self, content: Json, event: Json) -> None:
-        """Fail if the deadline would approve what somebody has rejected."""
+        """Fail if the deadline would approve what only a person may approve."""
         approves = airflow_form.timed_out(event) and event["chosen_options"] == self.rules.approving(content)
-        if approves and self.was_rejected(content):
+        if approves and (why := self.only_by_a_person(content)):
             self.record.close()
-            raise CrewTaskFailed(self.rules.not_approved(content))
+            raise CrewTaskFailed(f"{why}, so it was not approved at the deadline. {self.rules.not_approved(content)}")
 
     def _wait(self, content: Json, until: str | None) -> Steps[NoReturn]:
         yield from self._notify(self.task.notifiers)

@@ -22,7 +22,7 @@ from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import REVIEW_STATE
 from airflow_crew_provider.task.attempt import Attempt, Relation
-from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, UNOPENED, QuestionState, StoredQuestion, without_task
+from airflow_crew_provider.task.record import PLAIN_OF_QUESTION, UNOPENED, QuestionState, Rejected, StoredQuestion
 from airflow_crew_provider.task.store import Store, Stored, TaskStateUnavailable
 from airflow_crew_provider.wait.outcomes import fail_task
 
@@ -192,27 +192,27 @@ class QuestionRecord:
         self._must_keep("The approval is kept; a retry of this task uses it")
         return approvals
 
-    def was_rejected(self, draft: DraftId) -> bool:
-        """Whether a person has rejected this draft, even in an answer that was not accepted or before a clear."""
-        return without_task(draft) in self.kept.rejected
-
     def reject_draft(self, draft: DraftId) -> None:
         """Record that a person has rejected the draft, before the answer is removed to ask again."""
-        if not self.was_rejected(draft):
-            rejected = [*self.kept.rejected, without_task(draft)]
-            self.kept = replace(self.kept, rejected=rejected)
+        text = Rejected.of(draft)
+        if text not in self.kept.rejected:
+            self.kept = replace(self.kept, rejected=[*self.kept.rejected, text])
             self._must_keep("The rejection is kept; a retry of this task uses it")
 
     def mark_sent_back(self, draft: DraftId) -> None:
-        """Record that a schema sends this draft back, which happens at most once per execution."""
+        """Record that a schema sends this draft back."""
         sent = replace(self.kept.anew(self._attempt), sent_back=draft)
         self.kept = self.kept.moved("send_back", sent)
         self._must_keep("The draft was not sent back; a retry of this task will do so")
 
-    def forget(self) -> None:
-        """Forget the question and its answer, because the task's next question may be about an identical draft."""
+    def forget(self, *, everything: bool = False) -> None:
+        """Forget the question and its answer, because the task's next question may be about an identical draft.
+
+        :param everything: whether to forget the facts about drafts, too, because they are from a deleted DAG run
+        """
+        known = StoredQuestion() if everything else self.kept.anew(self._attempt)
         # Drop the attempt too, or a later question in the same try would look like one from a deleted run.
-        self.kept = self.kept.moved("forget", replace(self.kept.anew(self._attempt), attempt={}))
+        self.kept = self.kept.moved("forget", replace(known, attempt={}))
         self._must_keep(ASKS_LATER)
 
     def close(self) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.budget import Budget, amounts, figures, judged, used_in
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256, shown
 from airflow_crew_provider.questions.drafts import code
 from airflow_crew_provider.review.people import Escalation
+from airflow_crew_provider.task.record import Rejected
 from airflow_crew_provider.wait.outcomes import fail_task
 from airflow_crew_provider.wait.watch import COMPLETED
 
@@ -138,16 +141,14 @@ class UsageRules:
         """Return the choice that approves."""
         return [APPROVE]
 
-    def was_rejected_before(self, content: Json) -> bool:
-        """Nobody is asked twice about one execution's output."""
-        return False
+    def only_by_a_person(self, content: Json, rejected: Sequence[Rejected]) -> str:
+        """Return that somebody has rejected this execution's output; another's may have cost less."""
+        is_rejected = Rejected.of(DraftId.of(content)) in rejected
+        return f"Somebody has rejected this output, of execution {content['execution_id']}" if is_rejected else ""
 
     def not_approved(self, content: Json) -> str:
-        """Return the message if the deadline would approve an output that somebody has rejected."""
-        return (
-            f"Somebody has rejected this output, of execution {content['execution_id']}, so it was not approved at the "
-            "deadline. It is not passed on; the service still has it"
-        )
+        """Return what became of an output that the deadline did not approve."""
+        return "It is not passed on; the service still has it"
 
 
 def facts_of(record: Json) -> Json:

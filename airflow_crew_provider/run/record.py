@@ -48,23 +48,39 @@ class RunRecord:
         fields = self._memory.recall()
         self.kept, self._unopened = StoredRun.from_json(fields), fields.get(UNOPENED)
 
-    def begin(self, execution_id: str, inbox: Json | None, *, now: float) -> None:
-        """Begin a try with an execution that this try or an earlier one started."""
+    def begin(self, execution_id: str, inbox: Json | None, *, now: float, continues: bool = False) -> None:
+        """Begin a try with an execution that this try or an earlier one started.
+
+        :param continues: whether another one continues the last one of this task, so that its questions go on, too
+        """
         before, attempt = self.kept, self._attempt.as_dict()
         if before.execution_id == execution_id:
             works = None if before.state is RunState.ANSWERED else now
             new = replace(before, attempt=attempt, since=works, worked=0.0, over=False)
             self._move("again", new, REATTACHES)
             return
-        self._forget_last_question()
+        self._forget_last_question(everything=self._is_of_another_run)
         new = StoredRun(execution_id, execution_id, attempt, inbox, now, decisions=self.decisions, earlier=before.form)
+        if continues:
+            answered = before.number - bool(before.draft)
+            chain = [each for each in (*before.continues, before.execution_id) if each]
+            new = replace(new, number=answered, earlier=before.form - answered, continues=chain)
         self._move("begin", new, REATTACHES)
 
     @property
     def decisions(self) -> list[Json]:
         """All reviews of this DAG run's executions; none from a deleted run with the same id."""
-        is_of_another = self._attempt.relation_to(self.kept.attempt) is Relation.OTHER_RUN
-        return [] if is_of_another else self.kept.decisions
+        return [] if self._is_of_another_run else self.kept.decisions
+
+    @property
+    def decisions_on_this(self) -> list[Json]:
+        """The reviews of the present execution and of those that it continues."""
+        of_this = (*self.kept.continues, self.kept.execution_id)
+        return [each for each in self.kept.decisions if each.get("execution_id") in of_this]
+
+    @property
+    def _is_of_another_run(self) -> bool:
+        return self._attempt.relation_to(self.kept.attempt) is Relation.OTHER_RUN
 
     def number_of(self, draft: list[Any]) -> int:
         """Return a question's number: the last question's if it is unanswered and about this draft, else the next."""
@@ -80,9 +96,9 @@ class RunRecord:
         new = replace(self.kept, number=number, draft=draft, since=None, worked=worked)
         self._move("ask", new, ASKS_LATER)
 
-    def _forget_last_question(self) -> None:
+    def _forget_last_question(self, *, everything: bool = False) -> None:
         """Forget the last question and its answer."""
-        QuestionRecord.of(self._stored, self._attempt).forget()
+        QuestionRecord.of(self._stored, self._attempt).forget(everything=everything)
         self._stored.part(RESUME_STATE, None).change({}, partial(fail_task, what_now=ASKS_LATER))
 
     def answer(self, review: Json) -> None:

@@ -95,7 +95,7 @@ class WholeRun:
         kickoff_id = yield from self.own.start()
         inbox, view = own_address(self._context, self.own.record.newest.inbox, kickoff_id), self.own.view
         self.recall()
-        self.record.begin(kickoff_id, inbox, now=time.time())
+        self.record.begin(kickoff_id, inbox, now=time.time(), continues=self.own.continues)
         self._follow()
         self._push_decisions()
         if self.record.kept.state is RunState.ANSWERED:
@@ -176,16 +176,16 @@ class WholeRun:
             crew_conn_id=self.worker.hook.crew_conn_id,
             whole="the execution's page at the crew service",
             again="If you clear this task, it stops the execution and starts another",
+            continued=self.record.kept.continues,
         )
 
     def _decision_before(self) -> Json | None:
         """Return the last decision, with its draft if this attempt has stored it."""
-        decisions, task = self.record.kept.decisions, self._task
-        before = [each for each in decisions if each.get("execution_id") == task.execution_id][-1:]
+        before = self.record.decisions_on_this[-1:]
         if not before:
             return None
         ti = self._context["ti"]
-        stored = ti.xcom_pull(task_ids=task.task_id, key=REVIEW_KEY, map_indexes=map_index_of(ti))
+        stored = ti.xcom_pull(task_ids=self._task.task_id, key=REVIEW_KEY, map_indexes=map_index_of(ti))
         is_same = isinstance(stored, dict) and stored.get("decided_at") == before[0]["decided_at"]
         return {**before[0], **stored} if is_same else before[0]
 
@@ -279,13 +279,12 @@ class WholeRun:
     def _sent(self, resuming: Resuming, kickoff_id: str) -> None:
         resumed = resuming.said(kickoff_id)
         service = {"kickoff_id": kickoff_id, "status": resumed.status, "message": resumed.said.get("message")}
-        is_unused = resumed.state is AnswerState.UNUSED
         self.record.send(
             service if resumed.state is not AnswerState.LEFT else None,
             now=time.time(),
             kickoff_id=kickoff_id,
             inbox=own_address(self._context, resuming.registration, kickoff_id),
             answered=resumed.answered,
-            unused=is_unused,
-            refusal=service["message"] if is_unused or resumed.leaves_edit else None,
+            unused=resumed.state is AnswerState.UNUSED,
+            refusal=resumed.refusal,
         )

@@ -18,7 +18,7 @@ from airflow_crew_provider.inbox.registering import note_run, registered_address
 from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.resume.record import answered_before, lost_edit, resume_before
+from airflow_crew_provider.resume.record import answered_before, lost_edit, refusal_before, resume_before
 from airflow_crew_provider.stored_names import WATCH_STATE
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Steps, Worker
@@ -202,6 +202,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         changed: Json = {}
         if execution.state is ExecutionState.PENDING:
             self.log.info("%s", self.hook.mask_for_log(waits_for_a_person(execution)))
+            changed = refusal_before(context, self, execution)
         else:
             changed = wait.result(execution)
         self._forget(context)

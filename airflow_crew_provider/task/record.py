@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.models import Json
@@ -340,6 +340,21 @@ class SentAnswer(Part):
         return {"lost_at": at}
 
 
+class Rejected(NamedTuple):
+    """A text that a person has rejected, without the crew's task, whose id may change with each question.
+
+    In JSON, it is a list.
+    """
+
+    execution_id: str
+    output_sha256: str | None
+
+    @classmethod
+    def of(cls, draft: DraftId) -> Rejected:
+        """Return what a rejection of this draft rejects."""
+        return cls(draft.execution_id, draft.output_sha256)
+
+
 @dataclass(frozen=True)
 class StoredQuestion(Part):
     """The stored record of a question. Empty fields are omitted.
@@ -355,7 +370,7 @@ class StoredQuestion(Part):
     :param notified: whether people were notified: ``begun`` or ``done``
     :param told: for each escalation step, whether its people were notified
     :param approvals: the approvals so far
-    :param rejected: the rejected drafts, each as execution and hash
+    :param rejected: the texts that people have rejected in this DAG run
     :param sent_back: the draft that a schema sent back
     :param shown: the content shown, stored during a lookup
     :param once_more: whether this is the second lookup
@@ -373,7 +388,7 @@ class StoredQuestion(Part):
     notified: str | None = None
     told: Json = field(default_factory=dict)
     approvals: list[Json] = field(default_factory=list)
-    rejected: list[list[Any]] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
     sent_back: DraftId | None = None
     shown: Json | None = None
     once_more: bool = False
@@ -386,14 +401,17 @@ class StoredQuestion(Part):
         """Read a record from this release or an earlier one; unknown fields are ignored."""
         known = {name: stored[name] for name in _FIELDS if stored.get(name)}
         known |= {name: DraftId(*known[name]) for name in ("draft", "sent_back") if name in known}
-        if known.get("rejected") is True:  # development versions of 0.2.0: the draft shown was rejected
-            known["rejected"] = [without_task(known["draft"])]
+        rejected = known.pop("rejected", [])
+        if rejected is True:  # development versions of 0.2.0: the draft shown was rejected
+            rejected = [Rejected.of(known["draft"])]
+        known["rejected"] = [Rejected(*each) for each in rejected]
         return cls(attempt={name: stored[name] for name in _OF_ATTEMPT if name in stored}, **known)
 
     def to_json(self) -> Json:
         """Return the JSON to store; empty if nothing is known."""
         known = asdict(self)
         known |= {name: list(known[name]) for name in ("draft", "sent_back") if known[name]}
+        known["rejected"] = [list(each) for each in self.rejected]
         return {**known.pop("attempt"), **{name: value for name, value in known.items() if value}}
 
     @property
@@ -417,11 +435,6 @@ PLAIN_OF_QUESTION = (
 )
 
 
-def without_task(draft: DraftId) -> list[Any]:
-    """Return a draft's execution and hash, without its task's id, which may change with each question."""
-    return [draft.execution_id, draft.output_sha256]
-
-
 @dataclass(frozen=True)
 class StoredRun(Part):
     """The progress of a task that starts, waits, asks and answers. Empty fields are omitted.
@@ -438,7 +451,8 @@ class StoredRun(Part):
     :param decisions: all reviews of this task's executions, without drafts
     :param answered: the draft that was answered last, which a status may still show
     :param over: whether the execution has completed
-    :param earlier: the number of questions that this task's earlier executions asked
+    :param earlier: the number of questions that this task's earlier executions asked, except those in `continues`
+    :param continues: the ids of the failed executions that this one continues, whose questions it counts as its own
     """
 
     execution_id: str = ""
@@ -454,6 +468,7 @@ class StoredRun(Part):
     answered: Json | None = None
     over: bool = False
     earlier: int = 0
+    continues: list[str] = field(default_factory=list)
 
     noun: ClassVar[str] = "A task"
 
@@ -485,5 +500,5 @@ class StoredRun(Part):
 
 PLAIN_OF_RUN = (
     *("execution_id", "kickoff_id", "attempt", "inbox", "since", "worked", "number", "draft", "answered", "over"),
-    "earlier",
+    *("earlier", "continues"),
 )

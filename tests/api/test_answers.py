@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.requests import Kickoff, Resume
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import (
+    REFUSED,
     CrewAlreadyContinued,
     CrewApiError,
     CrewBadRequest,
@@ -24,7 +26,9 @@ from airflow_crew_provider.exceptions import (
     CrewProtocolError,
     CrewQuotaExceeded,
     CrewRateLimited,
+    CrewRefused,
     CrewServerError,
+    CrewTooLarge,
     CrewUnauthorized,
     CrewWebPage,
 )
@@ -38,6 +42,7 @@ CONTINUING: Ask = partial(endpoints.kickoff, Kickoff(inputs={}, continue_from="k
 RESUMING = Resume(execution_id="e-1", crew_task_id="t", human_feedback="", is_approve=True)
 RESUME: Ask = partial(endpoints.resume, RESUMING)
 STOP: Ask = partial(endpoints.stop, "k-1")
+UPLOAD: Ask = partial(endpoints.upload, endpoints.Upload("report", "report.pdf", 0, BytesIO()))
 LIST: Ask = endpoints.executions
 DETAILS: Ask = partial(endpoints.details, "k-1")
 TASKS: Ask = partial(endpoints.ended_tasks, "k-1")
@@ -271,7 +276,7 @@ SAID = "with a page that is not the API's (The *** is being maintained)"
 
 
 @pytest.mark.row("A56")
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 413, 422, 451])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 406, 409, 410, 415, 422, 451])
 @pytest.mark.parametrize("ask", [GET, LIST, DETAILS, TASKS, ROUND, KICKOFF, RESUME, CONTINUING])
 def test_a_refusal_as_a_page_is_no_answer(ask: Ask, status: int) -> None:
     error = refused(ask, answer(PAGE, status))
@@ -284,7 +289,50 @@ def test_a_refusal_as_a_page_is_no_answer(ask: Ask, status: int) -> None:
         assert (str(error), error.status_code) == (f"{said}: it is unknown whether the service acted on it", status)
 
 
-@pytest.mark.parametrize(("status", "kind"), [(408, CrewApiError), (425, CrewApiError), (429, CrewRateLimited)])
+UNREAD = {
+    **dict.fromkeys([407, 411, 414, 421, 425, 426, 431], CrewRefused),
+    **{413: CrewTooLarge, 429: CrewRateLimited},
+}
+BY_SERVICE = {
+    **{400: CrewBadRequest, 401: CrewUnauthorized, 403: CrewUnauthorized, 404: CrewNotFound, 422: CrewMissingInputs},
+    **dict.fromkeys([405, 410, 415, 451], CrewRefused),
+}
+REASON = {"detail": "no"}
+
+
+@pytest.mark.row("N12")
+@pytest.mark.parametrize("body", [PAGE, REASON, b"no", b""], ids=["page", "json", "text", "empty"])
+@pytest.mark.parametrize("status", UNREAD)
+@pytest.mark.parametrize("ask", [KICKOFF, RESUME, UPLOAD])
+def test_a_request_refused_unread_did_nothing_whoever_answers(ask: Ask, status: int, body: Any) -> None:
+    error = refused(ask, answer(body, status))
+    assert type(error) is UNREAD[status]
+    assert isinstance(error, REFUSED)
+    assert str(error).startswith(f"POST {ask().path} returned {status}: ")
+
+
+@pytest.mark.parametrize("body", [REASON, b"no", b""], ids=["json", "text", "empty"])
+@pytest.mark.parametrize("status", BY_SERVICE)
+def test_a_post_that_the_service_refuses_did_nothing(status: int, body: Any) -> None:
+    for ask in (KICKOFF, RESUME):
+        error = refused(ask, answer(body, status))
+        assert type(error) is BY_SERVICE[status]
+        assert isinstance(error, REFUSED)
+
+
+@pytest.mark.parametrize("body", [PAGE, REASON, b""], ids=["page", "json", "empty"])
+@pytest.mark.parametrize("status", sorted({*range(300, 600)} - {*UNREAD, *BY_SERVICE}))
+def test_any_other_code_proves_nothing_about_a_post(status: int, body: Any) -> None:
+    for ask in (KICKOFF, RESUME):
+        assert not isinstance(refused(ask, answer(body, status)), REFUSED)
+
+
+@pytest.mark.parametrize("status", sorted({*UNREAD} - {425, 429}))
+def test_a_page_instead_of_a_status_is_polled_again(status: int) -> None:
+    assert type(refused(GET, answer(PAGE, status))) is CrewWebPage
+
+
+@pytest.mark.parametrize(("status", "kind"), [(408, CrewApiError), (425, CrewRefused), (429, CrewRateLimited)])
 def test_a_gateways_status_code_counts_even_with_an_html_page(status: int, kind: type[Exception]) -> None:
     for ask in (GET, KICKOFF):
         assert type(refused(ask, answer(PAGE, status))) is kind

@@ -122,6 +122,16 @@ def test_a_resume_without_an_id_is_refused(field: str) -> None:
         endpoints.resume(Resume(**fields, human_feedback="", is_approve=True))
 
 
+@pytest.mark.parametrize("key", ["ключ", "a\nb", "é", "a\x7f"])
+def test_a_key_unfit_for_headers_is_refused(key: str) -> None:
+    resume = Resume(execution_id="e", crew_task_id="t", human_feedback="", is_approve=True, idempotency_key=key)
+    for ask in (lambda: endpoints.kickoff(Kickoff(inputs={}, idempotency_key=key)), lambda: endpoints.resume(resume)):
+        with pytest.raises(
+            CrewInvalidInput, match=r"^The idempotency key contains characters that .*nothing was sent$"
+        ):
+            ask()
+
+
 def test_a_stop_has_an_empty_object_as_its_body() -> None:
     assert shape(endpoints.stop("a b")) == ("POST", "/stop/a%20b", {}, {}, True)
 

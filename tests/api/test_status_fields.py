@@ -379,6 +379,8 @@ def test_unknown_states_with_the_same_beginning_are_logged_once(
         (' \n{"a": "\\ud800"}\n ', {"a": "\ufffd"}),
         ('```json\n{"a": 1}\n```', {"a": 1}),
         (' ```x-y \t\n{"a": 1}```  \n', {"a": 1}),
+        ('```json\r\n{"a": 1}\r\n```\r\n', {"a": 1}),
+        ('``` \r\r\n{"a": 1}\n```', None),
         ('```json\n{"a": 1}\n```\nmore', None),
         ('```json\n{"a": 1}end', None),
         ('{"a": ' * 100_000, None),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from client_calls import KICKOFF, LOST, RESUME, Ask
 from faults.dialects import LIVE, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import Reply
 
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.exceptions import CrewOutcomeUnknown, CrewServerError
 from airflow_crew_provider.models import Started
 
@@ -19,6 +23,35 @@ def test_a_kickoff_sends_what_both_dialects_take(ask: Ask, server: FaultServer) 
     assert request.json == {"inputs": {"topic": "AI"}}
     assert request.headers["content-type"] == "application/json"
     assert "idempotency-key" not in request.headers
+
+
+@pytest.mark.parametrize("text", ["plain", "中文", "é\u2028\x00", "😀", 'a "quote" \\ and \n'])
+def test_a_body_is_utf_8_without_escapes(ask: Ask, server: FaultServer, text: str) -> None:
+    server.on("POST /kickoff", {"kickoff_id": "k-1"})
+    ask(endpoints.kickoff(Kickoff(inputs={text: text})))
+    (request,) = server.requests
+    assert request.body == json.dumps({"inputs": {text: text}}, ensure_ascii=False).encode()
+    assert request.json == {"inputs": {text: text}}
+    assert request.headers["content-length"] == str(len(request.body))
+
+
+@pytest.mark.parametrize(
+    ("text", "sent", "read"),
+    [
+        ("a\ud800b", "a\\ud800b", "a\ud800b"),
+        ("中\udfff", "中\\udfff", "中\udfff"),
+        ("\ud83d\ude00", "\\ud83d\\ude00", "😀"),
+    ],
+    ids=["the first half", "the second half", "both"],
+)
+def test_halves_of_surrogate_pairs_are_sent_as_escapes(
+    ask: Ask, server: FaultServer, text: str, sent: str, read: str
+) -> None:
+    server.on("POST /kickoff", {"kickoff_id": "k-1"})
+    ask(endpoints.kickoff(Kickoff(inputs={"topic": text})))
+    (request,) = server.requests
+    assert f'"{sent}"'.encode() in request.body
+    assert request.json == {"inputs": {"topic": read}}
 
 
 WITHOUT_ID = {

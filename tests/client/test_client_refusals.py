@@ -16,9 +16,20 @@ from airflow_crew_provider.exceptions import (
     CrewNotFound,
     CrewQuotaExceeded,
     CrewRateLimited,
+    CrewRefused,
     CrewServerError,
+    CrewTooLarge,
     CrewUnauthorized,
 )
+
+NGINX = """<html>\r
+<head><title>413 Request Entity Too Large</title></head>\r
+<body>\r
+<center><h1>413 Request Entity Too Large</h1></center>\r
+<hr><center>nginx</center>\r
+</body>\r
+</html>\r
+"""
 
 
 @pytest.mark.row("N12")
@@ -29,6 +40,9 @@ from airflow_crew_provider.exceptions import (
         (Reply(status=401, body={"detail": "Invalid or missing authentication"}), CrewUnauthorized, "authentication"),
         (Reply(status=403, body={"detail": "not allowed"}), CrewUnauthorized, "not allowed"),
         (Reply(status=404, body="404 page not found"), CrewNotFound, "page not found"),
+        (Reply(status=405, body={"detail": "Method Not Allowed"}), CrewRefused, "Method Not Allowed"),
+        (Reply(status=413, body={"detail": "more than 10 bytes"}), CrewTooLarge, "more than 10 bytes"),
+        (Reply(status=413, body=NGINX.encode()), CrewTooLarge, "413 Request Entity Too Large nginx$"),
         (Reply(status=422, body={"detail": "Missing inputs: topic, tone"}), CrewMissingInputs, "topic, tone"),
         (Reply(status=429, body={"detail": "too many"}), CrewRateLimited, "too many"),
         (Reply(status=403, body={"detail": "Monthly execution limit reached"}), CrewQuotaExceeded, "limit reached"),

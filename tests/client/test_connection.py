@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import Connection
+from client_calls import KICKOFF, Ask
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
-from simulated_airflow import TOKEN, Connect
+from simulated_airflow import TOKEN, Connect, TaskRun, run
 
 from airflow_crew_provider.api.addresses import base_url
 from airflow_crew_provider.client.deployment import CrewConnection, read_connection
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 
@@ -71,6 +75,9 @@ def test_an_invalid_base_url_is_refused_and_not_shown(host: str | None) -> None:
     assert "se-cret" not in str(error.value)
 
 
+HEADERS = "Extra 'headers'"
+
+
 @pytest.mark.parametrize(
     ("extra", "problem"),
     [
@@ -83,6 +90,13 @@ def test_an_invalid_base_url_is_refused_and_not_shown(host: str | None) -> None:
         ({"headers": "no"}, "'headers'"),
         ({"headers": {"X": 5}}, "'headers'"),
         ({"headers": {"X": "a\nb"}}, "'X'"),
+        *(
+            (
+                {"headers": {"X-Good": "a", name: "short-and-secret"}},
+                f"A name in {HEADERS} is not allowed in HTTP",
+            )
+            for name in ("X-Über", "X Y", "X\r\nZ", "X:", "", "X-Key: short-and-secret", "X\x7f", "X\n", "(X)", "X/Y")
+        ),
         ({"proxy": 5}, "'proxy'"),
         ({"proxy": "socks5://user:short-and-secret@proxy.example:1080"}, "'proxy' is not an http or https address"),
         ({"proxy": "http://user:12-short-and-secret/@proxy.example"}, "'proxy' is not an http or https address"),
@@ -96,6 +110,33 @@ def test_an_extra_that_cannot_be_meant_is_refused_by_name(extra: Any, problem: s
         connection(extra=extra)
     assert "'crew_x'" in str(error.value)
     assert "short-and-secret" not in str(error.value)
+
+
+@pytest.mark.usefixtures("simulated_airflow")
+@pytest.mark.parametrize("name", ["X-Über", "X Y", "X\r\nZ"])
+def test_an_unfit_header_name_ends_each_task_at_once(server: FaultServer, connect: Connect, name: str) -> None:
+    connect(server.url, headers={name: "short-and-secret"})
+    wait = {"task_id": "wait", "kickoff_id": "k-1", "poke_interval": 0.1, "timeout": 5}
+    for task in (
+        CrewKickoffOperator(task_id="kickoff", inputs={}),
+        CrewKickoffOperator(task_id="kickoff", inputs={}, check_inputs=False),
+        CrewStatusSensor(**wait, deferrable=False),
+        CrewStatusSensor(**wait, deferrable=True),
+    ):
+        with pytest.raises(
+            CrewTaskFailed, match=r"^Connection 'crew_default': A name in Extra 'headers' is not allowed"
+        ) as error:
+            run(task, TaskRun())
+        assert "short-and-secret" not in str(error.value)
+    assert server.requests == []
+
+
+def test_any_token_may_be_the_name_of_a_header(ask: Ask, server: FaultServer) -> None:
+    name = "".join(each for each in map(chr, range(33, 127)) if each not in '"(),/:;<=>?@[\\]{}')
+    read = connection(host=server.url, extra={"headers": {name: "a b"}}).deployment
+    server.on("POST /kickoff", {"kickoff_id": "k-1"})
+    ask(KICKOFF, headers=read.headers)
+    assert server.requests[0].headers[name.lower()] == "a b"
 
 
 @pytest.mark.parametrize("password", [None, "", "  "])

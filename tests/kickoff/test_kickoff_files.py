@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tracemalloc
 from collections.abc import Callable
@@ -100,12 +101,40 @@ def test_a_scheme_may_be_written_in_capitals(server: FaultServer, report: Path) 
         ({"topic": "/report.pdf"}, "'topic' is both in inputs and in files"),
         ({" ": "/report.pdf"}, "files has an empty name"),
         (["/report.pdf"], "files: must be an object"),
+        (
+            {"report": "/reports/caf\udce9.pdf"},
+            r"files['report'] has a name that is not UTF-8: '/reports/caf\udce9.pdf'",
+        ),
+        ({"report": "s3://bucket/caf\udce9.pdf"}, "has a name that is not UTF-8: 's3://bucket/caf"),
+        ({"report": "https://x.example/caf\udce9.pdf"}, "has a name that is not UTF-8: 'https://x.example/caf"),
+        ({"caf\udce9": "/report.pdf"}, r"files['caf\udce9'] has a name that is not UTF-8: '/report.pdf'"),
     ],
 )
 def test_unsendable_files_are_refused_before_anything_is_sent(server: FaultServer, given: Any, problem: str) -> None:
     with pytest.raises(CrewTaskFailed, match=re.escape(problem)):
         run(kickoff("", files=given), TaskRun())
     assert server.requests == []
+
+
+@pytest.mark.parametrize("upload", [True, False])
+def test_a_file_with_a_latin_1_name_is_refused(server: FaultServer, tmp_path: Path, upload: bool) -> None:
+    source = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.pdf")
+    Path(source).write_bytes(TEXT)
+    with pytest.raises((CrewTaskFailed, CrewInvalidInput), match="has a name that is not UTF-8") as error:
+        CrewHook().upload("report", source) if upload else run(kickoff(source), TaskRun())
+    str(error.value).encode()  # so that it can be logged
+    assert server.requests == []
+
+
+def test_a_file_in_a_folder_named_in_latin1_is_sent(server: FaultServer, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+    task_run = TaskRun()
+    with pytest.raises(AirflowException, match=r"caf\\udce9/report.pdf\) cannot be read: it does not exist") as error:
+        run(kickoff(str(folder / "report.pdf")), task_run)
+    str(error.value).encode()
+    (folder / "report.pdf").write_bytes(TEXT)
+    assert run(kickoff(str(folder / "report.pdf")), task_run.retry()) == "k-1"
 
 
 @pytest.mark.row("A72")
@@ -135,6 +164,7 @@ def test_an_unreadable_file_fails_the_try_and_retries_reread_it(server: FaultSer
         (Reply(status=404, body={"detail": "Not Found"}), "this deployment takes no files"),
         (Reply(status=405, body={"detail": "Method Not Allowed"}), "this deployment takes no files"),
         (Reply(status=413, body={"detail": "at most 5 bytes"}), "is too large for the service: .*at most 5 bytes"),
+        (Reply(status=413, body="<html>413 Request Entity Too Large</html>"), "is too large for the service"),
     ],
 )
 def test_a_file_that_is_never_taken_fails_the_task(

@@ -39,6 +39,8 @@ LOST: dict[str, Any] = {
     "half an answer": Reply(body=STARTED, stop_after=5, end=RESET),
     "a redirect": Reply(status=307, headers={"Location": "/other"}),
     "408": Reply(status=408),
+    "409": Reply(status=409, body={"detail": "there is one already"}),
+    "405 as a page": Reply(status=405, body="<html>Not Allowed</html>"),
 }
 REFUSED = {
     "400": Reply(status=400, body={"detail": "inputs must be an object"}),
@@ -46,6 +48,8 @@ REFUSED = {
     "403": Reply(status=403, body={"detail": "not allowed"}),
     "404": Reply(status=404, body={"detail": "no crew here"}),
     "422": Reply(status=422, body={"detail": "Missing inputs: tone"}),
+    **{code: Reply(status=int(code), body={"detail": "no"}) for code in ("405", "410", "413", "415", "425", "431")},
+    "413 as a page": Reply(status=413, body="<html>413 Request Entity Too Large</html>"),
     "429": Reply(status=429, body={"detail": "slow down"}),
     "quota": Reply(status=403, body={"detail": "Monthly execution limit reached"}),
 }
@@ -142,8 +146,7 @@ def test_a_refusal_started_nothing_and_a_later_try_sends_again(server: FaultServ
     task_run = TaskRun()
     with pytest.raises(AirflowException, match="No execution was started") as error:
         run(kickoff(), task_run)
-    final = fault in ("400", "401", "403", "404", "422")
-    assert isinstance(error.value, CrewTaskFailed) == final
+    assert isinstance(error.value, CrewTaskFailed) == (fault not in ("425", "429", "quota"))
     if fault in ("401", "403"):
         assert "'crew_default'" in str(error.value)
     assert run(kickoff(), task_run.retry()) == "k-1"

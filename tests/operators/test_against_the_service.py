@@ -17,6 +17,7 @@ from faults.wire import CLOSE, NoReply, Reply, Request
 from sampling import crossed
 from simulated_airflow import Connect, TaskRun, run
 
+from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import PATIENCE
@@ -101,6 +102,35 @@ def test_a_retry_goes_on_from_the_task_that_failed(
         found = database.execute("select id, continued_from, tokens from executions order by created_at").fetchall()
     (first, none, before), (_, continued_from, after) = found
     assert (none, before, continued_from, after) == (None, 100, first, 10)
+
+
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_chinese_inputs_may_be_as_large_as_the_limit(connect: Connect, tmp_path: Path, dialect: str) -> None:
+    with local.running_service(scenario=SCENARIO, dialect=dialect, db=tmp_path / "service.db") as service:
+        connect(service.url, token=service.token)
+        topic = "茶" * 340_000  # 1,020,000 bytes of 1,048,576
+        operator = CrewKickoffOperator(
+            task_id="kickoff", inputs={"topic": topic}, wait_for_completion=True, poll_interval=0.05
+        )
+        assert run(operator, TaskRun())["output"] == f"All on {topic}"
+
+
+def test_a_key_means_the_same_however_a_body_is_escaped(connect: Connect, tmp_path: Path) -> None:
+    with local.running_service(scenario=SCENARIO, db=tmp_path / "service.db") as service:
+        connect(service.url, token=service.token)
+        headers = {"Authorization": f"Bearer {service.token}", "Idempotency-Key": "key-1"}
+        body = {"inputs": {"topic": "茶"}}
+        escaped = requests.post(f"{service.url}/kickoff", json=body, headers=headers, timeout=PATIENCE)
+        assert b"\\u8336" in escaped.request.body
+        assert CrewHook().kickoff({"topic": "茶"}, idempotency_key="key-1") == escaped.json()["kickoff_id"]
+
+
+def test_half_of_a_surrogate_pair_starts_nothing(connect: Connect, tmp_path: Path) -> None:
+    with local.running_service(scenario=SCENARIO, db=tmp_path / "service.db") as service:
+        connect(service.url, token=service.token)
+        said = r"^POST /kickoff returned 400: .* has an unpaired surrogate.*No execution was started"
+        with pytest.raises(CrewTaskFailed, match=said):
+            run(CrewKickoffOperator(task_id="kickoff", inputs={"topic": "\ud83d"}), TaskRun())
 
 
 def test_the_first_run_of_the_quickstart_prints_no_warning(

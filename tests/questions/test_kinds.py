@@ -442,6 +442,12 @@ def test_a_policy_that_names_no_outcome_is_refused(policy: str | Json, shown: st
     )
 
 
+def test_the_deadline_approves_no_draft_with_violations() -> None:
+    draft = of("draft", violations="$.total: missing")
+    assert draft.effect_of_deadline(Terms(on_timeout="approve"), is_last=False) == FAILS
+    assert draft.effect_of_deadline(Terms(on_timeout=REVISE), is_last=False).startswith("a revision is requested")
+
+
 def test_a_revision_at_the_last_deadline_is_for_flows() -> None:
     terms = Terms(on_timeout=REVISE)
     assert of("draft").effect_of_deadline(terms, is_last=True) == FAILS

@@ -16,7 +16,14 @@ import pytest
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import DraftId, ReviewAnswer
 from airflow_crew_provider.api.endpoints import Call
-from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError, CrewServerError
+from airflow_crew_provider.exceptions import (
+    CrewBadRequest,
+    CrewError,
+    CrewNotFound,
+    CrewProtocolError,
+    CrewServerError,
+    CrewTooLarge,
+)
 from airflow_crew_provider.inbox.messages import InboxMessages
 from airflow_crew_provider.inbox.registering import put
 from airflow_crew_provider.inbox.rows import messages_key
@@ -492,7 +499,7 @@ QUESTION = f"The question {UUID} of execution k-1"
 START_AGAIN = "This answer was not sent and changed nothing; clear the kickoff to start again"
 CLEAR_ONCE_MORE = (
     f"{QUESTION} may already have been answered (approved, 2026-11-20 12:00 UTC) by an earlier run of this task, whose "
-    "response was lost. This answer was not sent and changed nothing; to send it, clear this task once more"
+    "outcome is unknown. This answer was not sent and changed nothing; to send it, clear this task once more"
 )
 
 
@@ -524,7 +531,7 @@ def test_an_execution_that_has_asked_again_gets_no_second_answer(service: Servic
     earlier = Earlier(service)
     put(messages_key("r-1"), InboxMessages("r-1", asked=["k-2"]).as_dict(), "a webhook", sealed=True)
     answered = (
-        f"{QUESTION} was already answered (approved, 2026-11-20 12:00 UTC; its response was lost, but the execution "
+        f"{QUESTION} was already answered (approved, 2026-11-20 12:00 UTC; its outcome was unknown, but the execution "
         f"has continued since) by an earlier run of this task. {START_AGAIN}"
     )
     assert said(earlier.now(), CrewAnswerNotTaken) == answered
@@ -770,6 +777,14 @@ def test_a_tool_that_refuses_changed_arguments_still_has_its_question(
 ) -> None:
     service.shows = [seen]
     assert first(service, answered(edited_output='{"to": "bob"}')).is_still_open(REFUSED) is is_open
+    assert service.polled == [("k-1",)]
+
+
+@pytest.mark.parametrize(("seen", "is_open"), [(WAITS, True), (NEW_DRAFT, False), (RUNS, False), (HIDDEN, False)])
+def test_an_answer_that_is_too_long_leaves_its_question_open(service: Service, seen: Execution, is_open: bool) -> None:
+    service.shows = [seen]
+    assert first(service, REVISION).is_still_open(CrewTooLarge(413, "POST", "/resume", "no")) is is_open
+    assert again(service, REVISION).is_still_open(CrewTooLarge(413, "POST", "/resume", "no")) is False
     assert service.polled == [("k-1",)]
 
 

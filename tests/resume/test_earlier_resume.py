@@ -15,6 +15,7 @@ from airflow_crew_provider.resume.record import (
     ResumeRecord,
     answered_before,
     lost_edit,
+    refusal_before,
     resume_before,
 )
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
@@ -210,3 +211,27 @@ def test_a_stored_answer_reads_back_and_ends_only_once() -> None:
 )
 def test_a_lost_answer_may_arrive_for_another_full_service_timeout(kept: Any, until: float) -> None:
     assert SentAnswer.from_json(kept).arrives_until(5.0, 1.0) == until
+
+
+REFUSED = {**TOLD, "status": NOT_SENT, "question_open": True, "message": "too long"}
+
+
+def test_a_refused_answer_leaves_the_same_question_with_the_reason() -> None:
+    asked = seen(ExecutionState.PENDING, "draft_task")
+    assert refusal_before({"ti": Pulled([REFUSED])}, Wait(), asked) == {"refusal": "too long"}
+    assert answered_before({"ti": Pulled([REFUSED])}, Wait(), "k-1") is None
+
+
+@pytest.mark.parametrize(
+    ("told", "task"),
+    [
+        (None, "draft_task"),
+        (TOLD, "draft_task"),
+        (LEFT, "draft_task"),
+        ({**REFUSED, "status": "resumed"}, "draft_task"),
+        (REFUSED, "another_task"),
+    ],
+    ids=["no resume", "sent", "another draft", "sent later", "another question"],
+)
+def test_only_a_refused_answer_has_a_reason_to_tell(told: Any, task: str) -> None:
+    assert refusal_before({"ti": Pulled([told])}, Wait(), seen(ExecutionState.PENDING, task)) == {}

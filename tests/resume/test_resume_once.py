@@ -109,6 +109,40 @@ def test_another_answer_to_a_draft_this_task_answered_is_refused(server: FaultSe
     assert len(server.sent(POST)) == 1
 
 
+TOO_LARGE = {
+    "the service": Reply(status=413, body={"detail": "at most 1048576 bytes"}),
+    "a gateway": Reply(status=413, body="<html>413 Request Entity Too Large</html>"),
+}
+
+
+@pytest.mark.parametrize("by", TOO_LARGE)
+@pytest.mark.parametrize("keyed", [False, True])
+def test_an_answer_that_was_too_long_may_be_shortened(
+    server: FaultServer, connect: Connect, dialect: Dialect, by: str, keyed: bool
+) -> None:
+    connect(server.url, idempotency_keys=keyed)
+    server.on(POLL, *[BEFORE[dialect.name]] * 2, dialect.running).on(POST, TOO_LARGE[by], dialect.resumed)
+    task_run, question = TaskRun("resume"), QUESTION if dialect is LIVE else "draft_task"
+    said = (
+        r"^POST /resume returned 413: .*\. This answer is too long and was not accepted; unless somebody else has "
+        "answered, the question is still open: clear the review to ask again"
+    )
+    with pytest.raises(CrewTaskFailed, match=said):
+        run(on_live(question, is_approve=False, human_feedback="Longer. " * 100), task_run)
+    assert "crew_resume" not in task_run.xcom
+    shorter = on_live(question, is_approve=False, human_feedback="Shorter.")
+    assert run(shorter, task_run.clear()) == POLLED[dialect.name]
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.parametrize("status", [405, 410, 411, 415, 421, 431, 451])
+def test_a_certain_refusal_of_an_answer_is_final(server: FaultServer, dialect: Dialect, status: int) -> None:
+    server.on(POLL, BEFORE[dialect.name]).on(POST, Reply(status=status, body={"detail": "no"}))
+    with pytest.raises(CrewTaskFailed, match=rf"^POST /resume returned {status}: no\. This answer was not accepted"):
+        run(resume())
+    assert len(server.sent(POST)) == 1
+
+
 @pytest.mark.row("A52")
 @pytest.mark.since_airflow("3.0")
 def test_a_lost_record_of_an_unconfirmed_answer_is_noticed(server: FaultServer, variables: Any) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -479,6 +481,24 @@ def test_a_rule_approves_a_draft_at_once_and_says_why(context: Json, supervisor:
     assert supervisor.asked == []
     assert context["ti"].pushed["crew_decision"]["auto_approved"] == "short enough"
     assert ReviewAnswer.of(review).human_feedback == "Approved."
+
+
+@pytest.mark.parametrize("size", [100, 50_000])
+@pytest.mark.parametrize(
+    "output", [str, lambda text: {"report": text}, lambda text: [text]], ids=["text", "object", "list"]
+)
+def test_the_documented_rule_approves_only_short_drafts(
+    context: Json, supervisor: Supervisor, output: Any, size: int
+) -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "review.md").read_text("utf-8")
+    [block] = re.findall(r"```python\n(def \w+\(record\):.*?)```", page, re.DOTALL)
+    documented: Json = {}
+    exec(block, documented)
+    review = review_of(record={**DRAFT, "output": output("x" * size)}, **documented["review"])
+    if size > 500:
+        asked(review, context, supervisor)
+    else:
+        assert review.execute(context)["auto_approved"] == "short enough"
 
 
 def _fails(record: Json) -> Any:

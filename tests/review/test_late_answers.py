@@ -186,6 +186,20 @@ def test_no_deadline_approves_after_a_rejection_that_was_not_accepted(
 
 
 @pytest.mark.row("A41")
+def test_a_rejected_usage_is_that_of_one_execution(context: Json, supervisor: Supervisor) -> None:
+    """Another execution of the run may have cost less, and leave its output in the same file."""
+    operator = costly()
+    kept = parked(lambda: operator.execute(context))
+    with pytest.raises(CrewTaskFailed, match="Somebody has rejected this output, of execution k-1"):
+        operator.execute_complete(context, said(kept, "reject", HOUR, params_input={}), **kept)
+    context["ti"].try_number, context["ti"].max_tries, context["ti"].id = 2, 1, uuid.uuid4()
+    operator.completed = {**COSTLY, "execution_id": "k-2", "usage": {"total_tokens": 1100}}
+    kept = parked(lambda: operator.execute(context))
+    late = {**AT_DEADLINE, "responded_at": datetime.now(UTC) + 3 * HOUR}
+    assert operator.execute_complete(context, late, **kept)["execution_id"] == "k-2"
+
+
+@pytest.mark.row("A41")
 def test_a_refused_answer_about_usage_is_kept(context: Json, supervisor: Supervisor) -> None:
     kept = parked(lambda: costly().execute(context))
     unfit = said(kept, "reject", -HOUR / 2, params_input={"note": "Too dear."})

@@ -507,6 +507,48 @@ def test_the_next_form_tells_why_the_service_refused_changed_arguments(server: F
     assert "The edited output is too short" in task.form.body
 
 
+TOO_LONG = "Much longer. " * 50_000  # 650 kB, twice in a body
+
+
+@one_task
+@needs_parking
+def test_a_person_is_asked_for_a_shorter_answer(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", TOO_LONG)
+    assert task.form.params["question_number"]["value"] == 2
+    assert "This answer changed nothing:\n\n> POST /resume returned 413: The body is larger than" in task.form.body
+    assert "This answer is too long and was not accepted" in task.form.body
+    task.answer("revise", "Shorter.").answer("approve")
+    assert task.result["output"] == "Printed."
+    assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
+    assert [(each["taken"], "413" in each.get("refusal", "")) for each in task.decisions] == [
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
+
+
+@one_task
+@needs_parking
+def test_feedback_of_a_hundred_thousand_chinese_characters_is_taken(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", "短" * 100_000)
+    assert "Draft 2, after: 短短短" in task.form.body
+    assert [each["taken"] for each in task.decisions] == [True]
+
+
+@one_task
+@needs_parking
+def test_a_gateway_may_refuse_an_answer_to_a_live_crew(server: FaultServer, forms: Forms) -> None:
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+    server.on("GET /status/k-1", LIVE_ASKS)
+    page = "<html>413 Request Entity Too Large</html>"
+    server.on("POST /resume", Reply(status=413, body=page), {"kickoff_id": "k-2"})
+    server.on("GET /status/k-2", {"state": "SUCCESS", "status": None, "result": "Printed.", "result_json": None})
+    task = Task(forms).start().answer("revise", "Much longer.")
+    assert "This answer is too long and was not accepted" in task.form.body
+    assert task.answer("revise", "Shorter.").result["output"] == "Printed."
+    assert [each["taken"] for each in task.decisions] == [False, True]
+
+
 # --- a Flow that was answered elsewhere ---
 
 
@@ -598,6 +640,24 @@ def test_a_flow_that_was_answered_elsewhere_asks_its_next_question(
     task.answer("publish")
     assert "Draft of q-2" in task.form.body
     assert server.sent("POST /resume*") == []
+
+
+@one_task
+@needs_parking
+def test_a_flow_whose_answer_was_too_long_asks_again(
+    server: FaultServer, connect: Connect, forms: Forms, a_memory: Any
+) -> None:
+    flow = Flow(server, connect, a_memory, callback=True)
+
+    def respond(request: Any) -> Reply:
+        flow.is_over = "Shorter" in request.json["feedback"]
+        return Reply(body={"status": "accepted"}) if flow.is_over else Reply(status=413, body={"detail": "too large"})
+
+    server.on("POST /respond", respond)
+    task = Task(forms).start().answer("publish", "Much longer.")
+    assert "This answer is too long and was not accepted" in task.form.body
+    assert task.answer("publish", "Shorter.").result["output"] == "Printed."
+    assert [each["taken"] for each in task.decisions] == [False, True]
 
 
 @one_task
@@ -1004,6 +1064,186 @@ def test_a_renamed_execution_that_cannot_be_continued_fails_for_good(
     task = Task(forms, **arguments).start()
     with pytest.raises(CrewTaskFailed, match=r"no ink.*its continuation failed. Clear this task to start a new one"):
         task.answer("approve")
+
+
+# --- facts that hold when another execution continues the work ---
+
+
+class Reviser:
+    """A crew that asks about the same text in each of its executions, and fails when it is to revise it."""
+
+    def __init__(self, server: FaultServer, connect: Connect, output: str = "Same.") -> None:
+        connect(server.url, idempotency_keys=True)
+        ids = [f"k-{number}" for number in range(1, 6)]
+        self.answered: dict[str, bool] = {}
+        self._asks = {"status": "pending", "task_id": "draft_task", "task_output": output}
+        self._done = {"status": "completed", "result": {"output": output, "tasks": []}, "execution_time": 1.0}
+        server.on("GET /inputs", {"inputs": [], "required": [], "continues": True})
+        server.on("POST /kickoff", *({"kickoff_id": each} for each in ids)).on("POST /resume", self._resume)
+        for each in ids:
+            server.on(f"GET /status/{each}", lambda _, each=each: self._status(each))
+
+    def _resume(self, request: Any) -> Json:
+        self.answered[request.json["execution_id"]] = request.json["is_approve"]
+        return SPEC.resumed
+
+    def _status(self, kickoff_id: str) -> Json:
+        return {None: self._asks, True: self._done, False: SPEC.failed}[self.answered.get(kickoff_id)]
+
+
+NEXT = {
+    "continued": ({}, Task.retry, "k-1"),
+    "from the start": ({"retry_from": "start"}, Task.retry, None),
+    "cleared": ({}, Task.clear, None),
+}
+of_the_next = pytest.mark.parametrize(("arguments", "go_on", "continued"), list(NEXT.values()), ids=list(NEXT))
+
+
+def rejected(task: Task, text: str = "Never publish that.") -> Task:
+    with pytest.raises(CrewTryFailed, match="A retry of this task starts a new execution"):
+        task.answer("revise", text)
+    return task
+
+
+def at_deadline(task: Task) -> Json:
+    return {**task.event("approve"), "responded_by_user": None, "timedout": True}
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A21")
+@pytest.mark.row("A36")
+@pytest.mark.row("A43")
+@of_the_next
+def test_no_deadline_approves_a_draft_rejected_in_an_earlier_execution(
+    server: FaultServer, connect: Connect, forms: Forms, arguments: Json, go_on: Any, continued: str | None
+) -> None:
+    Reviser(server, connect)
+    task = rejected(Task(forms, on_timeout="approve", response_timeout=3600, **arguments).start())
+    go_on(task)
+    assert server.sent("POST /kickoff")[1].json.get("continueFrom") == continued
+    with pytest.raises(CrewTaskFailed, match=r"Somebody has rejected this draft.*execution k-2 stays paused"):
+        task.resume(at_deadline(task))
+    assert [request.json["is_approve"] for request in server.sent("POST /resume")] == [False]
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A43")
+@of_the_next
+def test_no_rule_approves_a_draft_rejected_in_an_earlier_execution(
+    server: FaultServer, connect: Connect, forms: Forms, arguments: Json, go_on: Any, continued: str | None
+) -> None:
+    Reviser(server, connect)
+    says = iter([None, "fine", "fine"])
+    task = rejected(Task(forms, auto_approve=lambda record: next(says), **arguments).start())
+    go_on(task)
+    assert task.result is None
+    assert task.answer("approve").result["output"] == "Same."  # a person may
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A21")
+@pytest.mark.row("A43")
+def test_the_deadline_never_approves_a_rejected_draft_that_continues(
+    connect: Connect, tmp_path: Path, forms: Forms
+) -> None:
+    from crew_service.engine.crew import CrewFailed
+    from crew_service.scripted_crew import ScriptedCrew
+
+    class FailsOnce(ScriptedCrew):
+        fails = True
+
+        def run(self, job: Any, report: Any) -> Any:
+            if job.decision and self.fails:
+                self.fails = False
+                raise CrewFailed("no ink")
+            return super().run(job, report)
+
+    twice = FailsOnce({"tasks": [{**DRAFT, "output": "Same.", "revised": "Same."}, LAST]})
+    with local.running_service(crew=twice, db=tmp_path / "service.db") as service:
+        connect(service.url, token=service.token, idempotency_keys=True)
+        task = rejected(Task(forms, on_timeout="approve", response_timeout=3600).start())
+        task.retry()
+        first, second = Crew(service).executions
+        assert second["continued_from"] == first["execution_id"]
+        assert "**Requested in round 1**, by `Ann`:\n\n> Never publish that." in task.form.body
+        with pytest.raises(CrewTaskFailed, match="Somebody has rejected this draft"):
+            task.resume(at_deadline(task))
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A43")
+@of_the_next
+def test_only_a_continued_execution_counts_its_questions_on(
+    server: FaultServer, connect: Connect, forms: Forms, arguments: Json, go_on: Any, continued: str | None
+) -> None:
+    Reviser(server, connect)
+    task = rejected(Task(forms, max_questions=2, **arguments).start())
+    go_on(task)
+    goes_on = continued is not None
+    assert task.form.params["question_number"]["value"] == 2
+    assert ("round 2" in task.form.subject, "Requested in round 1" in task.form.body) == (goes_on, goes_on)
+    rejected(task)
+    assert [each["round"] for each in task.decisions] == ([1, 2] if goes_on else [1, 1])
+    if not goes_on:
+        assert task.retry().form.params["question_number"]["value"] == 3
+        return
+    with pytest.raises(CrewTaskFailed, match="Execution k-3 asks question 3, but max_questions is 2"):
+        task.retry()
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A43")
+def test_a_question_that_nobody_answered_counts_once_when_continued(
+    server: FaultServer, connect: Connect, forms: Forms
+) -> None:
+    crew = Reviser(server, connect)
+    task = Task(forms, max_questions=1).start()
+    crew.answered["k-1"] = False  # elsewhere
+    task.retry()
+    assert server.sent("POST /kickoff")[1].json["continueFrom"] == "k-1"
+    assert (task.form.subject.count("round 1"), task.form.params["question_number"]["value"]) == (1, 2)
+    old = {**task.event("approve", question_number=1)}
+    assert task.resume(old).result is None
+    assert task.answer("approve").result["output"] == "Same."
+
+
+@one_task
+@needs_parking
+@of_the_next
+def test_the_schema_sends_back_once_across_continued_executions(
+    server: FaultServer, connect: Connect, forms: Forms, arguments: Json, go_on: Any, continued: str | None
+) -> None:
+    Reviser(server, connect)
+    rule = {"output_schema": {"type": "object"}, "on_schema_mismatch": "revise", "auto_approve": lambda _: "fine"}
+    task = Task(forms, **rule, **arguments)
+    with pytest.raises(CrewTryFailed, match="k-1 failed"):
+        task.start()
+    if continued:
+        go_on(task)
+        assert "does not match the output schema" in task.form.body
+    else:
+        with pytest.raises(CrewTryFailed, match="k-2 failed"):
+            go_on(task)
+    assert [each.get("schema_revision") for each in task.decisions] == ["this"] * (1 if continued else 2)
+
+
+@one_task
+@needs_parking
+@pytest.mark.parametrize("policy", ["fail", "revise"])
+def test_no_rule_approves_a_draft_that_violates_the_schema(
+    connect: Connect, tmp_path: Path, forms: Forms, policy: str
+) -> None:
+    draft = {**DRAFT, "output": "not JSON", "revised": "still not JSON"}
+    rule = {"output_schema": {"type": "object"}, "on_schema_mismatch": policy, "auto_approve": lambda _: "fine"}
+    for crew in serving(connect, tmp_path, draft):
+        task = Task(forms, **rule).start()
+        assert "does not match the output schema" in task.form.body
+        assert [approved for _, approved in crew.decided()] == ([False] if policy == "revise" else [])
 
 
 # --- time ---

@@ -324,16 +324,39 @@ def test_the_deadline_approves_no_draft_that_an_earlier_round_rejected(
 
 @pytest.mark.row("A21")
 @pytest.mark.parametrize(
-    "other",
-    [{"reviewer": None}, {"is_approve": True}, {"execution_id": "execution-0"}],
-    ids=["at the deadline or by the schema", "approved", "of an earlier execution"],
+    "other", [{"reviewer": None}, {"is_approve": True}], ids=["at the deadline or by the schema", "approved"]
 )
-def test_the_deadline_approves_a_draft_nobody_rejected_in_this_execution(
+def test_the_deadline_approves_a_draft_that_nobody_has_rejected(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, other: Json
 ) -> None:
     monkeypatch.setattr(version, "RELEASE", (3, 4))
     first = a_round(context, 1, "Pay.", None, said("revise", "No."))
     assert a_round(context, 2, "Pay.", {**first, **other})["is_approve"] is True
+
+
+@pytest.mark.row("A21")
+def test_the_deadline_approves_no_draft_rejected_in_an_earlier_execution(
+    context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "RELEASE", (3, 4))
+    first = a_round(context, 1, "Pay.", None, said("revise", "No."))
+    with pytest.raises(CrewTaskFailed, match=r"rejected.*not approved at the deadline"):
+        a_round(context, 2, "Pay.", {**first, "execution_id": "execution-0"})
+
+
+@pytest.mark.row("A36")
+def test_a_rejection_holds_for_the_execution_after_a_clear(
+    context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "RELEASE", (3, 4))
+    operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve")
+    kept = parked(lambda: operator.execute(context))
+    parked(lambda: operator.execute_complete(context, said("revise", ""), kept["until"], kept["shown"]))
+    cleared(context)
+    operator.pending = {**PENDING, "execution_id": "execution-2"}
+    kept = parked(lambda: operator.execute(context))
+    with pytest.raises(CrewTaskFailed, match=r"rejected.*not approved at the deadline.*execution-2 stays paused"):
+        operator.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
 
 
 @pytest.mark.row("A21")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import DAG
 from airflow_stand_ins import Store, Supervisor, TaskParked
 from faults.server import FaultServer
 from faults.wire import Reply, Request
@@ -35,6 +36,9 @@ UNKNOWN = {**tool("eve"), "kind": "unknown_outcome"}
 class Service:
     """Asks one after the other, and takes only the answers that the contract allows."""
 
+    longest = 1024 * 1024  # bytes of a body
+    refuses_arguments = False
+
     def __init__(self, server: FaultServer, asks: list[Json | None]) -> None:
         self.asks, self.answers = asks, []  # type: ignore[var-annotated]
         server.on("GET /status/k-1", self.status).on("POST /resume", self.resume)
@@ -58,6 +62,10 @@ class Service:
 
     def resume(self, request: Request) -> Reply:
         body, ask = request.json, self.asks[0]
+        if len(request.body) > self.longest:
+            return Reply(status=413, body={"detail": f"at most {self.longest} bytes"})
+        if self.refuses_arguments and "edited_output" in body:
+            return Reply(status=400, body={"detail": "to must be a string"})
         expected = self.text(ask) if ask else "Draft."
         if body["output_sha256"] != output_sha256(expected):
             return Reply(status=400, body={"detail": "another question waits"})
@@ -83,7 +91,7 @@ def wait() -> Json:
 
 def reviewed(context: Json, supervisor: Supervisor, record: Json, option: str, text: str, **fields: Any) -> Json:
     context["task_state_store"], supervisor.asked = Store(), []  # a task of its own in each round
-    review = CrewReviewOperator(task_id="review", pending=record)
+    review = CrewReviewOperator(task_id="review", pending=record, allow_edit=True)
     with pytest.raises(TaskParked) as parked:
         review.execute(context)
     answer = {"chosen_options": [option], "params_input": {"human_feedback": text, **fields}, "timedout": False}
@@ -120,3 +128,54 @@ def test_each_question_gets_its_answer_and_the_draft_its_review(
     ]
     texts = [each[2] for each in service.answers]
     assert [text and json.loads(text) for text in texts] == [json.loads(changed), None, None, None, None]
+
+
+# --- an answer that the service refuses ---
+
+
+def next_round(context: Json, supervisor: Supervisor, service: Service, review: Json) -> tuple[Json, str]:
+    """Resume with a review whose text the service refuses; return the next wait's record, and the next round's form."""
+    with DAG("rounds", schedule=None):
+        resume = CrewResumeOperator(task_id="resume", review=review, has_next_round=True)
+        wait = CrewStatusSensor(task_id="wait", kickoff_id="k-1", poke_interval=0.01, deferrable=False, timeout=20)
+        resume >> wait
+    resumed = TaskRun("resume")
+    assert run(resume, resumed) == "k-1"
+    record = run(wait, TaskRun("wait", upstream={"resume": resumed}))
+    context["ti"].task_id, supervisor.asked = "next", []
+    with pytest.raises(TaskParked):
+        CrewReviewOperator(task_id="next", pending=record, previous=review, round_number=2).execute(context)
+    return record, supervisor.asked[0].body
+
+
+@pytest.mark.parametrize("is_edit", [False, True])
+def test_the_next_round_tells_that_the_answer_was_too_long(
+    context: Json, supervisor: Supervisor, service: Service, is_edit: bool
+) -> None:
+    service.asks, service.longest = [None], 1000
+    first, text = wait(), "Longer. " * 200
+    option, fields = ("approve", {"edited_draft": text}) if is_edit else ("revise", {})
+    review = reviewed(context, supervisor, first, option, "" if is_edit else text, **fields)
+    record, form = next_round(context, supervisor, service, review)
+    reason = "POST /resume returned 413: at most 1000 bytes. This answer is too long and was not accepted"
+    assert record == {**first, "refusal": reason}
+    assert f"> {reason}" in form
+    assert ("**Edited in round 1**" in form, "**Requested in round 1**" in form) == (is_edit, not is_edit)
+    assert "the draft had changed" not in form
+    context["ti"].task_id = "task"
+    shorter = reviewed(context, supervisor, record, "revise", "Shorter.")
+    run(CrewResumeOperator(task_id="resume_2", review=shorter), TaskRun("resume_2"))
+    assert service.answers == [(None, "Shorter.", None)]
+    assert "refusal" not in wait()
+
+
+def test_the_next_round_tells_why_changed_arguments_were_refused(
+    context: Json, supervisor: Supervisor, service: Service
+) -> None:
+    service.refuses_arguments = True
+    review = reviewed(context, supervisor, wait(), "approve", "", edited_draft='{"to": 5, "key": "***"}')
+    record, form = next_round(context, supervisor, service, review)
+    assert record["refusal"] == "POST /resume returned 400: to must be a string"
+    assert "the service did not accept the changed arguments, and the tool has not run:" in form
+    assert "Its reason:\n\n> POST /resume returned 400: to must be a string" in form
+    assert service.answers == []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG
-from airflow_stand_ins import PENDING, Supervisor, TaskParked
+from airflow_stand_ins import PENDING, Supervisor, TaskParked, parked
 
 from airflow_crew_provider.api.answers import ReviewAnswer, reads_like_approval
+from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.review.answer import decided_by
 from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.task_groups.crew import crew_with_review
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
@@ -108,6 +111,86 @@ def test_an_earlier_executions_schema_revision_does_not_count(context: Json, sup
 
 def test_in_the_last_round_nothing_is_sent_back(context: Json, supervisor: Supervisor) -> None:
     assert "does not match" in asked(supervisor, context, review_of(BAD, round_number=3))
+
+
+# --- nothing but a person approves a draft that does not match ---
+
+SECOND = {"execution_id": BAD["execution_id"], "is_approve": False, "human_feedback": "", "schema_revision": "this"}
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"on_schema_mismatch": "fail"}, {"previous": SECOND, "round_number": 2}, {"round_number": 3}],
+    ids=["only shown", "sent back before", "the last round"],
+)
+def test_no_rule_approves_a_draft_that_does_not_match(context: Json, supervisor: Supervisor, more: Json) -> None:
+    rule = {"auto_approve": lambda record: pytest.fail("asked")}
+    assert "does not match" in asked(supervisor, context, review_of(BAD, **rule, **more))
+    assert review_of(GOOD, auto_approve=lambda record: "fine", **more).execute(context)["auto_approved"] == "fine"
+
+
+@pytest.mark.parametrize("policy", ["approve", "fail"])
+def test_no_deadline_approves_a_draft_that_does_not_match(context: Json, supervisor: Supervisor, policy: str) -> None:
+    def review() -> CrewReviewOperator:
+        return review_of(BAD, on_schema_mismatch="fail", response_timeout=HOUR, on_timeout=policy)
+
+    kept = parked(lambda: review().execute(context))
+    form = supervisor.asked[0]
+    assert "UTC: this task fails and the execution stays paused." in form.body
+    assert not form.defaults
+    late = {"error": "timed out", "error_type": "timeout"}
+    by_airflow = {"chosen_options": ["approve"], "timedout": True, "responded_at": datetime.now(UTC) + HOUR}
+    why = "Nobody answered within"
+    if policy == "approve":
+        why = "This draft does not match the output schema, so it was not approved at the deadline"
+    for event in (late, {**by_airflow, "params_input": {}, "responded_by_user": None}):
+        with pytest.raises(CrewTaskFailed, match=rf"^{why}.* Nothing was sent: execution execution-1 stays paused"):
+            review().execute_complete(context, event, **kept)
+
+
+def test_a_person_may_approve_a_draft_that_does_not_match(context: Json, supervisor: Supervisor) -> None:
+    from test_operator import said
+
+    review = review_of(BAD, on_schema_mismatch="fail", response_timeout=HOUR, on_timeout="approve")
+    kept = parked(lambda: review.execute(context))
+    event = said("approve", responded_at=datetime.now(UTC))
+    assert review.execute_complete(context, event, **kept)["reviewer"]["id"] == "7"
+
+
+def test_the_deadline_still_revises_a_draft_that_does_not_match(context: Json, supervisor: Supervisor) -> None:
+    from test_operator import at_deadline
+
+    policy = {"response_timeout": HOUR, "on_timeout": {"revise": "Numbers, please."}}
+    review = review_of(BAD, on_schema_mismatch="fail", **policy)
+    kept = parked(lambda: review.execute(context))
+    assert review.execute_complete(context, at_deadline("revise"), **kept)["human_feedback"] == "Numbers, please."
+
+
+REJECTED = {**SECOND, "reviewer": {"id": "7", "name": "Ann"}, "schema_revision": None}
+RULES = {"auto_approve": lambda record: "fine", "response_timeout": HOUR, "on_timeout": "approve"}
+
+
+@pytest.mark.parametrize(
+    ("draft", "previous", "decides"),
+    [
+        (GOOD, None, "auto_approve"),
+        (BAD, None, "the schema"),
+        (BAD, SECOND, None),
+        (GOOD, {**REJECTED, "output_sha256": output_sha256(GOOD["output"])}, None),
+        (BAD, {**REJECTED, "output_sha256": output_sha256(BAD["output"])}, "the schema"),
+        (BAD, {**SECOND, **REJECTED, "schema_revision": "earlier"}, None),
+    ],
+    ids=["matches", "first", "again", "matches, rejected", "first, rejected", "again, rejected"],
+)
+def test_the_first_that_applies_decides_without_a_person(
+    context: Json, supervisor: Supervisor, draft: Json, previous: Json | None, decides: str | None
+) -> None:
+    review = review_of(draft, previous=previous, round_number=2, **RULES)
+    if decides is None:
+        asked(supervisor, context, review)
+    else:
+        assert decided_by(review.execute(context)) == decides
 
 
 def test_with_fail_the_person_only_sees_what_is_wrong(context: Json, supervisor: Supervisor) -> None:

@@ -145,11 +145,12 @@ def test_decisions_are_numbered_with_their_fate_and_without_drafts(memory: Memor
     assert record.kept.decisions == [{**decision, "taken": True, "service": SAID}]
     record.ask(OTHER, now=130.0)
     record.answer({**REVIEW, "output": "a draft"})
-    record.send(None, now=140.0)
+    record.send(None, now=140.0, refusal="too short")
     assert [(each["round"], each["taken"], each["service"]) for each in record.kept.decisions] == [
         (1, True, SAID),
         (2, False, None),
     ]
+    assert [each.get("refusal") for each in record.kept.decisions] == [None, "too short"]
     assert "output" not in record.kept.decisions[1]
 
 
@@ -187,7 +188,8 @@ def test_a_later_try_owns_the_execution_that_it_continues(memory: Memory) -> Non
     assert again.kept == StoredRun("e-1", "e-1", Attempt(2).as_dict(), since=300.0)
 
 
-QUESTION, ANSWER_SENT = {"draft": DRAFT}, {"fingerprint": "f", "resumed_at": 1.0}
+REJECTED = {"rejected": [["e-1", "sha-1"]]}
+QUESTION, ANSWER_SENT = {"draft": DRAFT, **REJECTED}, {"fingerprint": "f", "resumed_at": 1.0}
 
 
 def with_last_question(memory: Memory) -> RunRecord:
@@ -199,9 +201,9 @@ def with_last_question(memory: Memory) -> RunRecord:
 
 
 @pytest.mark.parametrize("move", ["begin", "ask"])
-def test_a_next_question_forgets_the_last_one(memory: Memory, move: str) -> None:
+def test_a_next_question_forgets_the_last_one_but_no_rejection(memory: Memory, move: str) -> None:
     DO[move](with_last_question(memory))
-    assert {name: part.kept for name, part in memory.others.items()} == {REVIEW_STATE: {}, RESUME_STATE: {}}
+    assert {name: part.kept for name, part in memory.others.items()} == {REVIEW_STATE: REJECTED, RESUME_STATE: {}}
 
 
 def test_a_question_asked_again_forgets_nothing(memory: Memory) -> None:
@@ -264,6 +266,41 @@ def test_another_execution_begins_with_earlier_decisions_and_form_count(memory: 
     assert record.kept == StoredRun("e-2", "e-2", attempt, inbox, since=500.0, decisions=decisions, earlier=1)
     record.ask(DRAFT, now=510.0)
     assert (record.kept.number, record.kept.form) == (1, 2)
+
+
+@pytest.mark.row("A43")
+@pytest.mark.parametrize(("before", "number", "earlier"), [(answered, 1, 0), (asking, 0, 1), (working, 0, 0)])
+def test_a_continuing_execution_counts_the_answered_questions_as_its_own(
+    memory: Memory, before: Any, number: int, earlier: int
+) -> None:
+    before(memory).begin("e-2", None, now=500.0, continues=True)
+    record = stored(memory)
+    assert (record.kept.number, record.kept.earlier, record.kept.continues) == (number, earlier, ["e-1"])
+    assert [each["execution_id"] for each in record.decisions_on_this] == ["e-1"] * number
+    record.begin("e-3", None, now=600.0, continues=True)
+    assert (record.kept.number, record.kept.continues) == (number, ["e-1", "e-2"])
+    record.begin("e-3", None, now=700.0, continues=True)  # in a later try
+    assert record.kept.continues == ["e-1", "e-2"]
+    record.begin("e-4", None, now=800.0)
+    assert (record.kept.number, record.kept.form, record.kept.continues) == (0, number + earlier, [])
+    assert record.decisions_on_this == []
+
+
+def test_an_execution_before_the_first_on_record_is_not_counted(memory: Memory) -> None:
+    record = stored(memory)
+    record.begin("e-2", None, now=500.0, continues=True)  # e-1 failed before its id was on record here
+    assert record.kept == StoredRun("e-2", "e-2", Attempt().as_dict(), since=500.0)
+
+
+@pytest.mark.parametrize("is_another", [False, True], ids=["this run", "a deleted run"])
+def test_only_this_runs_facts_about_drafts_outlive_an_execution(memory: Memory, is_another: bool) -> None:
+    first = stored(memory, run_started=1.0, run_after=1.0, try_number=2)
+    first.begin("e-1", None, now=100.0)
+    known = {"rejected": [["e-1", "sha-1"]], "sent_back": DRAFT}
+    memory.part(REVIEW_STATE, None).kept = known
+    run = {"run_started": 9.0, "run_after": 9.0} if is_another else {"run_started": 1.0, "run_after": 1.0}
+    stored(memory, **run, try_number=3).begin("e-2", None, now=500.0)
+    assert memory.others[REVIEW_STATE].kept == ({} if is_another else known)
 
 
 @pytest.mark.row("A43")

@@ -106,7 +106,7 @@ def test_a_review_stored_by_an_earlier_release_is_still_read(sample: dict[str, A
 @pytest.mark.row("A8")
 def test_a_0_2_0_prerelease_rejection_names_the_shown_draft() -> None:
     question = StoredQuestion.from_json({"draft": ["e-1", "t-1", "hash"], "rejected": True, "try_number": 1})
-    assert (question.state, question.rejected) == (QuestionState.OPEN, [["e-1", "hash"]])
+    assert (question.state, question.rejected) == (QuestionState.OPEN, [("e-1", "hash")])
 
 
 @pytest.mark.row("A8", "A24")

@@ -147,7 +147,7 @@ def test_after_a_lost_answer_another_one_is_never_sent_automatically(
         said = run.log(resume)
         assert "(revise, 20" in said
         if has_arrived:
-            assert "its response was lost, but the execution has continued since" in said
+            assert "its outcome was unknown, but the execution has continued since" in said
             run.clear(resume)
             run.wait_for("failed")
             assert sent(proxy) == ["Longer."]

@@ -12,14 +12,19 @@ Encoded is JSON text in ASCII, whatever the value contains, so it passes every c
     `items` (a container), `value` (a scalar that pydantic converts), `form` (see `FORMS`), `member` (of an enum),
     `base` and `attributes` (a subclass of a built-in type), `attributes` alone (an object without its own way of being
     copied), `state` (a model: its fields by name, excluded and private ones included), `fields` (likewise in JSON);
-* `{"type": path}` for a class that is itself the value.
+* `{"type": path}` for a class that is itself the value;
+* `{"shared": number, "value": ...}` for an object that occurs again, as `{"same": number}`; without one, a value is
+    written as by earlier releases, which cannot read this.
 
 A stored value cannot make the reading process do anything but build objects: a path is only resolved to a class in a
 loaded module or in a part of a loaded package, without evaluating attributes; no method of a class runs but `__new__`
 of a built-in type, or what pydantic does for a scalar or for `fields`. There is no pickle.
 
 A model is built from its fields by name, so aliases, validators and serializers play no part. Fields that its class
-has gained since get their defaults; those that it has lost are dropped. References that were shared become copies.
+has gained since get their defaults; those that it has lost are dropped.
+
+What can change and occurs several times in a value, or contains itself, is one object again. Scalars, what is in
+`fields`, and objects that two values share, become copies.
 
 No other module of this package dumps or loads a value of a crew: failures of calls, structured outputs in JSON, forms
 of earlier releases and the JSON that people see are here too.
@@ -39,8 +44,8 @@ import sys
 import zoneinfo
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Container
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache, cached_property, partial
@@ -62,6 +67,9 @@ LONGEST_ATTRIBUTE = 64 * 1024  # characters of one attribute of an exception
 Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[str, ...]
 Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+Sets = dict[
+    int, tuple[Any, list[Any]]
+]  # by the ids of sets: these, with their elements in the order in which they were written
 
 
 class NotStorable(Exception):
@@ -93,8 +101,16 @@ class NotStorable(Exception):
             return ""
         return text if len(text) <= LONGEST_KEPT_TEXT else f"{text[:LONGEST_KEPT_TEXT]}..."
 
+    def within(self, place: str) -> NotStorable:
+        """Return the same problem of the value that has this one at a place."""
+        return NotStorable(self.value, self.reason, (place, *self.path))
+
     def __str__(self) -> str:
         return f"{self.place or 'the value'} ({self.kind}) {self.reason or 'cannot be stored'}"
+
+
+class NotMade(Exception):
+    """A stored value contains itself in a way in which it cannot be built."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,30 +136,34 @@ def encoded(
     :param is_whole: whether decoding must return an equal value; if not, fields that its models exclude may be lost
     :raises NotStorable: if decoding would not return such a value
     """
-    among, is_endless = Among(expected, packages, is_whole), False
+    among, is_deep = Among(expected, packages, is_whole), False
+    unpacking = Unpacking(expected)
     try:
-        text = json.dumps(_pack(value, among))
-        same = decoded(text, expected)
-        if type(same) is type(value) and (not is_whole or json.dumps(_pack(same, among)) == text):
+        text = json.dumps(Packing(among).whole(value))
+        same = unpacking.value(json.loads(text))
+        again = Packing(among, unpacking.sets) if is_whole else None
+        if type(same) is type(value) and (again is None or json.dumps(again.whole(same)) == text):
             return text
         problem = NotStorable(value, "would not come back the same")
     except NotStorable as error:
         problem = error
     except RecursionError:
-        problem, is_endless = NotStorable(value, "is nested too deeply or contains itself"), True
+        problem, is_deep = NotStorable(value, "is nested too deeply"), True
+    except NotMade:
+        problem = NotStorable(value, "contains itself")
     except Exception as error:  # raised by a user's class
         problem = NotStorable(value, f"cannot be restored: {type(error).__name__}")
     if not problem.path:
         for name, part in _fields_of(value).items():
             try:
-                if is_endless:
-                    _pack(part, among)
+                if is_deep:
+                    Packing(among).whole(part)
                 else:
                     encoded(part, packages=packages, is_whole=is_whole)
             except RecursionError:
                 raise NotStorable(part, problem.reason, (f".{name}",)) from None
             except NotStorable as error:
-                raise NotStorable(error.value, error.reason, (f".{name}", *error.path)) from None
+                raise error.within(f".{name}") from None
     raise problem from None
 
 
@@ -152,7 +172,7 @@ def decoded(text: str, expected: type | None = None) -> Any:
 
     :raises Exception: of any kind, if its class has changed or is gone
     """
-    return unpack(json.loads(text), expected)
+    return Unpacking(expected).value(json.loads(text))
 
 
 def loaded_packages() -> frozenset[str]:
@@ -173,37 +193,203 @@ def _fields_of(value: Any) -> dict[str, Any]:
 # --- packing ---
 
 
-def _pack(value: Any, among: Among) -> Any:
-    kind = type(value)
-    if kind in PLAIN and _is_plain(value):
-        return value
-    if kind is list:
-        return [_part(each, f"[{place}]", among) for place, each in enumerate(value)]
-    if kind is dict and all(type(name) is str and _is_plain(name) for name in value):
-        return {"dict": {name: _part(each, f".{name}", among) for name, each in value.items()}}
-    if isinstance(value, type):
-        return {"type": _path(value, value, among)}
-    path = None if kind is among.expected else _path(kind, value, among)
-    if kind is dict:
-        items = [[_pack(name, among), _part(each, f"[{name!r}]", among)] for name, each in value.items()]
-        return {"class": path, "items": items}
-    if kind is tuple:
-        return {"class": path, "items": [_part(each, f"[{place}]", among) for place, each in enumerate(value)]}
-    if kind in CONTAINERS:  # a set has no order of its own
-        return {"class": path, "items": sorted((_pack(each, among) for each in value), key=json.dumps)}
-    if isinstance(value, BaseModel):
-        return {"class": path, **_packed_model(value, among)}
-    for attempt in (_packed_scalar, _packed_form, _packed_member, _packed_subclass, _packed_object):
-        if (packed := attempt(value, among)) is not None:
-            return {"class": path, **packed}
-    raise NotStorable(value)
+class Packing:
+    """One value on its way to JSON: an object that it meets again is written as the same one.
 
+    :param sets: those that an `Unpacking` has made of it, if it was written before
+    """
 
-def _part(value: Any, place: str, among: Among) -> Any:
-    try:
-        return _pack(value, among)
-    except NotStorable as error:
-        raise NotStorable(error.value, error.reason, (place, *error.path)) from None
+    def __init__(self, among: Among, sets: Sets | None = None) -> None:
+        self._among, self._sets = among, sets or {}
+        self._met: dict[int, Any] = {}  # what can change, by id; kept, because another object could get the id
+        self._packed: dict[int, Any] = {}  # likewise, in JSON
+        self._numbers: dict[int, int] = {}  # of what was met again
+        self._references = 0
+
+    def whole(self, value: Any) -> Any:
+        """Return the JSON of a value, in which those of its objects that occur again have a number."""
+        packed = [self.packed(value)]
+        numbers = {id(self._packed[key]): number for key, number in self._numbers.items()}
+        left: list[Any] = [packed] if numbers else []
+        while left:
+            node = left.pop()
+            for key, each in list(node.items() if isinstance(node, dict) else enumerate(node)):
+                if isinstance(each, dict | list):
+                    left.append(each)
+                    node[key] = {"shared": numbers[id(each)], "value": each} if id(each) in numbers else each
+        return packed[0]
+
+    def packed(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in PLAIN and _is_plain(value):
+            return value
+        if id(value) in self._met:
+            self._references += 1
+            return {"same": self._numbers.setdefault(id(value), len(self._numbers) + 1)}
+        if kind is list:
+            self._meet(value)
+            packed: Any = self._listed(value)
+        elif kind is dict:
+            self._meet(value)
+            packed = self._mapping(value)
+        else:
+            packed = self._of_class(value, kind)
+        if id(value) in self._met:
+            self._packed[id(value)] = packed
+        return packed
+
+    def _of_class(self, value: Any, kind: Any) -> Any:
+        if isinstance(value, type):
+            return {"type": _path(value, value, self._among)}
+        path = None if kind is self._among.expected else _path(kind, value, self._among)
+        if kind is tuple:
+            return {"class": path, "items": self._listed(value)}
+        if kind in CONTAINERS:
+            if kind is set:
+                self._meet(value)
+            return {"class": path, "items": self._unordered(value, value)}
+        if isinstance(value, BaseModel):
+            self._meet(value)
+            return {"class": path, **self._model(value)}
+        for attempt in (_packed_scalar, self._form, _packed_member, self._subclass, self._object):
+            if (packed := attempt(value)) is not None:
+                return {"class": path, **packed}
+        raise NotStorable(value)
+
+    def _meet(self, value: Any) -> None:
+        self._met[id(value)] = value
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Forget what was met within this block if it is not stored."""
+        met, numbers = len(self._met), len(self._numbers)
+        try:
+            yield
+        except NotStorable:
+            for key in list(self._met)[met:]:
+                del self._met[key]
+                self._packed.pop(key, None)
+            for key in list(self._numbers)[numbers:]:
+                del self._numbers[key]
+            raise
+
+    def _listed(self, values: Iterable[Any]) -> list[Any]:
+        packed = []
+        for place, each in enumerate(values):
+            try:
+                packed.append(self.packed(each))
+            except NotStorable as error:
+                raise error.within(f"[{place}]") from None
+        return packed
+
+    def _named(self, values: dict[str, Any]) -> dict[str, Any]:
+        packed = {}
+        for name, each in values.items():
+            try:
+                packed[name] = self.packed(each)
+            except NotStorable as error:
+                raise error.within(f".{name}") from None
+        return packed
+
+    def _mapping(self, values: dict[Any, Any]) -> dict[str, Any]:
+        if all(type(name) is str and _is_plain(name) for name in values):
+            return {"dict": self._named(values)}
+        items = []
+        for name, each in values.items():
+            try:
+                items.append([self.packed(name), self.packed(each)])
+            except NotStorable as error:
+                raise error.within(f"[{name!r}]") from None
+        return {"class": _path(dict, values, self._among), "items": items}
+
+    def _unordered(self, made: Any, elements: Collection[Any]) -> list[Any]:
+        """Pack a set, which has no order of its own, unless its elements have parts that may occur again."""
+        _, written = self._sets.get(id(made), (made, elements))
+        known = len(self._met), self._references
+        packed = [self.packed(each) for each in (written if len(written) == len(elements) else elements)]
+        return sorted(packed, key=json.dumps) if known == (len(self._met), self._references) else packed
+
+    def _model(self, value: BaseModel) -> dict[str, Any]:
+        if not self._among.is_whole:
+            return {"fields": value.model_dump(mode="json"), "by_name": True}
+        try:
+            with self._trying():
+                return {"state": {"dict": self._state(value)}}
+        except NotStorable:
+            with suppress(Exception):  # raised by a user's class
+                fields = value.model_dump(mode="json")  # a field's serializer and validator may belong together
+                same = type(value).model_validate(fields, by_name=True)
+                if type(same) is type(value) and same == value:
+                    return {"fields": fields, "by_name": True}
+            raise
+
+    def _state(self, value: BaseModel) -> dict[str, Any]:
+        state = BaseModel.__getstate__(value)
+        values, known = state["__dict__"], type(value).model_fields
+        packed: dict[str, Any] = {
+            "__dict__": self._mapping({name: values[name] for name in known if name in values}),
+            "__pydantic_fields_set__": {"class": "builtins:set", "items": sorted(state["__pydantic_fields_set__"])},
+        }
+        for name in ("__pydantic_extra__", "__pydantic_private__"):
+            packed[name] = None if state[name] is None else self._mapping(state[name])
+        if attributes := self._beside(type(value), {name: each for name, each in values.items() if name not in known}):
+            packed["attributes"] = {"dict": attributes}
+        return packed
+
+    def _beside(self, kind: type, values: dict[str, Any]) -> dict[str, Any]:
+        """Pack what a model has beside its fields; a cached property that cannot be stored is computed again."""
+        packed = {}
+        for name, each in values.items():
+            try:
+                with self._trying():
+                    packed[name] = self.packed(each)
+            except NotStorable as error:
+                if not isinstance(getattr(kind, name, None), cached_property):
+                    raise error.within(f".{name}") from None
+        return packed
+
+    def _form(self, value: Any) -> dict[str, Any] | None:
+        kind: Any = type(value)
+        form = FORMS.get(kind) or _array_form(kind)
+        if form is None:
+            return None
+        if hasattr(kind, "__setitem__") or kind is SimpleNamespace:
+            self._meet(value)
+        try:
+            return {"form": self.packed(form[0](value))}
+        except ValueError:  # it has no such form
+            return None
+
+    def _subclass(self, value: Any) -> dict[str, Any] | None:
+        kind = type(value)
+        base = _base_of(kind)
+        if base is None or not _is_copied_by_default(kind):
+            return None
+        if base in GROWING or getattr(value, "__dict__", None):
+            self._meet(value)
+        if base in (set, frozenset):
+            items = self._unordered(value, list(base.__iter__(value)))
+            packed = {"base": {"class": _path(base, value, self._among), "items": items}}
+        else:
+            packed = {"base": self.packed(_as(base, value))}
+        return {**packed, "attributes": self._attributes(value)} if getattr(value, "__dict__", None) else packed
+
+    def _object(self, value: Any) -> dict[str, Any] | None:
+        """Pack an object whose class leaves to Python how it is copied: all that it consists of are its attributes."""
+        if not _is_copied_by_default(type(value)):
+            return None
+        try:
+            made, arguments, _, *items = (*object.__reduce_ex__(value, 2), None, None)[:5]
+        except Exception:  # such as a lock, a socket or a function
+            return None
+        if made is not copyreg.__newobj__ or arguments != (type(value),) or any(each is not None for each in items):  # type: ignore[attr-defined]
+            return None
+        self._meet(value)
+        return {"attributes": self._attributes(value)}
+
+    def _attributes(self, value: Any) -> dict[str, Any]:
+        slots = {name: getattr(value, name) for name in _slots(type(value), value)}
+        return self._named({**getattr(value, "__dict__", {}), **slots})
 
 
 def _is_plain(value: Any) -> bool:
@@ -219,47 +405,7 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def _packed_model(value: BaseModel, among: Among) -> dict[str, Any]:
-    if not among.is_whole:
-        return {"fields": value.model_dump(mode="json"), "by_name": True}
-    try:
-        return {"state": {"dict": _packed_state(value, among)}}
-    except NotStorable:
-        with suppress(Exception):  # raised by a user's class
-            fields = value.model_dump(mode="json")  # a field's serializer and validator may belong together
-            same = type(value).model_validate(fields, by_name=True)
-            if type(same) is type(value) and same == value:
-                return {"fields": fields, "by_name": True}
-        raise
-
-
-def _packed_state(value: BaseModel, among: Among) -> dict[str, Any]:
-    state = BaseModel.__getstate__(value)
-    known = type(value).model_fields
-    own = {name: each for name, each in state["__dict__"].items() if name in known}
-    more = {name: each for name, each in state["__dict__"].items() if name not in known}
-    packed: dict[str, Any] = {
-        "__dict__": _pack(own, among),
-        "__pydantic_fields_set__": _pack(set(state["__pydantic_fields_set__"]), among),
-    }
-    for name in ("__pydantic_extra__", "__pydantic_private__"):
-        packed[name] = None if state[name] is None else _pack(dict(state[name]), among)
-    if more and (attributes := _packed_attributes(type(value), more, among)):
-        packed["attributes"] = {"dict": attributes}
-    return packed
-
-
-def _packed_attributes(kind: type, values: dict[str, Any], among: Among) -> dict[str, Any]:
-    """Pack what a model has beside its fields; a cached property that cannot be stored is computed again."""
-    packed = {}
-    for name, each in values.items():
-        is_cache = isinstance(getattr(kind, name, None), cached_property)
-        with suppress(NotStorable) if is_cache else nullcontext():
-            packed[name] = _part(each, f".{name}", among)
-    return packed
-
-
-def _packed_scalar(value: Any, among: Among) -> dict[str, Any] | None:
+def _packed_scalar(value: Any) -> dict[str, Any] | None:
     """Leave a class to pydantic if its values are a string or number in JSON, and come back."""
     kind: Any = type(value)
     if kind in FORMS and kind not in (bytes, datetime.datetime, datetime.time):
@@ -283,49 +429,22 @@ def _adapter(kind: Any) -> TypeAdapter[Any] | None:
         return None
 
 
-def _packed_form(value: Any, among: Among) -> dict[str, Any] | None:
-    form = FORMS.get(type(value)) or _array_form(type(value))
-    if form is None:
-        return None
-    try:
-        return {"form": _pack(form[0](value), among)}
-    except ValueError:  # it has no such form
-        return None
-
-
-def _packed_member(value: Any, among: Among) -> dict[str, Any] | None:
+def _packed_member(value: Any) -> dict[str, Any] | None:
     is_member = isinstance(value, enum.Enum) and type(value).__members__.get(value.name) is value
     return {"member": value.name} if is_member else None
 
 
-def _packed_subclass(value: Any, among: Among) -> dict[str, Any] | None:
-    kind = type(value)
-    base: Any = next((each for each in BASES if each in kind.__mro__), None)
-    if base is None or not _is_copied_by_default(kind):
-        return None
-    packed = {"base": _pack(_as(base, value), among)}
-    return {**packed, "attributes": _attributes(value, among)} if getattr(value, "__dict__", None) else packed
+def _base_of(kind: type) -> Any:
+    """Return the built-in type that a class derives from; None if there is none."""
+    return next((each for each in BASES if each in kind.__mro__), None)
 
 
 def _as(base: Any, value: Any) -> Any:
     """Return a value of a subclass as one of the built-in type, without the subclass's methods."""
-    if base in (str, bytes, bytearray, tuple, list, set, frozenset, dict):
+    if base in (str, bytes, bytearray, tuple, list, dict):
         parts: Any = dict.items(value) if base is dict else base.__iter__(value)
         return "".join(parts) if base is str else base(list(parts))
     return getattr(base, {int: "__int__", float: "__float__", complex: "__pos__"}[base])(value)
-
-
-def _packed_object(value: Any, among: Among) -> dict[str, Any] | None:
-    """Pack an object whose class leaves to Python how it is copied: all that it consists of are its attributes."""
-    if not _is_copied_by_default(type(value)):
-        return None
-    try:
-        made, arguments, _, *items = (*object.__reduce_ex__(value, 2), None, None)[:5]
-    except Exception:  # such as a lock, a socket or a function
-        return None
-    if made is not copyreg.__newobj__ or arguments != (type(value),) or any(each is not None for each in items):  # type: ignore[attr-defined]
-        return None
-    return {"attributes": _attributes(value, among)}
 
 
 def _is_copied_by_default(kind: type) -> bool:
@@ -340,11 +459,6 @@ def _is_copied_by_default(kind: type) -> bool:
 def _is_of_builtin(kind: type, name: str) -> bool:
     owner = next((each for each in kind.__mro__ if name in vars(each)), None)
     return owner in (*BASES, object) or (name == "__getnewargs__" and hasattr(kind, "_fields"))
-
-
-def _attributes(value: Any, among: Among) -> dict[str, Any]:
-    parts = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in _slots(type(value), value)}}
-    return {name: _part(each, f".{name}", among) for name, each in parts.items()}
 
 
 def _slots(kind: type, value: Any) -> list[str]:
@@ -362,53 +476,107 @@ def _slots(kind: type, value: Any) -> list[str]:
 # --- unpacking ---
 
 
-def unpack(packed: Any, expected: type | None = None) -> Any:
-    """Return the value of decoded JSON."""
-    inner = partial(unpack, expected=expected)
-    if isinstance(packed, list):
-        return [inner(each) for each in packed]
-    if not isinstance(packed, dict):
-        return packed
-    if "dict" in packed:
-        return {name: inner(each) for name, each in packed["dict"].items()}
-    if "type" in packed:
-        return resolved(packed["type"])
-    kind: Any = resolved(packed["class"]) if packed["class"] else expected
-    if "items" in packed and kind in CONTAINERS:
-        return kind(map(inner, packed["items"]))
-    if "form" in packed:
-        form = FORMS.get(kind) or _array_form(kind)
-        if form is None:
-            raise TypeError("no form for this class")
-        return form[1](inner(packed["form"])) if kind in FORMS else form[1]((kind, inner(packed["form"])))
-    if "value" in packed:
-        adapter = _adapter(kind)
-        if adapter is None:
+class Unpacking:
+    """One value on its way from JSON."""
+
+    def __init__(self, expected: type | None = None) -> None:
+        self._expected = expected
+        self._shared: dict[int, Any] = {}  # by number
+        self.sets: Sets = {}
+
+    def value(self, packed: Any, number: int | None = None) -> Any:
+        """Return the value of decoded JSON.
+
+        :param number: of the object, if it occurs again
+        """
+        if isinstance(packed, list):
+            values: list[Any] = self._begun([], number)
+            for each in packed:
+                values.append(self.value(each))
+            return values
+        if not isinstance(packed, dict):
+            return packed
+        if "shared" in packed:
+            return self.value(packed["value"], packed["shared"])
+        if "same" in packed:
+            if packed["same"] not in self._shared:
+                raise NotMade
+            return self._shared[packed["same"]]
+        if "dict" in packed:
+            named: dict[str, Any] = self._begun({}, number)
+            for name, each in packed["dict"].items():
+                named[name] = self.value(each)
+            return named
+        if "type" in packed:
+            return resolved(packed["type"])
+        kind: Any = resolved(packed["class"]) if packed["class"] else self._expected
+        if "items" in packed and kind in CONTAINERS:
+            return self._container(kind, packed["items"], number)
+        if "form" in packed:
+            form = FORMS.get(kind) or _array_form(kind)
+            if form is None:
+                raise TypeError("no form for this class")
+            content = self.value(packed["form"])
+            return self._begun(form[1](content if kind in FORMS else (kind, content)), number)
+        if "value" in packed:
+            adapter = _adapter(kind)
+            if adapter is None:
+                raise TypeError("its class has changed")
+            return adapter.validate_python(packed["value"])
+        if "member" in packed and issubclass(kind, enum.Enum):
+            return kind.__members__[packed["member"]]
+        if issubclass(kind, BaseModel):
+            if "state" in packed:
+                model = self._begun(object.__new__(kind), number)
+                _fill(model, self.value(packed["state"]))
+                return model
+            return self._begun(kind.model_validate(packed["fields"], by_name=packed.get("by_name")), number)
+        if not _is_copied_by_default(kind):
             raise TypeError("its class has changed")
-        return adapter.validate_python(packed["value"])
-    if "member" in packed and issubclass(kind, enum.Enum):
-        return kind.__members__[packed["member"]]
-    if issubclass(kind, BaseModel):
-        if "state" in packed:
-            return with_state(kind, inner(packed["state"]))
-        return kind.model_validate(packed["fields"], by_name=packed.get("by_name"))
-    if not _is_copied_by_default(kind):
-        raise TypeError("its class has changed")
-    made = _built(kind, inner(packed["base"])) if "base" in packed else object.__new__(kind)
-    for name, each in packed.get("attributes", {}).items():
-        object.__setattr__(made, name, inner(each))
-    return made
+        made = self._based(kind, packed["base"], number) if "base" in packed else object.__new__(kind)
+        self._begun(made, number)
+        for name, each in packed.get("attributes", {}).items():
+            object.__setattr__(made, name, self.value(each))
+        return made
 
+    def _begun(self, made: Any, number: int | None) -> Any:
+        """Let the parts of an object refer to it."""
+        if number is not None:
+            self._shared[number] = made
+        return made
 
-def _built(kind: Any, value: Any) -> Any:
-    base: Any = type(value)
-    if base not in BASES or not issubclass(kind, base):
-        raise TypeError("its class has changed")
-    if base not in GROWING:
-        return base.__new__(kind, value)
-    made = base.__new__(kind)
-    getattr(base, GROWING[base])(made, value)
-    return made
+    def _container(self, kind: Any, items: list[Any], number: int | None) -> Any:
+        if kind is dict:
+            mapping: dict[Any, Any] = self._begun({}, number)
+            for name, each in items:
+                mapping[self.value(name)] = self.value(each)
+            return mapping
+        made = self._begun(set(), number) if kind is set else None
+        elements = [self.value(each) for each in items]
+        if kind is tuple:
+            return tuple(elements)
+        if made is None:
+            made = frozenset(elements)
+        else:
+            made.update(elements)
+        self.sets[id(made)] = made, elements
+        return made
+
+    def _based(self, kind: Any, packed: Any, number: int | None) -> Any:
+        base = _base_of(kind)
+        if base is None:
+            raise TypeError("its class has changed")
+        made = self._begun(base.__new__(kind), number) if base in GROWING else None
+        value = self.value(packed)
+        if type(value) is not base:
+            raise TypeError("its class has changed")
+        if made is None:
+            made = base.__new__(kind, value)
+        else:
+            getattr(base, GROWING[base])(made, value)
+        if base in (set, frozenset):
+            self.sets[id(made)] = made, self.sets[id(value)][1]
+        return made
 
 
 def with_state(kind: type[Model], state: dict[str, Any]) -> Model:
@@ -416,17 +584,22 @@ def with_state(kind: type[Model], state: dict[str, Any]) -> Model:
 
     :raises ValueError: if its class now has a required field that the state lacks
     """
+    made = object.__new__(kind)
+    _fill(made, state)
+    return made
+
+
+def _fill(made: BaseModel, state: dict[str, Any]) -> None:
+    kind = type(made)
     known, fields = kind.model_fields, state["__dict__"]
     values = {name: fields[name] for name in known if name in fields}
     for name in known.keys() - values.keys():
         if known[name].is_required():
             raise ValueError(f"its class {_name(kind)} now requires the field {name!r}")
         values[name] = known[name].get_default(call_default_factory=True, validated_data=values)
-    made = object.__new__(kind)
     fields_set = set(state["__pydantic_fields_set__"]) & {*known, *(state["__pydantic_extra__"] or ())}
     values.update(state.get("attributes", {}))
     BaseModel.__setstate__(made, {**state, "__dict__": values, "__pydantic_fields_set__": fields_set})
-    return made
 
 
 def _path(kind: type, value: Any, among: Among) -> str:
@@ -502,7 +675,7 @@ def answer(text: str, expected: type[BaseModel] | None = None) -> Any:
     if isinstance(packed, dict) and "raised" in packed:
         name, details = packed["raised"]
         return Raised(_error(name, details, packed.get("classes", [f"builtins:{name}"]), packed.get("kept", {})))
-    return unpack(packed, expected)
+    return Unpacking(expected).value(packed)
 
 
 def _error(name: str, text: str, classes: list[str], attributes: dict[str, str]) -> Exception:
@@ -547,13 +720,16 @@ def _importable(kind: type) -> str | None:
 # --- JSON for people ---
 
 
-def shown(value: Any) -> Any:
+def shown(value: Any, within: tuple[Any, ...] = ()) -> Any:
     """Return a value as plain JSON for people: models as objects, sets as lists, the rest as strings.
 
     What is not a number is null, as pydantic writes it; bytes are their text or, where they have none, base64.
+
+    :param within: models of which it is a part
     """
     try:
-        return json.loads(json.dumps(_with_plain_keys(value), default=_as_json), parse_constant=lambda _: None)
+        text = json.dumps(_with_plain_keys(value), default=partial(_as_json, within))
+        return json.loads(text, parse_constant=lambda _: None)
     except Exception:  # raised by a user's class, or it contains itself
         return NotStorable(value).kept
 
@@ -580,12 +756,14 @@ def _as_text(value: Any) -> str:
     return ADDRESS.sub("", str(value))
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(within: tuple[Any, ...], value: Any) -> Any:
+    if any(value is each for each in within):
+        return "..."
     if isinstance(value, BaseModel):
         try:
             return value.model_dump(mode="json", fallback=str)
-        except Exception:  # such as bytes that are not UTF-8
-            return {name: shown(each) for name, each in vars(value).items() if name in type(value).model_fields}
+        except Exception:  # such as bytes that are not UTF-8, or it contains itself
+            return {name: shown(each, (*within, value)) for name, each in _fields_of(value).items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _with_plain_keys(dataclasses.asdict(value))
     if isinstance(value, set | frozenset):

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 BATCH = 0.2  # seconds between checks for a job's cancellation
 LOADING = 120.0  # seconds to import a target's modules when the service starts
+RETURNED = ("result", "answer")  # of a finished method, in its `point`
 CHECKING = 60.0  # seconds for a task's model and guardrail to check an edited answer
 LONGEST_TRACE = 10_000  # characters
 LONGEST = 1_000  # characters of an error about a target; a validation error can be long
@@ -86,7 +87,8 @@ class CrewAICrew:
         if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last question
             state = nested["before"]["state"] if nested["before"] else {}
         for task in finished[state.get("done", 0) :]:
-            if kind := ((task.get("point") or {}).get("result") or {}).get("lost"):
+            point: dict[str, Any] = task.get("point") or {}
+            if kind := next((point[part]["lost"] for part in RETURNED if "lost" in point.get(part, {})), None):
                 return f"the return value ({kind}) of its finished method {task['task_id']!r} cannot be stored"
         return None
 

@@ -27,6 +27,7 @@ from crew_service.crewai.feedback import OF_A_TASK, StoredFeedback
 from crew_service.crewai.internals import crew_tasks, human_input, step_events
 from crew_service.crewai.internals.crew_tasks import CONTINUE
 from crew_service.crewai.task_outputs import edited, lost, restored, save, stored
+from crew_service.crewai.tool_caches import ToolCaches
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
     Completed,
@@ -70,6 +71,8 @@ class CrewRun:
             raise CrewFailed(f"The crew has changed: its tasks no longer match the decision on {self._gate.task_id}.")
         self._state: dict[str, Any] = job.decision.state if job.decision else {}
         self._after = {id(task): callbacks_of(crew, task) for task in crew.tasks}
+        approved = [self._gate.state["task"]] if self._gate and self._gate.is_approve else []
+        self._caches = ToolCaches([*job.done, *approved])
         self._reached: GateReached | None = None
 
     def run(self) -> Completed | PendingReview:
@@ -168,8 +171,9 @@ class CrewRun:
             step.task.description = planned[name]
         self._report(TaskStarted(name, (step.agent_role or "").strip()))
         TASK.set(name)
-        revised = self._gate and self._gate.task_id == name and not self._gate.is_approve
-        journal.enter(name, f"round {len(self._gate.rounds)}" if self._gate and revised else "", self._tools())
+        revised = self._gate if self._gate and self._gate.task_id == name and not self._gate.is_approve else None
+        self._caches.begin(name, crew_tasks.agents_of(self._crew), revised.state["task"] if revised else None)
+        journal.enter(name, f"round {len(revised.rounds)}" if revised else "", self._tools())
 
     def _tools(self) -> prepared_calls.Tools:
         return crew_tasks.tools_of(self._crew.tasks, crew_tasks.agents_of(self._crew))
@@ -195,7 +199,11 @@ class CrewRun:
         seconds = (datetime.now() - task.start_time).total_seconds() if task.start_time else 0.0
         if self._gate and self._gate.task_id == name:
             seconds += self._state["task"]["execution_time"]
-        return stored(name, output, seconds)
+        record = stored(name, output, seconds)
+        if task is self._crew.tasks[-1] and not task.human_input:
+            return record  # no later task needs the results of its tools
+        with_results: StoredOutput = self._caches.with_results(record, crew_tasks.agents_of(self._crew), self._tools())
+        return with_results
 
     def _waiting(self, reached: GateReached) -> PendingReview:
         answer = self._stored(reached.task, reached.output)

@@ -1,15 +1,23 @@
-"""Replays the results of methods that finished before a crash, in the same order, instead of rerunning the methods."""
+"""Replays the results of methods that finished before a crash, in the same order, instead of rerunning the methods.
+
+CrewAI does not make such a call again, not even with the stored result: it would repeat what it does around methods,
+such as events, hooks, saved states, and questions to a user's own provider. It only gets what it would note of the
+call. After an answered question, only CrewAI can go on; each repeated effect of the answer is kept from it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+from crewai.flow import PendingFeedbackContext
 from crewai.flow.flow import Flow
+from crewai.flow.human_feedback import HumanFeedbackResult
 
-from crew_service.crewai import flow_values
+from crew_service.crewai import codec, flow_values
 from crew_service.crewai.errors import Fatal
 from crew_service.crewai.flow_state import FlowState
 from crew_service.crewai.internals import flow_methods
@@ -23,20 +31,46 @@ NOT_REACHED = (
 LONGEST_PAUSE = 10  # seconds without a running method; only CrewAI's own code runs then
 
 
+@dataclass(frozen=True)
+class Ended:
+    """What a finished method's call leaves to other processes.
+
+    :param answer: what a person has said to it, unless the result is that answer
+    """
+
+    result: Any
+    answer: HumanFeedbackResult | None = None
+
+    def stored(self, packages: Container[str], name: str) -> dict[str, flow_values.Stored]:
+        point = {"result": flow_values.stored(self.result, packages, name)}
+        if self.answer is not None:
+            point["answer"] = flow_values.stored(self.answer, packages, name)
+        return point
+
+    @classmethod
+    def restored(cls, name: str, point: dict[str, flow_values.Stored]) -> Ended:
+        answer = _restored(name, point["answer"]) if "answer" in point else None
+        return cls(_restored(name, point["result"]), answer)
+
+
 class Replay:
     """The results of the methods that have finished since the Flow began or a person answered.
 
+    :param asked: the answered question; its method is the first of the finished ones
     :raises CrewFailed: if not all of them, and the state, can be restored
     """
 
-    def __init__(self, finished: list[TaskOutput], state_id: str, state: FlowState) -> None:
+    def __init__(
+        self, finished: list[TaskOutput], state_id: str, state: FlowState, asked: PendingFeedbackContext | None
+    ) -> None:
         self._state_id, self._kept = state_id, state
-        points: list[Any] = [(task["task_id"], task.get("point")) for task in finished]
-        self._results = [
-            (name, _restored(name, point["result"])) for name, point in points if point and "result" in point
-        ]
+        # What an earlier process made of the answer; None as soon as the methods that follow it run.
+        self.answer = _answer_in(finished[0], asked) if finished and asked else None
+        points: list[Any] = [(task["task_id"], task.get("point")) for task in finished[1 if asked else 0 :]]
+        self._results = [(name, Ended.restored(name, point)) for name, point in points if point and "result" in point]
         self._order = list(self._results)  # those not replayed yet
         self._running = 0  # calls whose turn it is
+        self.has_new_id = False  # so nothing is saved under the state's id
         self._changed = asyncio.Event()
         # Release 0.2.0 stored the state with each result.
         self._state = next((point["state"] for _, point in reversed(points) if point and "state" in point), None)
@@ -55,11 +89,12 @@ class Replay:
         else:
             return
         self._state = None
-        flow_methods.stamp(flow, self._state_id)  # the stored id may be that of an execution that this one continues
+        self.has_new_id = flow.flow_id != self._state_id  # the stored one is of an execution that this one continues
+        flow_methods.stamp(flow, self._state_id)
 
     @asynccontextmanager
-    async def turn(self, name: str) -> AsyncIterator[list[Any]]:
-        """Yield the stored result of the method's next call, in a list; an empty list if the method must run.
+    async def turn(self, name: str) -> AsyncIterator[list[Ended]]:
+        """Yield what is stored of the method's next call, in a list; an empty list if the method must run.
 
         Wait for the end of all calls whose results were stored before, since a listener may take the first or the
         last result. They cannot be waiting for this one: each result was stored after its causes. A method that must
@@ -90,6 +125,19 @@ class Replay:
                 return
             pause = 0 if self._running else pause + 1
         raise Fatal(NOT_REACHED.format(self._order[0][0]))
+
+
+def answer_point(answer: HumanFeedbackResult) -> dict[str, str]:
+    """Return what is stored of an answer, without what the question has."""
+    return {"answered": codec.encoded(replace(answer, output=None, metadata={}))}
+
+
+def _answer_in(record: TaskOutput, asked: PendingFeedbackContext) -> HumanFeedbackResult | None:
+    stored = (record.get("point") or {}).get("answered")
+    if stored is None:  # by an earlier release
+        return None
+    answer: HumanFeedbackResult = codec.decoded(stored)
+    return replace(answer, output=asked.method_output, metadata=asked.metadata)
 
 
 def _restored(name: str, result: flow_values.Stored) -> Any:

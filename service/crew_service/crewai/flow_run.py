@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import Awaitable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,10 @@ from crew_service.crewai import codec, flow_values, journal, task_outputs
 from crew_service.crewai.errors import Asked, Fatal
 from crew_service.crewai.flow_branches import Branches, Question
 from crew_service.crewai.flow_persistence import without_pauses
-from crew_service.crewai.flow_replay import Replay
+from crew_service.crewai.flow_replay import Ended, Replay, answer_point
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.flow_state import FlowState
-from crew_service.crewai.internals import flow_methods
+from crew_service.crewai.internals import flow_methods, step_events
 from crew_service.crewai.nested_tasks import APPROVE, METHOD, REVISE, NestedTasks, TaskAsks
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
@@ -63,12 +63,12 @@ class FlowRun:
         self._flow = source.new(job.inputs)
         self._packages = codec.loaded_packages()
         self._state = FlowState(self._flow, job.flow_state(), self._packages)
-        self._replay = Replay(since[1:] if job.decision else since, job.execution_id, self._state)
         self._lost: list[str] = []  # why return values cannot be stored, since the last question
         self._own_persistence = self._flow.persistence
         waiting = [Question.of(stored, _decoded) for stored in self._stored.get("waiting", [])]
         question = waiting[0] if waiting else None
         self._asked = question.context if question else None
+        self._replay = Replay(since, job.execution_id, self._state, self._asked)
         self._branches = Branches(self._flow, question, waiting[1:], self._answered)
 
     def run(self) -> Completed | PendingReview:
@@ -99,6 +99,7 @@ class FlowRun:
         flow_methods.replace(flow, "_execute_method", self._reported)
         flow_methods.replace(flow, "_run_human_feedback_step", self._asking)
         flow_methods.replace(flow, "_finalize_human_feedback", self._decided)
+        flow_methods.replace(flow, "_persist_method_completion", self._saved)
         flow_methods.set_feedback_provider(_Asking(flow))
         self._nested.watch()
         journal.keep_branches()
@@ -127,7 +128,10 @@ class FlowRun:
         flow_methods.stamp(self._flow, self._job.execution_id)
         flow_methods.remember(self._flow, self._stored["memory"], _decoded)
         flow_methods.wait_at(self._flow, gate)
-        return self._flow.resume(self._job.decision.feedback)
+        # CrewAI learns nothing from an empty text.
+        feedback = "" if self._replay.answer else self._job.decision.feedback
+        with step_events.dropped(self._is_repeated):
+            return self._flow.resume(feedback)
 
     def _reported(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
         """Report the start and end of each method; do not rerun one that finished before a crash."""
@@ -136,13 +140,16 @@ class FlowRun:
             async with self._turns[name]:
                 self._replay.begin(self._flow)
                 async with self._replay.turn(name) as earlier:
-                    if earlier:
-                        return await original(name, lambda *_, **__: earlier[0], *args, **values)
-                    return await in_turn(name, method, *args, **values)
+                    if not earlier:
+                        return await in_turn(name, method, *args, **values)
+                    flow_methods.note_end(self._flow, name, earlier[0].result, earlier[0].answer)
+                    if self._replay.has_new_id:
+                        await flow_methods.save(self._flow, name)
+                    return earlier[0].result, None  # no event, which what follows would name as its cause
 
         async def in_turn(name: str, method: Any, *args: Any, **values: Any) -> Any:
             await asyncio.to_thread(self._report, TaskStarted(name, self._name))
-            began = time.monotonic()
+            began, answers = time.monotonic(), len(self._flow.human_feedback_history)
             try:
                 with self._nested.method(name):
                     finished = await original(name, method, *args, **values)
@@ -154,8 +161,9 @@ class FlowRun:
             finally:
                 self._seconds[name] = round(time.monotonic() - began, 3)
             result = finished[0]
-            point = {"result": flow_values.stored(result, self._packages, name)}
-            self._lost += filter(None, [point["result"].get("problem")])
+            answer = flow_methods.answer_in(self._flow, name, answers)
+            point = Ended(result, None if answer is result else answer).stored(self._packages, name)
+            self._lost += [part["problem"] for part in point.values() if "problem" in part]
             await self._tell({**self._record(name, result), "point": point}, self._state.changed())
             return finished
 
@@ -175,6 +183,9 @@ class FlowRun:
         """Accept a chosen outcome directly; pass free text to the model, as CrewAI does."""
 
         async def finalize(*args: Any, **values: Any) -> Any:
+            if self._replay.answer:
+                flow_methods.note_answer(self._flow, self._replay.answer)
+                return self._replay.answer
             decision = self._job.decision
             is_asked = self._asked and values.get("method_name") == self._asked.method_name
             chosen = decision.outcome if decision and is_asked else None
@@ -186,15 +197,27 @@ class FlowRun:
 
         return finalize
 
-    def _answered(self) -> Awaitable[None]:
-        assert self._asked
-        output = self._asked.method_output
-        return self._tell(None if self._answer_is_stored else self._record(self._asked.method_name, output))
+    def _saved(self, original: Callable[..., None]) -> Callable[..., None]:
+        def save(*args: Any, **values: Any) -> None:
+            if not self._replay.answer or self._replay.has_new_id:
+                original(*args, **values)
 
-    async def _tell(self, record: TaskOutput | None, state: str | None = None) -> None:
-        if record:
-            self._done += 1
-            await asyncio.to_thread(self._report, TaskDone(record, state))
+        return save
+
+    def _is_repeated(self, source: Any, event: Any) -> bool:
+        answer, method = self._replay.answer, getattr(event, "method_name", None)
+        return answer is not None and source is self._flow and method == answer.method_name
+
+    async def _answered(self) -> None:
+        assert self._asked
+        self._replay.answer = None
+        if not self._answer_is_stored:
+            record = self._record(self._asked.method_name, self._asked.method_output)
+            await self._tell({**record, "point": answer_point(self._flow.human_feedback_history[-1])})
+
+    async def _tell(self, record: TaskOutput, state: str | None = None) -> None:
+        self._done += 1
+        await asyncio.to_thread(self._report, TaskDone(record, state))
 
     def _record(self, name: str, result: Any) -> TaskOutput:
         return task_outputs.of_value(name, self._name, result, self._seconds.get(name, 0.0))

@@ -188,6 +188,11 @@ def stop_if_asked() -> None:
         journal.stop_if_asked()
 
 
+def runs_once(names: Collection[str]) -> bool:
+    """Whether the tool with these names may run only once."""
+    return any(journal.runs_once(names) for journal in _journals)
+
+
 def tell() -> None:
     """Report the calls that the journal has answered since the last report."""
     for journal in _journals:
@@ -384,7 +389,7 @@ class Journal:
             if rule == APPROVE:
                 call.ask = asks.QUESTION if isinstance(tool, AskPerson) else asks.TOOL
                 tool_calls.never_cache(tool)
-            call.text_of = getattr(tool, "format_output_for_agent", str)  # not every version has this method
+            call.text_of = tool_calls.reader_of(tool)
             if call.is_answered:
                 self.note_finished(call)
             call.announce(name)
@@ -402,6 +407,9 @@ class Journal:
         if call.tool is not None and not (call.ask or tool_calls.delegates(call.tool)):
             with self._lock:
                 self._note_finished(call.entry, (call.tool.name, tool_calls.tool_name(call.tool), call.entry.name))
+
+    def runs_once(self, names: Collection[str]) -> bool:
+        return rule_of(self._rules, names) in tool_rules.RUN_ONCE
 
     def earlier_calls(self, task: str) -> int:
         with self._lock:

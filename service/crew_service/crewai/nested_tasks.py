@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from crewai import Crew, Task, TaskOutput
 
-from crew_service.crewai import answers, journal, task_outputs
+from crew_service.crewai import answers, journal, task_outputs, tool_caches
 from crew_service.crewai.approved import finish
 from crew_service.crewai.callbacks import callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
@@ -30,6 +30,7 @@ from crew_service.crewai.errors import Fatal, Interrupted
 from crew_service.crewai.feedback import OF_A_TASK, NestedFeedback
 from crew_service.crewai.internals import crew_tasks, human_input
 from crew_service.crewai.task_outputs import restored, save, stored
+from crew_service.crewai.tool_caches import ToolCaches
 from crew_service.engine.approval import reads_like_approval
 from crew_service.engine.crew import ReviewDecision, Round
 from crew_service.engine.crew import TaskOutput as StoredOutput
@@ -104,7 +105,8 @@ class NestedTasks:
     def watch(self) -> None:
         """From now on, let nested tasks in this process ask people questions, and replay the finished ones."""
         crew_tasks.wrap_crews(_of_crew)
-        crew_tasks.wrap_tasks(journal.going_back, self._settled, self._answered, self._done)
+        self._caches = ToolCaches()
+        crew_tasks.wrap_tasks(_going_back, self._settled, self._answered, self._done)
         human_input.ask(NestedFeedback(self.rounds_of))
 
     @contextmanager
@@ -176,17 +178,22 @@ class NestedTasks:
         part = f"{place.partition('/')[2]} round {len(self.rounds_of(task) or ())}"
         journal.enter(run.method, part, _tools(task), is_over=is_over)
         if place in self._finished:
-            task.output = restored(task, self._finished[place])
-            return task.output
+            return self._restored(task, place)
         if place == self._unused:
             self._unused = None
         if place in self._approved:
             return self._approve(task, place)
         if place in self._drafts and place != self._decided:
             raise run.ask(place, self._drafts[place])
+        self._caches.begin(place, _agents(task), self._drafts.get(place))
         if crew := crew_tasks.crew_of(task):
             pass_over_replayed_steps(crew)
         return None
+
+    def _restored(self, task: Task, place: str) -> TaskOutput:
+        self._caches.put_back(self._finished[place], _agents(task))
+        task.output = output = restored(task, self._finished[place])
+        return output
 
     def _find_earlier(self, earlier: str, place: str) -> None:
         """Move a task's data stored by release 0.2.0, which identified tasks by their texts and count, to its place.
@@ -203,8 +210,7 @@ class NestedTasks:
 
     def _approve(self, task: Task, place: str) -> TaskOutput:
         self._finished[place] = self._approved.pop(place)
-        task.output = output = restored(task, self._finished[place])
-        crew = crew_tasks.crew_of(task)
+        output, crew = self._restored(task, place), crew_tasks.crew_of(task)
         finish(task, output, crew, callbacks_of(crew, task) if crew else [], task.output_file)
         return output
 
@@ -212,7 +218,7 @@ class NestedTasks:
         run, place = METHOD.get(), self._running.get(id(task))
         if run is None or place is None:
             raise Fatal(OF_A_TASK)
-        self._drafts[place] = self._stored(run, task, output)
+        self._drafts[place] = self._stored(run, place, task, output)
         is_like_answered = self._decision and self._drafts[place]["task_id"] == self._decision.task_id
         # A crew that started earlier may run in parallel with the answered one, which may not have started yet.
         if is_like_answered and _crew(place) not in self._begun:
@@ -223,11 +229,13 @@ class NestedTasks:
         run, place = METHOD.get(), self._running.get(id(task))
         if run is not None and place is not None:
             save(task, output, task.output_file)
-            self._finished[place] = self._stored(run, task, output)
+            self._finished[place] = self._stored(run, place, task, output)
 
-    def _stored(self, run: MethodRun, task: Task, output: TaskOutput) -> StoredOutput:
+    def _stored(self, run: MethodRun, place: str, task: Task, output: TaskOutput) -> StoredOutput:
         began = task.start_time.timestamp() if task.start_time else time.time()
-        return stored(f"{run.method}.{_name(task)}", output, time.time() - began)
+        record = stored(f"{run.method}.{_name(task)}", output, time.time() - began)
+        with_results: StoredOutput = self._caches.with_results(record, _agents(task), _tools(task), of=place)
+        return with_results
 
     def _over(self, method: str) -> None:
         """Forget the tasks of a finished method, because it may be called again."""
@@ -275,10 +283,20 @@ def _place(run: MethodRun, task: Task) -> str:
     return f"{crew}/{position}"
 
 
+@contextmanager
+def _going_back() -> Iterator[None]:
+    with journal.going_back(), tool_caches.going_back():
+        yield
+
+
+def _agents(task: Task) -> list[Any]:
+    crew = crew_tasks.crew_of(task)
+    return crew_tasks.agents_of(crew) if crew else list(filter(None, [task.agent]))
+
+
 def _tools(task: Task) -> list[tuple[str, Any]]:
     crew = crew_tasks.crew_of(task)
-    agents = crew_tasks.agents_of(crew) if crew else filter(None, [task.agent])
-    return list(crew_tasks.tools_of(crew.tasks if crew else [task], agents))
+    return list(crew_tasks.tools_of(crew.tasks if crew else [task], _agents(task)))
 
 
 def _name(task: Task) -> str:

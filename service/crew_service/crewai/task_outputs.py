@@ -22,7 +22,7 @@ from crew_service.storage.json_values import tidy
 STRUCTURED = frozenset(("pydantic", "json_dict"))  # kept only if their JSON would not give the same
 # Fields that other keys of a stored output determine; the others depend on CrewAI's version.
 TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "agent", "output_format"))
-# Prompts and tool results, which nobody needs once the task has ended.
+# Prompts and results of tools; of these, later tasks need only what is in a cache (see `tool_caches`).
 LEFT_OUT = frozenset(("messages",))
 LONGEST_KEPT = 8 * 1024 * 1024  # characters per field; each process receives those of all finished tasks
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _FENCE = "```"
-_FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
+_FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\r?\n")
 # NUL and unpaired surrogates: legal in JSON, but refused by databases and by UTF-8.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 # PostgreSQL returns floats in this range as whole numbers.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from engine_stub import CREWS, EngineStub
 from sampling import sampled
+from test_crewai_journal import Told
 
 from crew_service.crewai import load
 from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, PendingQuestion
@@ -26,6 +27,7 @@ EXACT = ("plain", "guarded", "structured", "identical", "refusing", "limited", "
 MORE = (
     *("hierarchical", "planned", "reviewed", "Nested", "foreign", "blocks", "parts", "behind", "Catching"),
     *("awaited", "dated", "reasoning", "overflowing", "remembering", "instructed"),
+    *("recalled", "recalled_after_a_review", "recalled_natively", "Recalled"),
 )
 SIDE_BY_SIDE = ("parallel", "beside")
 
@@ -49,7 +51,8 @@ def run(crew: EngineStub) -> tuple[str, int]:
 
 def once(kind: str, folder: Path, *, dies_before: int) -> EngineStub:
     """Return a crew all of whose tools may run only once, and whose process dies before the call of that number."""
-    options = JournalOptions((ToolRule("*", ONCE),), ("take",) if kind.endswith("Posts") else ())
+    options = JournalOptions((ToolRule("*", ONCE),), ("take", "toss") if kind[0].isupper() else ())
+    folder.mkdir(exist_ok=True)
     crew = EngineStub(load(f"{CREWS / 'replayed.py'}:{kind}", options), folder / "log")
     crew.log.with_suffix(".kill").write_text(str(dies_before))
     return crew
@@ -151,7 +154,7 @@ def test_a_rate_limit_holds_in_each_round_of_a_review(play: Player) -> None:
 
 
 HEARD = ("plain", "delegating")
-HEARD_ALIKE = ("parallel", "limited", "awaited", "cached", "remembering", "reasoning", "Nested")
+HEARD_ALIKE = ("parallel", "limited", "awaited", "cached", "recalled", "remembering", "reasoning", "Nested")
 
 
 @pytest.mark.parametrize("kind", [*HEARD, *(pytest.param(each, marks=pytest.mark.long) for each in HEARD_ALIKE)])
@@ -220,3 +223,55 @@ def test_an_upgrade_during_review_reruns_no_run_once_tool_unasked(tmp_path: Path
     assert isinstance(outcome, PendingQuestion)
     assert outcome.text == "the crew has not repeated an earlier call to it"
     assert taken(crew) == ["bananas"]
+
+
+# With the number of the last model's call, and what runs in the whole execution.
+RECALLED = {
+    "recalled": (9, "ab"),
+    "recalled_after_a_review": (11, "ab"),
+    "recalled_natively": (9, "ab"),
+    "Recalled": (21, "aabb"),
+    "recalled_as_text": (9, "ab"),
+    "recalled_by_each": (14, "aabb"),
+    "recalled_by_delegation": (6, "a"),
+}
+
+
+@pytest.mark.parametrize("kind", sampled(RECALLED, 3))
+def test_an_equal_call_of_a_later_task_stays_cached(tmp_path: Path, kind: str) -> None:
+    last, ran = RECALLED[kind]
+    whole, again = (once(kind, tmp_path / name, dies_before=dies) for name, dies in (("whole", 99), ("killed", last)))
+    output, _ = run(whole)
+    assert ("".join(sorted(taken(whole))), len(whole.entries())) == (ran, last + 1)
+    assert run(again) == (output, 1)
+    assert made(again) == made(whole), "each call is made once"
+
+
+def test_small_results_and_those_that_run_once_are_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from crewai import Agent
+
+    from crew_service.crewai import journal, tool_caches
+
+    monkeypatch.setenv("OPENAI_API_KEY", "for-tests-only")
+    rules = journal.Journal([], 0, [ToolRule("pay", ONCE)], Told())
+    monkeypatch.setattr(journal, "_journals", [rules])
+    monkeypatch.setattr(tool_caches, "MOST", 100)
+    agents = [Agent(role="r", goal="g", backstory="b", llm="gpt-4o-mini", cache=True) for _ in range(2)]
+    results = {("search", "large"): "x" * 80, ("search", "small"): (1, 2), ("pay", "{}"): "p" * 20, ("look", ""): None}
+    caches = tool_caches.ToolCaches()
+    caches.begin("task", agents)
+    for (tool, arguments), result in results.items():
+        agents[0].tools_handler.cache.add(tool=tool, input=arguments, output=result)
+    stored = caches.with_results({"task_id": "task", "point": {"lost": "a field"}}, agents, [])
+    assert [result[:3] for result in stored["point"]["tool_results"]] == [[0, "pay", "{}"], [0, "search", "small"]]
+    assert stored["point"]["lost"] == "a field"
+    assert "1 of them are not kept" in caplog.text
+    gone = {"point": {"tool_results": [[0, "look", "", '{"class": "gone:Gone"}'], [7, "look", "", "1"]]}}
+    later = [Agent(role="r", goal="g", backstory="b", llm="gpt-4o-mini", cache=True)]
+    for output in ({}, {"point": None}, {"point": {"lost": "a field"}}, gone, stored):
+        caches.put_back(output, later)
+    cache = later[0].tools_handler.cache
+    found = {(tool, arguments): cache.read(tool=tool, input=arguments) for tool, arguments in results}
+    assert found == {**results, ("search", "large"): None}

@@ -96,7 +96,8 @@ OPTIONAL = {
 }
 PACKAGES = ("crewai", "crewai_core", "crewai_files")
 OF_EVERY_CLASS = (".__module__", ".__wrapped__", ".model_fields", ".model_validate", ".__subclasses__", ".__mro__")
-WORDS = ("human_feedback", "listen", "methods", "name", "router", "start")  # in users' code, too
+# In users' code, too, or in Python's.
+WORDS = ("human_feedback", "listen", "methods", "name", "router", "start", "add", "read", "cache")
 
 
 def renamed(name: str, folder: Path) -> dict[str, str]:

@@ -85,6 +85,12 @@ def test_a_state_is_unchanged_after_a_kill_and_a_question(play: Player) -> None:
     assert run.calls() == ["fill"]
 
 
+def test_what_is_shared_within_a_state_stays_shared(play: Player) -> None:
+    run = flow(play, "SharingFlow")
+    over_a_kill(run)
+    assert output(run.answer("yes")) == "a!? b"
+
+
 @pytest.mark.long
 def test_a_result_is_the_same_after_a_kill(play: Player) -> None:
     run = flow(play, "ResultFlow")

@@ -6,6 +6,7 @@ crash: CrewAI's own pause cancels the branches parallel to the gate and forgets 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib import import_module
@@ -35,7 +36,8 @@ KEPT = "another process continues the Flow with it"
 FLOWS = Seam(
     "Flows run without steps and questions, and begin again if their process was killed",
     {
-        "crewai.flow.flow:Flow._execute_method": "each method is reported, and a finished one does not run again",
+        "crewai.flow.flow:Flow._execute_method": "each method is reported, and nothing of a finished one happens again",
+        "crewai.flow.flow:Flow._persist_method_completion": "only a state with another id is saved again",
         "crewai.flow.flow:Flow._run_human_feedback_step": "a question stops its method before a model is created",
         "crewai.flow.flow:Flow._finalize_human_feedback": "a chosen outcome needs no model",
         "crewai.flow.flow:Flow._execute_start_method": BRANCH,
@@ -189,7 +191,7 @@ def add_inputs_by_name(flow: Flow[Any]) -> None:
     object.__setattr__(flow, "_initialize_state", added)
 
 
-def replace(flow: Flow[Any], name: str, wrapped: Callable[[AsyncCall], AsyncCall]) -> None:
+def replace(flow: Flow[Any], name: str, wrapped: Callable[[Any], Callable[..., Any]]) -> None:
     """Wrap one of the instance's methods."""
     object.__setattr__(flow, name, wrapped(getattr(flow, name)))
 
@@ -227,6 +229,37 @@ def question_in(flow: Flow[Any], method: str) -> PendingFeedbackContext:
     return PendingFeedbackContext(
         flow_id=flow.flow_id, flow_class=type(flow).__name__, method_name=method, method_output=None, message=""
     )
+
+
+def answer_in(flow: Flow[Any], method: str, earlier: int) -> HumanFeedbackResult | None:
+    """Return what a person has said to a method's call, given how many answers there were before it."""
+    return next((each for each in flow.human_feedback_history[earlier:] if each.method_name == method), None)
+
+
+def note_answer(flow: Flow[Any], answer: HumanFeedbackResult) -> None:
+    flow.human_feedback_history.append(answer)
+    flow.last_human_feedback = answer
+
+
+def note_end(flow: Flow[Any], method: str, result: Any, answer: HumanFeedbackResult | None) -> None:
+    """Let a Flow know of a method's call in an earlier process what CrewAI would note at its end."""
+    asks = definition(flow).methods[method].human_feedback
+    if asks and answer is None and isinstance(result, HumanFeedbackResult):
+        answer = result
+    entry = {"method": method, "output": result}
+    if answer is not None:
+        note_answer(flow, answer)
+        if asks and asks.emit:  # the result is the outcome
+            entry |= {"output": answer.output, "human_feedback": answer}
+    getattr(flow, OUTPUTS).append(entry)
+    counts = getattr(flow, COUNTS[1])
+    counts[method] = counts.get(method, 0) + 1
+    getattr(flow, SETS[0]).add(method)
+
+
+async def save(flow: Any, method: str) -> None:
+    """Save the state as CrewAI does at a method's end, if the Flow or the method has `@persist`."""
+    await asyncio.to_thread(flow._persist_method_completion, method)
 
 
 def fired(flow: Flow[Any]) -> set[str]:

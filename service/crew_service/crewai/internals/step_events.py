@@ -6,7 +6,8 @@ step may have been announced before, the event is held back until the step runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -101,6 +102,24 @@ def watch_events(watch: Callable[[Any, Any], None]) -> None:
         return emitted
 
     _wrap_emit(watched)
+
+
+@contextmanager
+def dropped(is_dropped: Callable[[Any, Any], bool]) -> Iterator[None]:
+    """Suppress the events for which `is_dropped` returns true."""
+    before = crewai_event_bus.emit
+
+    def dropping(emit: Emit) -> Emit:
+        def emitted(source: Any, event: Any, *args: Any, **kwargs: Any) -> Any:
+            return None if is_dropped(source, event) else emit(source, event, *args, **kwargs)
+
+        return emitted
+
+    _wrap_emit(dropping)
+    try:
+        yield
+    finally:
+        crewai_event_bus.emit = before  # type: ignore[method-assign]
 
 
 def filter_events(answers: Callable[[], Answers], model_name: Callable[[str], str]) -> None:

@@ -356,6 +356,12 @@ def is_recorded(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).partition(".")[0] in LIBRARIES
 
 
+def reader_of(tool: Any) -> Callable[[Any], str]:
+    """Return what converts the tool's results to the text that an agent reads."""
+    reader: Callable[[Any], str] = getattr(tool, "format_output_for_agent", str)  # not every version has this method
+    return reader
+
+
 def never_cache(tool: BaseTool) -> None:
     """Never let CrewAI reuse the result of an earlier call with the same arguments."""
     tool.cache_function = _no_cache

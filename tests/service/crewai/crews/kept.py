@@ -158,6 +158,33 @@ class StateFlow(Flow[Loose], Marked):
         return self.check(self.state.thing)
 
 
+class SharingFlow(Flow[Loose], Marked):
+    """Changes a part of its state that its state has in two places."""
+
+    @start()
+    def fill(self) -> str:
+        pages = [Page(text="a"), Page(text="b")]
+        self.state.thing = {"pages": pages, "current": pages[0], "all": [pages]}
+        self.state.thing["self"] = self.state.thing
+        return "filled"
+
+    @listen(fill)
+    def go_on(self) -> str:
+        self.die_once()
+        self.state.thing["current"].text += "!"
+        return "went on"
+
+    @listen(go_on)
+    @human_feedback(message="Good?")
+    def ask(self) -> str:
+        return "asked"
+
+    @listen(ask)
+    def end(self) -> str:
+        self.state.thing["current"].text += "?"
+        return " ".join(page.text for page in self.state.thing["self"]["all"][0])
+
+
 class AskingStateFlow(Flow[Loose], Marked):
     """Asks before it uses its state again."""
 

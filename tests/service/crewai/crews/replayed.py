@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -246,6 +247,88 @@ def cached() -> Crew:
     return crew(agent(in_turn(one, one, other, "done"), take, native=True))
 
 
+class Toss(Roll):
+    """Its result may be cached, and differs each time it runs."""
+
+    name: str = "toss"
+    cache_function: Any = staticmethod(lambda *_: True)
+
+    def _run(self, what: str) -> Any:
+        return f"tossed {log(tool='toss', what=what)}"
+
+
+class Held(Toss):
+    """Its results cannot be stored: an agent reads them, and later processes get what it read."""
+
+    name: str = "held"
+
+    def _run(self, what: str) -> Any:
+        return Locked(super()._run(what))
+
+
+class Locked:
+    def __init__(self, text: str) -> None:
+        self.text, self.lock = text, threading.Lock()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def tossing(*, native: bool = False, name: str = "toss") -> Callable[[str, int], Any]:
+    """Toss once in the first task, the same and once more in each later one, and answer with what came of it."""
+
+    def play(text: str, results: int) -> Any:
+        wanted = ["a"] if "Do first." in text else ["a", "b"]
+        if results < len(wanted):
+            what = {"what": wanted[results]}
+            return calls((name, what)) if native else action(name, **what)
+        found = " ".join(re.findall(r"tossed \d+", text.rpartition("Do ")[2]))
+        return found if native else final(found)
+
+    return play
+
+
+def recalled(tool: BaseTool | None = None, *, native: bool = False, human_input: bool = False) -> Crew:
+    """Its later tasks make the call of the first one again, which the crew's cache answers."""
+    own = tool or Toss()
+    of = agent(tossing(native=native, name=own.name), own, native=native)
+    tasks = task(of, "first", human_input=human_input), task(of, "second"), task(of, "third")
+    return crew(of, *tasks, cache=True)
+
+
+def recalled_natively() -> Crew:
+    return recalled(native=True)
+
+
+def recalled_after_a_review() -> Crew:
+    return recalled(human_input=True)
+
+
+def recalled_as_text() -> Crew:
+    return recalled(Held())
+
+
+def recalled_by_each() -> Crew:
+    """Each of its agents has a cache of its own."""
+    one, other = agent(tossing(), Toss(), cache=True), agent(tossing(), Toss(), cache=True)
+    tasks = task(one, "first"), task(other, "second"), task(one, "third"), task(other, "fourth")
+    return Crew(agents=[one, other], tasks=list(tasks), before_kickoff_callbacks=[remember])
+
+
+def recalled_by_delegation() -> Crew:
+    """Its manager delegates the same work in each task, and its clerk tosses once."""
+    asked = {"task": "help", "context": "c", "coworker": "Clerk"}
+
+    def manage(text: str, results: int) -> str:
+        found = " ".join(re.findall(r"tossed \d+", text.rpartition("Do ")[2]))
+        return final(found) if results else action("delegate_work_to_coworker", **asked)
+
+    clerk = agent(in_turn(action("toss", what="a"), final("tossed 2")), Toss())
+    tasks = task(None, "first"), task(None, "second")
+    manager = Player(model="manager", play=manage)
+    return crew(clerk, *tasks, process=Process.hierarchical, manager_llm=manager, cache=True)
+
+
 def retried() -> Crew:
     failed = False
 
@@ -407,6 +490,15 @@ class ReviewedPosts(Flow):
     @start()
     async def work(self) -> str:
         return await posts(self.state["log"], human_input=True)
+
+
+class Recalled(Flow):
+    """A method with two crews, each with a cache of its own."""
+
+    @start()
+    def work(self) -> str:
+        remember({"log": self.state["log"]})
+        return " / ".join(each.kickoff(INPUTS).raw for each in (recalled_after_a_review(), recalled()))
 
 
 class ReviewedPlan(Flow):
