@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crewai.flow.flow import Flow
 from engine_stub import EngineStub
-from openai_server import OpenAI
 
 from crew_service.crewai import load
 from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, PendingReview
 
 Player = Callable[..., EngineStub]
-LEARNS_AFTER_A_PAUSE = hasattr(Flow, "_store_feedback_lessons")  # not in early versions of CrewAI
 
 
 def flow(play: Player, name: str) -> EngineStub:
@@ -139,47 +136,33 @@ def test_finished_methods_are_replayed_in_the_order_of_their_ends(play: Player) 
     assert sorted(run.calls()) == ["first fast", "first fast", "last slow", "last slow"]
 
 
-@pytest.fixture
-def surrounded(play: Player, monkeypatch: pytest.MonkeyPatch) -> EngineStub:
-    server = OpenAI()
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
+def test_what_crewai_does_around_a_finished_method_happens_once(play: Player) -> None:
     run = play("AroundFlow", "around.py")
-    server.answer = json.dumps({"lessons": [f"Be kind. Log: {run.log}"]})
-    return run
-
-
-DRAFTS = "['draft of <notes>', 'draft of <notes>, checked']"  # what its first two methods that ask have returned
-
-
-def test_what_crewai_does_around_a_finished_method_happens_once(surrounded: EngineStub) -> None:
-    run = surrounded
     with pytest.raises(CrewKilled):
         run.segment()
     assert waits(run.segment())[0] == "hold.letter"
     draft = waits(run.choose("approve"))
-    held = f"<draft of <notes>, checked: well done, letter v1, draft=go+check=well done, True, {DRAFTS}, 3>"
-    assert draft == ("review", f"review of {held}", "Send?", ["send", "drop"])
+    held = "<draft of <notes>, checked: well done, letter v1, draft=go+check=well done, True, 3>"
+    assert draft == ("review", f"Log: {run.log} {held}", "Send?", ["send", "drop"])
     with pytest.raises(CrewKilled):
         run.choose("send", "Be kind")
     assert waits(run.segment())[0] == "end.letter"
     outcome = run.choose("approve")
     assert isinstance(outcome, Completed)
     said = "draft=go+check=well done+review=send"
-    assert outcome.output == f"review of {held}; Be kind, letter v1, {said}, True, {DRAFTS}, 5"
+    assert outcome.output == f"Log: {run.log} {held}; Be kind, letter v1, {said}, True, 5"
     finished = ["begin", "draft", "check", "hold", "review", "end"]
     assert run.finished() == run.calls(of="method_execution_finished") == finished
     assert run.calls(of="asked") == ["draft", "check"]
     assert run.calls(of="after") == ["begin", "draft", "check", "hold", "end"], "CrewAI calls it after no question"
     assert run.calls(of="saved") == [[run.execution_id, name] for name in finished]
-    lessons = [[f"Be kind. Log: {run.log}"]] if LEARNS_AFTER_A_PAUSE else []
-    assert run.calls(of="learned") == lessons
+    assert run.calls(of="learned") in ([1], []), "early versions of CrewAI do not learn after a pause"
     for each in (run.calls(), run.calls(of="before"), run.calls(of="method_execution_started")):
         assert [name for name in each if name in ("begin", "draft", "check")] == ["begin", "draft", "check"]
 
 
-def test_a_continued_flow_saves_its_state_under_its_own_id(surrounded: EngineStub) -> None:
-    run = surrounded
+def test_a_continued_flow_saves_its_state_under_its_own_id(play: Player) -> None:
+    run = play("AroundFlow", "around.py")
     with pytest.raises(CrewKilled):
         run.segment()
     failed, run.execution_id = run.execution_id, "second"
@@ -196,20 +179,18 @@ def test_a_continued_flow_saves_its_state_under_its_own_id(surrounded: EngineStu
 
 
 @pytest.mark.long
-def test_a_flow_continues_from_what_an_earlier_release_stored(surrounded: EngineStub) -> None:
-    run = surrounded
+def test_a_flow_continues_from_what_an_earlier_release_stored(play: Player) -> None:
+    run = play("AroundFlow", "around.py")
     run.log.with_name(run.log.name + ".hold").touch()
     run.segment()
     del run.done[1]["point"]["answer"]
     draft = waits(run.choose("approve"))[1]
-    outputs = "['go', 'draft of <notes>, checked']"
-    assert draft.endswith(f" <draft of <notes>, checked: well done, letter v1, check=well done, True, {outputs}, 3>")
+    assert draft.endswith(" <draft of <notes>, checked: well done, letter v1, check=well done, True, 3>")
     with pytest.raises(CrewKilled):
         run.choose("send", "Be kind")
     del run.done[-1]["point"]
     assert waits(run.segment())[0] == "end.letter"
-    said = "check=well done+review=send"
-    assert run.choose("approve").output.endswith(f"; Be kind, letter v1, {said}, True, {outputs}, 5")
+    assert run.choose("approve").output.endswith("; Be kind, letter v1, check=well done+review=send, True, 5")
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from crewai.flow.persistence import FlowPersistence, persist
 from crewai.hooks import InterceptionPoint, on
 from crewai.memory.unified_memory import Memory
 from flows import Logged, small_crew
-from scribe import LOG, write
+from scribe import LOG, Scribe, write
 
 
 class Desk:
@@ -35,11 +35,18 @@ class Shelf(FlowPersistence):
         return None
 
 
+class Teacher(Scribe):
+    def call(self, messages: Any, *args: Any, **kwargs: Any) -> str:
+        found = LOG.search(str(messages))
+        assert found
+        return found.group(0)
+
+
 class Lessons(Memory):
     def remember_many(self, contents: list[str], *args: Any, **kwargs: Any) -> Any:
         found = LOG.search(contents[0])
         assert found
-        write(found.group(1), {"learned": contents})
+        write(found.group(1), {"learned": len(contents)})
 
     def recall(self, *args: Any, **kwargs: Any) -> Any:
         return []
@@ -98,10 +105,10 @@ class AroundFlow(Logged):
         return f"{checked.output}: {checked.feedback}, {self.approved_letter()}, {self.told()}"
 
     @listen(hold)
-    @human_feedback(message="Send?", emit=["send", "drop"], llm="openai/gpt-4o-mini", learn=True)
+    @human_feedback(message="Send?", emit=["send", "drop"], llm=Teacher(model="teacher"), learn=True)
     def review(self, held: str) -> str:
         self.mark("review")
-        return f"review of {held}"
+        return f"Log: {self.state.log} {held}"
 
     @listen("send")
     def end(self, reviewed: Any) -> str:
@@ -115,8 +122,7 @@ class AroundFlow(Logged):
         """Say what CrewAI knows of the methods that have finished, and of the people's answers."""
         said = [f"{each.method_name}={each.outcome or each.feedback}" for each in self.human_feedback_history]
         is_last = self.last_human_feedback is self.human_feedback_history[-1]
-        outputs = [getattr(each, "output", each) for each in self.method_outputs]
-        return f"{'+'.join(said)}, {is_last}, {outputs[1:3]}, {len(outputs)}"
+        return f"{'+'.join(said)}, {is_last}, {len(self.method_outputs)}"
 
     def die_once(self, where: str) -> None:
         crewai_event_bus.flush()
