@@ -171,7 +171,7 @@ def test_openlineage_sends_valid_events_of_all_tasks_of_the_crew(reviewed: DagRu
 
 def test_a_reviewed_crews_event_carries_the_approved_outputs_ids(airflow: AirflowStack, reviewed: DagRun) -> None:
     record = reviewed.xcom("crew.result")
-    expected = {name: record[name] for name in ("kickoff_id", "execution_id", "state", "usage")}
+    expected = {name: record[name] for name in ("kickoff_id", "execution_id", "state", "usage", "files")}
     assert extra_of(airflow, reviewed) == {"crew_conn_id": "crew_reviewed", **expected}
 
 
