@@ -30,7 +30,7 @@ from airflow_crew_provider.models import (
 )
 from airflow_crew_provider.questions import question_in
 from airflow_crew_provider.questions.drafts import text_of
-from airflow_crew_provider.stored_names import AUTO_APPROVED, NOT_SHOWN, SCHEMA_REVISION
+from airflow_crew_provider.stored_names import AUTO_APPROVED, BY_SCHEMA, NOT_SHOWN, SCHEMA_REVISION
 
 LONGEST = 60_000  # characters kept from each text
 LONGEST_NAME = 200
@@ -311,7 +311,7 @@ def _reason(decision: Json) -> str:
         return "because it could not be shown in full"
     if decision["by_rule"]:
         return "by auto_approve"
-    return "by the schema" if decision[SCHEMA_REVISION] else "at the deadline"
+    return "by the schema" if decision[SCHEMA_REVISION] == BY_SCHEMA else "at the deadline"
 
 
 def _compared(computed: str | None, named: str | None, *, arrived_cut: bool) -> str:

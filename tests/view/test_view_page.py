@@ -718,6 +718,8 @@ def test_a_draft_is_not_compared_with_a_question(monkeypatch: pytest.MonkeyPatch
     [
         ({"auto_approved": "short"}, "by auto_approve"),
         ({"not_shown": True, "outcome": "deny", "ask": ASK}, "because it could not be shown in full"),
+        ({"schema_revision": "this"}, "by the schema"),
+        ({"schema_revision": "earlier"}, "at the deadline"),
         ({}, "at the deadline"),
     ],
 )
