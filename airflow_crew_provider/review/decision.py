@@ -514,7 +514,8 @@ class Decision:
         review = {**review, **self._sent_back_before(), **({REJECTED_BEFORE: rejected} if rejected else {})}
         rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}
         draft = answer.whole_draft(record_or_none(self._rules.pending), self._shown)
-        decision = {**review, **rounds, "output": draft}
+        of_object = {"object_sha256": self._shown["object_sha256"]} if "object_sha256" in self._shown else {}
+        decision = {**review, **rounds, "output": draft, **of_object}
         self._context["ti"].xcom_push(key=REVIEW_KEY, value=decision)
         self._task.log.info(answer.in_one_line(decision))
         return review

@@ -19,6 +19,7 @@ from airflow_crew_provider.compat.answer_trigger import NO_ANSWER, NO_FORM, Answ
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.questions.drafts import JOINER, SHOWN_CHARACTERS
+from airflow_crew_provider.view.execution import SAME, of_details, with_decisions
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 Json = dict[str, Any]
@@ -111,6 +112,14 @@ def test_the_review_names_the_draft_by_the_waits_hash(context: Json, pending: Js
     assert review["output_sha256"] == pending["output_sha256"]
     assert "object_sha256" not in review
     assert context["ti"].pushed["crew_decision"]["output"] == pending["output"]
+
+
+@pytest.mark.parametrize("now", [OF_OBJECT, SECOND], ids=["the record", "another record"])
+def test_the_crew_tab_verifies_an_object_that_was_reviewed(context: Json, now: Json) -> None:
+    kept = parked(lambda: review_of(OF_OBJECT).execute(context))
+    review_of(now).execute_complete(context, said(), **kept)
+    found = with_decisions(of_details({"state": "running"}), [context["ti"].pushed["crew_decision"]])
+    assert found["rounds"][0]["text"] == SAME
 
 
 CHANGED = [
