@@ -23,7 +23,7 @@ from airflow_crew_provider.questions.kinds import VIOLATIONS
 from airflow_crew_provider.review.answer import decided_by
 from airflow_crew_provider.stored_names import REFUSAL
 
-MARK = 16
+MARK = 16  # characters of a hash
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%\[\]-]+")  # ends no link of Markdown
 
 
@@ -56,9 +56,10 @@ class ReviewForm:
         return self.round_number is not None and self.round_number == self.max_rounds
 
     @property
-    def mark(self) -> str:
-        """The part of the draft's hash that the form shows."""
-        return (self.pending.get("output_sha256") or output_sha256(self.pending.get("output")))[:MARK]
+    def signs(self) -> list[str]:
+        """What the form shows of the execution's id and of the draft's hash."""
+        digest = self.pending.get("output_sha256") or output_sha256(self.pending.get("output"))
+        return [code(self.pending.get("execution_id"), 200), code(digest[:MARK])]
 
     @property
     def subject(self) -> str:
@@ -153,7 +154,7 @@ class ReviewForm:
             effect = self.question.effect_of_deadline(self.terms, is_last=self.is_last)
             lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {effect}")
         lines += [self.question.several_needed(self.terms), *(f"* {each}" for each in self.later)]
-        execution_id, mark = code(self.pending.get("execution_id"), 200), code(self.mark)
+        execution_id, mark = self.signs
         lines.append(f"\nExecution {execution_id}, {self.question.subject} {mark}.")
         return "\n".join(line for line in lines if line)
 

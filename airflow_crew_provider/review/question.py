@@ -198,7 +198,7 @@ class Asking(Generic[AnyRules]):
         body = as_text(task.body)
         task.body = "\n\n".join(part for part in (form.notice, body) if part) if body else form.body
         # A form that Airflow has kept shows the last draft, even if the task's own body renders differently now.
-        signs = [] if self.record.is_about(identity) else [body] if body else [form.mark, content["execution_id"]]
+        signs = [] if self.record.is_about(identity) else [body] if body else form.signs
         attempt = airflow_form.asking_attempt(self.context)
         self.record.mark_asking(identity, until, attempt)
         at = datetime.now(UTC)

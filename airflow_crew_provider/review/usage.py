@@ -13,6 +13,7 @@ from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256, shown
 from airflow_crew_provider.questions.drafts import code
+from airflow_crew_provider.review.form import MARK
 from airflow_crew_provider.review.people import Escalation
 from airflow_crew_provider.task.record import Rejected
 from airflow_crew_provider.wait.outcomes import fail_task
@@ -48,9 +49,10 @@ class UsageForm:
     @property
     def body(self) -> str:
         """The page, as Markdown."""
+        execution_id, mark = self.signs
         facts = (
-            f"Execution {code(self.shown['execution_id'])} has completed with output {code(self.mark)}. {self._usage}, "
-            f"and this DAG allows {self._limits} without asking."
+            f"Execution {execution_id} has completed with output {mark}. {self._usage}, and this DAG allows "
+            f"{self._limits} without asking."
         )
         choices = (
             f"* **{APPROVE}**: its output is passed to the downstream tasks.\n"
@@ -84,9 +86,9 @@ class UsageForm:
         return f"**{self.refused}**" if self.refused else ""
 
     @property
-    def mark(self) -> str:
-        """The part of the output's hash that the form shows."""
-        return str(self.shown["output_sha256"])[:16]
+    def signs(self) -> list[str]:
+        """What the form shows of the execution's id and of the output's hash."""
+        return [code(self.shown["execution_id"]), code(self.shown["output_sha256"][:MARK])]
 
 
 @dataclass(frozen=True)

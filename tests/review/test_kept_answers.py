@@ -209,6 +209,13 @@ def test_a_retry_never_shows_the_old_form_for_another_draft(context: Json, super
         review_of(SECOND).execute(retry(context))
 
 
+@pytest.mark.parametrize("odd", ["e" * 201, "a  b", "a`b"], ids=["long", "spaces", "tick"])
+def test_an_id_that_is_shown_differently_can_be_asked_about(context: Json, supervisor: Supervisor, odd: str) -> None:
+    kept = parked(lambda: review_of({**PENDING, "execution_id": odd}).execute(context))
+    assert kept["shown"]["execution_id"] == odd
+    assert len(supervisor.asked) == 1
+
+
 @pytest.mark.row("A13")
 @pytest.mark.usefixtures("a_state_store")
 def test_a_try_that_cannot_read_what_it_asked_asks_nobody(context: Json, supervisor: Supervisor, a_memory: Any) -> None:

@@ -163,7 +163,7 @@ def test_long_drafts_are_cut_on_the_page_but_hashed_whole(size: int) -> None:
     assert len(asked.body) < SHOWN_CHARACTERS + 2 * asked.body.count("\n") + 2_000
     assert f"first 60,000 of {len(draft):,} characters" in asked.body
     assert "the XCom `return_value` of task `wait`" in asked.body
-    assert asked.mark == output_sha256(draft)[:16]
+    assert asked.signs == ["`e-1`", f"`{output_sha256(draft)[:16]}`"]
 
 
 def test_the_page_names_round_task_agent_execution_and_draft() -> None:

@@ -55,6 +55,12 @@ def test_an_execution_within_the_limit_goes_on(context: Json, supervisor: Superv
     assert supervisor.asked == []
 
 
+@pytest.mark.parametrize("odd", ["e" * 101, "a  b"], ids=["long", "spaces"])
+def test_an_id_that_is_shown_differently_can_be_asked_about(context: Json, supervisor: Supervisor, odd: str) -> None:
+    assert parked(lambda: approval(record(execution_id=odd)).execute(context))["shown"]["execution_id"] == odd
+    assert len(supervisor.asked) == 1
+
+
 @pytest.mark.parametrize("usage", [1, 1500])
 def test_the_tasks_tab_and_link_are_about_the_execution(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, usage: int
