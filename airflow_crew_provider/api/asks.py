@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from airflow_crew_provider.api.responses import Mask, in_one_line, unmasked
-from airflow_crew_provider.api.values import handed_on, is_kept, plain_object
+from airflow_crew_provider.api.values import handed_on, is_kept, moment, plain_object
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
 
@@ -43,7 +42,8 @@ def read(value: Any, mask: Mask = unmasked) -> Json | None:
     fields: Json = value if isinstance(value, dict) else {}
     kind, number = fields.get("kind"), fields.get("number")
     earlier = fields.get("earlier_calls")
-    of_flow = {"deadline": _moment(fields.get("deadline")), "metadata": _metadata(fields.get("metadata"))}
+    deadline = moment(fields.get("deadline"))
+    of_flow = {"deadline": deadline and deadline.isoformat(), "metadata": _metadata(fields.get("metadata"))}
     return {
         "kind": kind if isinstance(kind, str) and kind in WORDS else UNREADABLE,
         **{name: _name(fields.get(name), mask) for name in ("agent", "tool")},
@@ -65,14 +65,9 @@ def deadline_of(ask: Json | None) -> datetime | None:
     return datetime.fromisoformat(deadline) if deadline else None
 
 
-def _moment(value: Any) -> str | None:
-    with suppress(TypeError, ValueError):
-        return datetime.fromisoformat(value).astimezone(UTC).isoformat()
-    return None
-
-
 def _metadata(value: Any) -> Any:
-    return value if isinstance(value, dict) and len(json.dumps(value)) <= LONGEST_METADATA and is_kept(value) else None
+    is_small = isinstance(value, dict) and is_kept(value) and len(json.dumps(value)) <= LONGEST_METADATA
+    return value if is_small else None
 
 
 def _name(value: Any, mask: Mask) -> str | None:

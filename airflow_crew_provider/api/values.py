@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
@@ -28,6 +29,13 @@ def is_uuid(value: Any) -> bool:
 def is_sha256(value: Any) -> bool:
     """Return whether a value is a SHA-256 hash in hexadecimal."""
     return isinstance(value, str) and bool(re.fullmatch("[0-9a-f]{64}", value))
+
+
+def moment(value: Any) -> datetime | None:
+    """Return the time in UTC that a value names in ISO 8601; None if it names none."""
+    with suppress(TypeError, ValueError, OverflowError):
+        return datetime.fromisoformat(value).astimezone(UTC)
+    return None
 
 
 def plain(value: Any, path: str, depth: int = 0) -> Any:

@@ -6,7 +6,6 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from itertools import accumulate
@@ -16,6 +15,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from airflow_crew_provider.api.values import moment
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.questions.drafts import readable_size
 from airflow_crew_provider.view import execution, markdown
@@ -189,11 +189,10 @@ def _is_conversation(value: Any) -> bool:
 
 def _moment(text: Any) -> Markup | str:
     """Return a time, which the page's script converts to the reader's time zone."""
-    try:
-        moment = datetime.fromisoformat(text).astimezone(UTC)
-    except (TypeError, ValueError, OverflowError):
+    at = moment(text)
+    if at is None:
         return ""
-    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), f"{moment:%Y-%m-%d %H:%M:%S} UTC")
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), f"{at:%Y-%m-%d %H:%M:%S} UTC")
 
 
 def _rendered(template: str, **values: Any) -> str:

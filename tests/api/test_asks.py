@@ -334,6 +334,7 @@ def test_the_number_of_earlier_calls_is_a_count(given: Any, kept: bool) -> None:
         ("2026-11-20T12:00:00+00:00", "2026-11-20T12:00:00+00:00"),
         ("2026-11-20T13:00:00+01:00", "2026-11-20T12:00:00+00:00"),
         ("soon", None),
+        ("0001-01-01T00:00:00+14:00", None),
         (5, None),
         (None, None),
     ],
@@ -353,6 +354,13 @@ def test_a_deadline_is_kept_in_utc(monkeypatch: pytest.MonkeyPatch, given: Any, 
 def test_metadata_is_kept_up_to_its_limit(length: int, kept: bool) -> None:
     given = {"a": "x" * (length - len('{"a": ""}'))}
     assert asks.read({**ASK, "metadata": given}) == {**ASK, "deadline": None, "metadata": given if kept else None}
+
+
+def test_metadata_too_deep_for_an_xcom_is_left_out() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    assert asks.read({**ASK, "metadata": deep}) == {**ASK, "deadline": None, "metadata": None}
 
 
 def test_an_answer_after_the_deadline_of_its_question_is_late() -> None:
