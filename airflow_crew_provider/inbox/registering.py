@@ -28,7 +28,7 @@ from airflow_crew_provider.inbox.messages import (
 )
 from airflow_crew_provider.inbox.rows import FlowRun, RegisteredTask
 from airflow_crew_provider.inbox.source import get
-from airflow_crew_provider.models import Json, Webhooks, shown
+from airflow_crew_provider.models import Json, Webhooks, reason, shown
 from airflow_crew_provider.stored_names import MESSAGES_KEY, POSTED_KEY
 from airflow_crew_provider.task.store import record_of
 
@@ -75,7 +75,7 @@ def register(
     try:
         keep_registration(RegisteredTask(registration, **task_identity(context)), InboxMessages(registration.id))
     except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
+        problem = reason(error)
     else:
         return registration, webhooks
     raise CrewConnectionError(f"The registration with the inbox could not be stored ({problem}); nothing was sent")

@@ -21,7 +21,7 @@ from sqlalchemy import select
 
 from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.compat import deferral, version
-from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import registering, store
 from airflow_crew_provider.inbox.messages import repeatable
@@ -313,6 +313,19 @@ def test_before_airflow_3_the_inbox_is_refused_with_a_sentence(
     monkeypatch.setattr(version, "RELEASE", (2, 11))
     with pytest.raises(CrewInvalidInput, match=r"needs Airflow 3.*polling"):
         registering.register({}, CrewHook("crew_live"), "key")
+
+
+def test_a_failed_registration_says_why_in_a_short_message(
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(key: str, *_: Any, **__: Any) -> None:
+        raise RuntimeError("no database " + "x" * 100_000)
+
+    monkeypatch.setattr(StoredVariables, "set", broken)
+    names = {"dag_id": dag_run.dag_id, "run_id": dag_run.run_id, "task_id": "start", "map_index": -1}
+    with pytest.raises(CrewConnectionError, match=r"could not be stored \(RuntimeError: no database") as error:
+        registering.register({"ti": SimpleNamespace(**names)}, CrewHook("crew_live"), "key")
+    assert len(str(error.value)) < 400
 
 
 def test_an_unreadable_inbox_leaves_the_wait_to_polling(
