@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -270,6 +271,13 @@ def _text(extra: Json, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"Extra {name!r} must be a string")
     return value.strip() or None if value else None
+
+
+def flow_secret(extra: Json) -> str | None:
+    """Return the secret for a Flow's webhooks in a connection's Extra; None if it is missing or not a string."""
+    with suppress(ValueError):
+        return _text(extra, "flow_webhook_secret")
+    return None
 
 
 # Long enough not to be guessed, and unchanged by URL quoting.

@@ -13,6 +13,7 @@ from typing import Annotated
 from fastapi import APIRouter, BackgroundTasks, Depends, HTTPException, Path, Request
 
 from airflow_crew_provider.api.addresses import allowed, base_url, hosts
+from airflow_crew_provider.client.deployment import flow_secret
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.inbox import flow_webhooks as webhooks
 from airflow_crew_provider.inbox import store
@@ -36,8 +37,8 @@ class FlowSender:
 def sender(crew_conn_id: str) -> FlowSender | None:
     """Look up the sender; return None if the connection does not exist, has no secret or is invalid."""
     connection, extra = connection_of(crew_conn_id) or (None, {})
-    secret = str(extra.get("flow_webhook_secret") or "").strip()
-    if connection is None or not secret:
+    secret = flow_secret(extra)
+    if connection is None or secret is None:
         return None
     try:
         base, others = base_url(connection.host, connection.port, connection.schema), hosts(extra.get("callback_hosts"))

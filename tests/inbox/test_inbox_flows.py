@@ -71,6 +71,19 @@ def test_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wrong: 
 
 
 @pytest.mark.row("F2")
+@pytest.mark.parametrize("secret", [12345, ["a"], True, "", " "], ids=str)
+def test_a_secret_that_a_task_refuses_verifies_no_webhook(
+    send: Send, monkeypatch: pytest.MonkeyPatch, secret: Any
+) -> None:
+    extra = {"flow_webhook_secret": secret}
+    connection = {"conn_type": "crew", "host": CREW, "password": "t", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_CREW_ODD", json.dumps(connection))
+    before = stored()
+    assert send(question(), to="crew_odd", secret=str(secret).strip()).status_code == 401
+    assert stored() == before
+
+
+@pytest.mark.row("F2")
 def test_an_unsigned_or_altered_webhook_is_refused(dag_run: RegisteredRun, send: Send) -> None:
     url = f"{dag_run.inbox_url}/flow/crew_flow"
     assert dag_run.http.post(url, json=question(), timeout=PATIENCE).status_code == 401
