@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from airflow_crew_provider.api.requests import path_segment
-from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
-from airflow_crew_provider.inbox.messages import draft_text, pending_execution
+from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.inbox.messages import draft_text, id_in, pending_execution
 from airflow_crew_provider.models import Execution, Json
 
 FRESH = 300  # seconds for which a signature is valid
@@ -192,13 +191,6 @@ def _text(fields: Json, name: str) -> str:
 
 
 def _id(fields: Json, name: str) -> str | None:
+    """Return an id, which may also be a number here."""
     value = fields.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str | int) or isinstance(value, bool):
-        raise CrewProtocolError(f"The webhook's {name} is not an id")
-    try:
-        path_segment(str(value))
-    except CrewError:
-        raise CrewProtocolError(f"The webhook's {name} is not an id") from None
-    return str(value)
+    return id_in({name: str(value)} if type(value) is int else fields, name)

@@ -17,8 +17,9 @@ from secrets import token_urlsafe
 from typing import Any
 from urllib.parse import quote
 
-from airflow_crew_provider.api.status import LONGEST_ID, asked_fields, json_object_in, object_fields, short_name
-from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.api.requests import path_segment
+from airflow_crew_provider.api.status import asked_fields, json_object_in, object_fields, short_name
+from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
 from airflow_crew_provider.models import (
     Execution,
     ExecutionState,
@@ -130,7 +131,7 @@ class HumanInputRequest:
     @classmethod
     def read(cls, body: Any) -> HumanInputRequest:
         """Read a webhook's body."""
-        task_id, kickoff_id, execution_id = (_id(body, name) for name in ("task_id", "kickoff_id", "execution_id"))
+        task_id, kickoff_id, execution_id = (id_in(body, name) for name in ("task_id", "kickoff_id", "execution_id"))
         if not task_id or not (kickoff_id or execution_id):
             raise CrewProtocolError("The webhook lacks task_id, or both kickoff_id and execution_id")
         named = {name: body[name] for name in ("question", "outcomes", "ask") if body.get(name) is not None}
@@ -243,19 +244,25 @@ def completed_asset(crew_conn_id: str) -> str:
 
 def completed_id(body: Any) -> str:
     """Return the id of the execution that a crew's webhook reports as completed; ignore everything else."""
-    kickoff_id = _id(body, "kickoff_id")
+    kickoff_id = id_in(body, "kickoff_id")
     if not kickoff_id:
         raise CrewProtocolError("The webhook lacks kickoff_id")
     return kickoff_id
 
 
-def _id(body: Any, name: str) -> str | None:
+def id_in(body: Any, name: str) -> str | None:
+    """Return an id that a webhook names; None if it names none.
+
+    :raises CrewProtocolError: no task could poll or answer it
+    """
     value = body.get(name) if isinstance(body, dict) else None
     if value is None:
         return None
-    if not isinstance(value, str) or not 0 < len(value.encode("utf-8", "replace")) <= LONGEST_ID:
-        raise CrewProtocolError(f"The webhook's {name} is not an id")
-    return value
+    try:
+        path_segment(value)
+    except CrewError:
+        raise CrewProtocolError(f"The webhook's {name} is not an id") from None
+    return str(value)
 
 
 def _line(text: str) -> str:

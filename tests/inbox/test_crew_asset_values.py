@@ -45,6 +45,11 @@ def test_a_webhook_without_an_id_says_so(body: Any) -> None:
         completed_id(body)
 
 
+def test_a_webhook_whose_id_cannot_be_polled_is_refused() -> None:
+    with pytest.raises(CrewProtocolError, match=r"^The webhook's kickoff_id is not an id$"):
+        completed_id({"kickoff_id": ".."})
+
+
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [(None, None), ({}, None), ({"total_tokens": True}, None), ({"total_tokens": "5"}, None), ({"total_tokens": 5}, 5)],

@@ -152,7 +152,7 @@ def test_a_question_that_lacks_an_id_is_refused(body: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["task_id", "kickoff_id", "execution_id"])
-@pytest.mark.parametrize("value", ["", 5, "x" * (LONGEST_ID + 1), "ü" * 1025])
+@pytest.mark.parametrize("value", ["", " ", "..", "None", 5, {}, "x" * (LONGEST_ID + 1), "ü" * 1025, "\ud800"])
 def test_what_is_no_id_is_refused(name: str, value: Any) -> None:
     with pytest.raises(CrewProtocolError, match=f"^The webhook's {name} is not an id$"):
         HumanInputRequest.read({**QUESTION, name: value})
