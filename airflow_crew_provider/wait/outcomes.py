@@ -186,10 +186,10 @@ def seconds(value: Any, name: str = "a time") -> float | None:
     if value is None:
         return None
     try:
-        number = value.total_seconds() if isinstance(value, timedelta) else float("nan" if value is True else value)
+        number = value.total_seconds() if isinstance(value, timedelta) else float(value)
     except (TypeError, ValueError):
         number = float("nan")
-    if 0 <= number < float("inf"):
+    if 0 <= number < float("inf") and not isinstance(value, bool):
         return number
     raise exceptions.CrewInvalidInput(
         f"{name} must be a number of seconds or a timedelta, not {shown(value)}. Nothing was sent"

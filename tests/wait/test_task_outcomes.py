@@ -205,7 +205,7 @@ def test_a_time_is_read(given: Any, read: float | None) -> None:
     assert seconds(given) == read
 
 
-@pytest.mark.parametrize("given", [-1, "soon", "", True, [], float("nan"), float("inf"), timedelta(-1)])
+@pytest.mark.parametrize("given", [-1, "soon", "", True, False, [], float("nan"), float("inf"), timedelta(-1)])
 def test_what_is_no_time_is_refused_by_its_name(given: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         seconds(given, "timeout")
