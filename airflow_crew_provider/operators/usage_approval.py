@@ -27,7 +27,7 @@ from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.answer import problem_with
-from airflow_crew_provider.review.people import Escalation, response_time, reviewers
+from airflow_crew_provider.review.people import Escalation, refuse_several_choices, response_time, reviewers
 from airflow_crew_provider.review.question import Asking, QuestionTask, people_of
 from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, facts_of
 from airflow_crew_provider.task.drive import Steps, drive
@@ -81,8 +81,7 @@ class CrewUsageApprovalOperator(QuestionTask):
         timeout, users = response_time(response_timeout), reviewers(assigned_users)
         # A retry looks for the answer again; a person's decision ends the task for good.
         arguments: dict[str, Any] = {**at_least(kwargs.get("default_args")), **kwargs}
-        if arguments.pop("multiple", None):
-            raise ValueError("multiple is not supported: a person approves or rejects")
+        refuse_several_choices(arguments)
         super().__init__(
             subject="",
             options=[APPROVE, REJECT],

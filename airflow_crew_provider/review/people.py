@@ -126,9 +126,15 @@ def two_words(options: Sequence[str]) -> list[str]:
 
 def refuse_foreign(kwargs: Json) -> None:
     """Refuse arguments of `HITLOperator` that could cause an accidental approval."""
-    for name in ("defaults", "multiple"):
-        if kwargs.pop(name, None):
-            raise ValueError(f"{name} cannot be given: use on_timeout to set what happens at the deadline")
+    if kwargs.pop("defaults", None):
+        raise ValueError("defaults cannot be given: use on_timeout to set what happens at the deadline")
+    refuse_several_choices(kwargs)
+
+
+def refuse_several_choices(kwargs: Json) -> None:
+    """Refuse an argument of `HITLOperator` with which an answer could make several choices at once."""
+    if kwargs.pop("multiple", None):
+        raise ValueError("multiple is not supported: a person makes one choice")
 
 
 @dataclass(frozen=True)

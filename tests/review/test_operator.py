@@ -407,7 +407,7 @@ def test_the_deadline_approves_only_if_configured_to(context: Json) -> None:
     ],
 )
 def test_nothing_can_approve_by_accident(arguments: Json) -> None:
-    with pytest.raises(ValueError, match=r"on_timeout|options"):
+    with pytest.raises(ValueError, match=r"on_timeout|options|one choice"):
         review_of(**arguments)
 
 

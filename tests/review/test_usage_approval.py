@@ -294,7 +294,7 @@ def test_a_wrong_time_or_user_is_refused_at_parse_time(wrong: Json) -> None:
 
 
 def test_multiple_choices_are_refused_at_parse_time() -> None:
-    with pytest.raises(ValueError, match="multiple is not supported"):
+    with pytest.raises(ValueError, match=r"^multiple is not supported: a person makes one choice$"):
         approval(multiple=True)
 
 
