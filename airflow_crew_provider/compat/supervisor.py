@@ -23,17 +23,7 @@ except ImportError:  # before Airflow 3.2
         AirflowTaskTimeout,
     )
 
-__all__ = [
-    "DELETED",
-    "KILLS_CALL_ON_KILL",
-    "AirflowRescheduleException",
-    "AirflowTaskTimeout",
-    "is_awaitable",
-    "is_in_process",
-    "runs_in_worker",
-    "supervisor",
-    "task_state",
-]
+__all__ = ["AirflowRescheduleException", "AirflowTaskTimeout"]  # imported for others
 
 # The state of a deleted task instance.
 DELETED = "deleted"

@@ -44,37 +44,13 @@ try:
 except ImportError:
     TaskAwaitingInput = None  # type: ignore[assignment, misc]
 
-__all__ = [
-    "NO_FORM",
-    "HITLOperator",
-    "Param",
-    "TaskDeferralError",
-    "TaskDeferralTimeout",
-    "ask",
-    "ask_with_number",
-    "asking_attempt",
-    "deadline_event",
-    "fields_of",
-    "find_answer",
-    "form_params",
-    "found_nothing",
-    "is_old_default",
-    "name_of",
-    "no_params",
-    "own_params",
-    "params_of",
-    "park",
-    "problem_with_fields",
-    "shows_another_draft",
-    "timed_out",
-    "too_late",
-]
+__all__ = ["NO_FORM", "HITLOperator", "TaskDeferralError", "TaskDeferralTimeout"]  # imported for others
 
-# Time limits in seconds for a triggerer to look for an answer; afterwards the task continues without one. An earlier
-# attempt's answer cannot be found later, so the second limit leaves time to replace a lost triggerer.
 UNSET = Param().value  # of a param without a default
 FIELD = ("value", "description", "schema")  # what a form shows of a field
 OUR_FIELDS = (FEEDBACK_FIELD, EDIT_FIELD, NUMBER_FIELD)
+# Time limits in seconds for a triggerer to look for an answer; afterwards the task continues without one. An earlier
+# attempt's answer cannot be found later, so the second limit leaves time to replace a lost triggerer.
 LOOKING, LOOKING_AT_EARLIER = 30.0, 120.0
 # The clocks of Airflow's machines differ, and a form shows its deadline to the minute.
 GRACE = timedelta(minutes=1)
