@@ -236,12 +236,11 @@ class ReviewRules(ReviewPolicy):
         """Return what became of a draft that the deadline did not approve, and what to do next."""
         return answer.stays_paused(content, self.again)
 
-    def form(self, context: Any, content: Json, until: str | None, refused: str, since: datetime) -> ReviewForm:
+    def form(self, context: Any, content: Json, until: str | None, since: datetime) -> ReviewForm:
         """Return the form, including the previous round."""
         return replace(
             self.page(content),
             previous=self._round_before(context),
-            refused=refused,
             later=told(self.may_answer, since),
             until=(datetime.fromisoformat(until) if until else None),
         )

@@ -31,8 +31,7 @@ _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%\[\]-]+")  # ends no
 class ReviewForm:
     """One round of review: the layout of a question's sentences, and facts about the round.
 
-    ``pending`` is the record of the execution, or the part of it from `shown_draft`; ``refused`` is the notice
-    about the last answer: that it was not accepted, or that more people must approve.
+    ``pending`` is the record of the execution, or the part of it from `shown_draft`.
     """
 
     pending: Json
@@ -42,7 +41,6 @@ class ReviewForm:
     previous: Json | None = None
     until: datetime | None = None
     whole: str = "the record passed to this task"
-    refused: str = ""
     later: Sequence[str] = ()
 
     @cached_property
@@ -72,7 +70,6 @@ class ReviewForm:
         """The whole page as Markdown: the draft, then facts about it."""
         place = f"**{self._round.capitalize()}.** " if self._round else ""
         parts = [
-            self.notice,
             self.question.content,
             "---",
             self._cut(),
@@ -85,11 +82,6 @@ class ReviewForm:
             self._what_happens(),
         ]
         return "\n\n".join(part for part in parts if part)
-
-    @property
-    def notice(self) -> str:
-        """The notice about the last answer; empty if there is none."""
-        return f"**{self.refused}**" if self.refused else ""
 
     @property
     def _round(self) -> str:

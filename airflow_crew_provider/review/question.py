@@ -73,7 +73,7 @@ class Rules(Protocol):
     def offer(self, task: HITLOperator, content: Json) -> None:
         """Set the options, fields and defaults of the task's form."""
 
-    def form(self, context: Any, content: Json, until: str | None, refused: str, since: datetime) -> Form:
+    def form(self, context: Any, content: Json, until: str | None, since: datetime) -> Form:
         """Return the form of a question that was first asked at a time."""
 
     def approving(self, content: Json) -> list[str] | None:
@@ -190,13 +190,16 @@ class Asking(Generic[AnyRules]):
         self.rules.offer(self.task, content)
 
     def ask(self, content: Json, until: str | None, refused: str = "") -> Steps[NoReturn]:
-        """Ask and free the worker slot; ``refused`` is the notice about the last answer."""
+        """Ask and free the worker slot.
+
+        :param refused: the notice about the last answer: that it was not accepted, or that more people must approve
+        """
         task, identity = self.task, DraftId.of(content)
         task.assigned_users = self.rules.people  # type: ignore[assignment]
-        form = self.rules.form(self.context, content, until, refused, self.record.since(identity))
+        form = self.rules.form(self.context, content, until, self.record.since(identity))
         task.subject = as_text(task.subject) or f"{form.subject} · {_place_of(self.context['ti'])}"
         body = as_text(task.body)
-        task.body = "\n\n".join(part for part in (form.notice, body) if part) if body else form.body
+        task.body = (f"**{refused}**\n\n" if refused else "") + (body or form.body)
         # A form that Airflow has kept shows the last draft, even if the task's own body renders differently now.
         signs = [] if self.record.is_about(identity) else [body] if body else form.signs
         attempt = airflow_form.asking_attempt(self.context)

@@ -31,12 +31,10 @@ class UsageForm:
 
     :param shown: the part of the record that is shown
     :param allowed: the usage that the DAG allows without asking
-    :param refused: the notice that the last answer was not accepted, if any
     """
 
     shown: Json
     allowed: Budget
-    refused: str
 
     @property
     def subject(self) -> str:
@@ -58,7 +56,7 @@ class UsageForm:
             f"* **{APPROVE}**: its output is passed to the downstream tasks.\n"
             f"* **{REJECT}**: it is not; the output stays at the crew service. The tokens are spent either way."
         )
-        return "\n\n".join(part for part in (self.notice, facts, choices) if part)
+        return f"{facts}\n\n{choices}"
 
     @property
     def passed(self) -> bool:
@@ -79,11 +77,6 @@ class UsageForm:
     def _limits(self) -> str:
         limits = amounts(self.allowed.max_total_tokens, self.allowed.max_cost)
         return limits[0].removesuffix(" tokens") if self.passed and len(limits) == 1 else " and ".join(limits)
-
-    @property
-    def notice(self) -> str:
-        """The notice that the last answer was not accepted; empty if there is none."""
-        return f"**{self.refused}**" if self.refused else ""
 
     @property
     def signs(self) -> list[str]:
@@ -132,9 +125,9 @@ class UsageRules:
         """Set the form's default; its choices are the same in every DAG."""
         task.defaults = self.defaults
 
-    def form(self, context: Any, content: Json, until: str | None, refused: str, since: datetime) -> UsageForm:
+    def form(self, context: Any, content: Json, until: str | None, since: datetime) -> UsageForm:
         """Return the form."""
-        return UsageForm(content, self.budget, refused)
+        return UsageForm(content, self.budget)
 
     def expires(self, content: Json) -> None:
         """A question about usage always needs an answer."""
