@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_crew_provider.api import asks
@@ -210,22 +210,6 @@ def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
     texts = [each["human_feedback"] for each in approvals]
     feedback = "\n\n".join(text for text in texts if text.strip() and not reads_like_approval(text))
     return {**review, "human_feedback": feedback, "approvals": approvals}
-
-
-ASK_AGAIN = "Clear this task to ask again"
-
-
-def no_answer(draft: Json, response_timeout: timedelta | None, again: str = ASK_AGAIN) -> str:
-    """Return the message for a question that nobody answered in time."""
-    return f"Nobody answered within {response_timeout}. {stays_paused(draft, again)}"
-
-
-def stays_paused(draft: Json, again: str = ASK_AGAIN) -> str:
-    """Return what became of a question that the deadline left open, and what to do next."""
-    return (
-        f"Nothing was sent: execution {draft['execution_id']} stays paused. {again}. You can also answer with "
-        "CrewResumeOperator"
-    )
 
 
 def no_round_left(review: Json, max_rounds: int | None) -> str:

@@ -140,7 +140,7 @@ class ReviewRules(ReviewPolicy):
     people: list[Json] | None
     crew_conn_id: str
     whole: str
-    again: str = answer.ASK_AGAIN
+    again: str = "Clear this task to ask again"
     continued: Collection[str] = ()
 
     holds_another: ClassVar[str] = (
@@ -234,7 +234,10 @@ class ReviewRules(ReviewPolicy):
 
     def not_approved(self, content: Json) -> str:
         """Return what became of a draft that the deadline did not approve, and what to do next."""
-        return answer.stays_paused(content, self.again)
+        return (
+            f"Nothing was sent: execution {content['execution_id']} stays paused. {self.again}. You can also answer with "
+            "CrewResumeOperator"
+        )
 
     def form(self, context: Any, content: Json, until: str | None, since: datetime) -> ReviewForm:
         """Return the form, including the previous round."""
@@ -364,7 +367,8 @@ class Decision:
             chosen = [asks.EXPIRED]
         if chosen is None:
             self._record.close()
-            raise CrewTaskFailed(answer.no_answer(self._shown, self._task.response_timeout, self._rules.again))
+            kept = self._rules.not_approved(self._shown)
+            raise CrewTaskFailed(f"Nobody answered within {self._task.response_timeout}. {kept}")
         return airflow_form.deadline_event(chosen)
 
     def decide(self, event: Json) -> Steps[Json]:
