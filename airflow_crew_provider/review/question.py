@@ -134,11 +134,11 @@ class Asking(Generic[AnyRules]):
         :param lookup: the result of the last one: no answer, no form, or unknown; empty if none ran
         """
         identity = DraftId.of(content)
-        earlier = self._terms_of_kept_form(identity)
-        terms = self.record.terms(identity) or content.get(TERMS) or {**self.rules.terms(), **earlier}
+        before, earlier = self.record.about(identity), self._terms_of_kept_form(identity)
+        terms = before.terms or content.get(TERMS) or {**self.rules.terms(), **earlier}
         content = {**content, TERMS: terms}
         self.hold_to(content)
-        until = self.record.until(identity) or deadline_after(self.task.response_timeout, self.rules.expires(content))
+        until = before.until or deadline_after(self.task.response_timeout, self.rules.expires(content))
         if not self.record.is_open_for(identity) or self._must_ask_again(lookup):
             if lookup == UNKNOWN:
                 yield from self._look_once_more(content, until)
@@ -155,7 +155,7 @@ class Asking(Generic[AnyRules]):
 
         Fail if the DAG now assigns different people, because the form keeps the original ones.
         """
-        before = self.record.terms_before_clear(identity)
+        before = self.record.kept.terms if self.record.cleared and self.record.is_about(identity) else None
         if not before or airflow_form.asking_attempt(self.context) is not None:
             return {}
         if "users" in before and before["users"] != self.rules.terms().get("users"):

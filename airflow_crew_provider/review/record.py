@@ -73,18 +73,6 @@ class QuestionRecord:
         """Whether an earlier try was lost while it asked, so that the question may or may not exist."""
         return self.kept.state is QuestionState.IN_DOUBT
 
-    def until(self, draft: DraftId) -> str | None:
-        """Return the deadline that an earlier try set for this draft; clearing the task resets it."""
-        return self._about(draft).until
-
-    def terms(self, draft: DraftId) -> Json | None:
-        """Return the terms under which an earlier try asked about this draft."""
-        return self._about(draft).terms
-
-    def terms_before_clear(self, draft: DraftId) -> Json:
-        """Return the terms of a form that has survived a clear; empty if there was no clear."""
-        return self.kept.terms or {} if self.cleared and self.is_about(draft) else {}
-
     def mark_asking(self, draft: DraftId, until: str | None, by: str | None = None) -> None:
         """Record that the question is about to be asked.
 
@@ -125,7 +113,7 @@ class QuestionRecord:
             since=known.since or datetime.now(UTC).isoformat(),
             until=until,
             notified=None if again else known.notified,
-            asked_at=at.isoformat() if at else self._about(draft).asked_at,
+            asked_at=at.isoformat() if at else self.about(draft).asked_at,
             terms=terms,
             asked_by=by or self.kept.asked_by,
             doubt=doubt,
@@ -136,7 +124,7 @@ class QuestionRecord:
 
     def _known_of(self, draft: DraftId) -> StoredQuestion:
         """Return a fresh record that keeps some fields if the last one is about the same draft."""
-        before = self._about(draft)
+        before = self.about(draft)
         carried = {name: getattr(before, name) for name in ("since", "notified", "told", "approvals", "terms")}
         return self.kept.anew(self._attempt, draft=draft, **carried)
 
@@ -146,12 +134,12 @@ class QuestionRecord:
 
     def since(self, draft: DraftId) -> datetime:
         """Return when the question about this draft was opened; the current time if it is not open."""
-        since = self._about(draft).since
+        since = self.about(draft).since
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
 
     def began_after(self, draft: DraftId, at: Any) -> bool:
         """Whether the question was opened after this time, e.g. after a clear; False if unknown."""
-        since = self._about(draft).since
+        since = self.about(draft).since
         return since is not None and at is not None and at < datetime.fromisoformat(since)
 
     @property
@@ -160,8 +148,8 @@ class QuestionRecord:
         at = self.kept.asked_at
         return datetime.fromisoformat(at) if at else None
 
-    def _about(self, draft: DraftId) -> StoredQuestion:
-        """Return the record if it is about this draft and no clear has followed, else an empty one."""
+    def about(self, draft: DraftId) -> StoredQuestion:
+        """Return what is on record about this draft; nothing is if a clear has followed."""
         return StoredQuestion() if self.cleared or not self.is_about(draft) else self.kept
 
     def begin_to_notify(self, step: str = "") -> bool:

@@ -76,18 +76,18 @@ def test_clearing_a_neighbour_and_retrying_this_task_keep_the_answer(memory: Mem
     record.mark_asked(DRAFT, NOON)
     record.close()  # and Airflow never learned that the task has succeeded
     retry = tried(memory, try_number=2, clears=1)
-    assert (retry.cleared, retry.is_open_for(DRAFT), retry.until(DRAFT)) == (False, True, NOON)
+    assert (retry.cleared, retry.is_open_for(DRAFT), retry.about(DRAFT).until) == (False, True, NOON)
 
 
 def test_before_anything_was_asked_no_question_is_open(memory: Memory) -> None:
     record = tried(memory)
-    assert (record.is_open_for(DRAFT), record.until(DRAFT), record.cleared) == (False, None, False)
+    assert (record.is_open_for(DRAFT), record.about(DRAFT).until, record.cleared) == (False, None, False)
 
 
 def test_while_being_asked_a_question_is_open_and_in_doubt(memory: Memory) -> None:
     tried(memory).mark_asking(DRAFT, NOON)
     retry = tried(memory, try_number=2)
-    assert (retry.is_open_for(DRAFT), retry.in_doubt, retry.until(DRAFT)) == (True, True, NOON)
+    assert (retry.is_open_for(DRAFT), retry.in_doubt, retry.about(DRAFT).until) == (True, True, NOON)
     retry.mark_asked(DRAFT, NOON, doubt=True)
     assert tried(memory, try_number=3).in_doubt is True
     retry.mark_asked(DRAFT, NOON)
@@ -123,14 +123,14 @@ def test_retries_keep_an_open_questions_draft_and_deadline(memory: Memory) -> No
     tried(memory).mark_asked(DRAFT, NOON)
     assert timeless(memory) == {**ATTEMPT, "draft": list(DRAFT), "until": NOON}
     retry = tried(memory, try_number=2)
-    assert (retry.is_open_for(DRAFT), retry.is_open_for(OTHER), retry.until(DRAFT)) == (True, False, NOON)
+    assert (retry.is_open_for(DRAFT), retry.is_open_for(OTHER), retry.about(DRAFT).until) == (True, False, NOON)
     assert retry.cleared is False
 
 
 def test_a_clear_keeps_an_open_question_but_not_its_deadline(memory: Memory) -> None:
     tried(memory).mark_asked(DRAFT, NOON)
     record = cleared(memory)
-    assert (record.cleared, record.is_open_for(DRAFT), record.until(DRAFT)) == (True, True, None)
+    assert (record.cleared, record.is_open_for(DRAFT), record.about(DRAFT).until) == (True, True, None)
     record.mark_asked(DRAFT, None)
     assert record.cleared is False
     assert timeless(memory) == {
@@ -232,7 +232,7 @@ def test_another_draft_has_its_own_deadline_and_notifications(memory: Memory) ->
     before.mark_asked(OTHER, NOON)
     notified(before, [told.append], "before")
     record = tried(memory)
-    assert (record.until(DRAFT), record.until(OTHER)) == (None, NOON)
+    assert (record.about(DRAFT).until, record.about(OTHER).until) == (None, NOON)
     assert record.since(DRAFT) > record.since(OTHER)
     record.mark_asked(DRAFT, None)
     notified(record, [told.append], "now")
@@ -340,21 +340,17 @@ TERMS = {"words": ["approve", "revise"]}
 def test_a_forms_terms_hold_until_a_clear_and_stay_known(memory: Memory) -> None:
     tried(memory).mark_asked(DRAFT, NOON, TERMS)
     retry = tried(memory, try_number=2)
-    assert (retry.terms(DRAFT), retry.terms(OTHER), retry.terms_before_clear(DRAFT)) == (TERMS, None, {})
+    assert (retry.about(DRAFT).terms, retry.about(OTHER).terms, retry.cleared) == (TERMS, None, False)
     after = cleared(memory)
-    assert (after.terms(DRAFT), after.terms_before_clear(DRAFT), after.terms_before_clear(OTHER)) == (None, TERMS, {})
-
-
-def test_a_form_without_terms_has_none_after_a_clear(memory: Memory) -> None:
-    tried(memory).mark_asked(DRAFT, NOON)
-    assert cleared(memory).terms_before_clear(DRAFT) == {}
+    assert (after.about(DRAFT).terms, after.kept.terms, after.cleared) == (None, TERMS, True)
+    assert (after.is_about(DRAFT), after.is_about(OTHER)) == (True, False)
 
 
 def test_an_attempt_owning_its_form_leaves_doubt_in_later_tries(memory: Memory) -> None:
     tried(memory).mark_asked(DRAFT, NOON, by="attempt-1")
     record = cleared(memory)
     record.mark_asking(DRAFT, NOON, by="attempt-2")
-    assert (record.cleared, record.in_doubt, record.kept.asked_by, record.until(DRAFT)) == (
+    assert (record.cleared, record.in_doubt, record.kept.asked_by, record.about(DRAFT).until) == (
         False,
         True,
         "attempt-2",
