@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -96,19 +95,13 @@ AnyRules = TypeVar("AnyRules", bound=Rules)
 LONGEST_LABEL = 100
 
 
-@dataclass(frozen=True)
-class Notify:
-    """A call of notifiers; a failing one does not affect the question."""
-
-    notifiers: Sequence[Any]
-    context: Any
-
-    def do(self, worker: Any) -> None:
-        for notifier in self.notifiers:
-            try:
-                notifier(self.context)
-            except Exception:
-                log.warning("A notifier failed; the question stays open", exc_info=True)
+def call(notifiers: Sequence[Any], context: Any) -> None:
+    """Call notifiers; a failing one does not affect the question."""
+    for notifier in notifiers:
+        try:
+            notifier(context)
+        except Exception:
+            log.warning("A notifier failed; the question stays open", exc_info=True)
 
 
 class Asking(Generic[AnyRules]):
@@ -311,7 +304,7 @@ class Asking(Generic[AnyRules]):
         if not self.record.begin_to_notify(step):
             return False
         if notifiers:
-            yield Notify(notifiers, self.context)
+            yield Do(call, notifiers, self.context)
         self.record.mark_notified(step)
         return True
 

@@ -13,7 +13,7 @@ import pytest
 from airflow_stand_ins import Store
 
 from airflow_crew_provider.api.answers import DraftId
-from airflow_crew_provider.review.question import Notify
+from airflow_crew_provider.review.question import call
 from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.record import UNOPENED, StoredQuestion
@@ -45,14 +45,14 @@ class Memory:
 
 def notified(record: QuestionRecord, notifiers: list[Any], context: Any) -> None:
     if record.begin_to_notify():
-        Notify(notifiers, context).do(None)
+        call(notifiers, context)
         record.mark_notified()
 
 
 def step_told(record: QuestionRecord, step: str, notifiers: list[Any], context: Any) -> bool:
     is_due = record.begin_to_notify(step)
     if is_due:
-        Notify(notifiers, context).do(None)
+        call(notifiers, context)
         record.mark_notified(step)
     return is_due
 
