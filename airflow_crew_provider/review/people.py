@@ -44,10 +44,10 @@ def response_time(value: Any, name: str = "response_timeout") -> timedelta | Non
     if value is None:
         return None
     try:
-        duration = value if isinstance(value, timedelta) else timedelta(seconds=float(_no_bool(value)))
+        duration = value if isinstance(value, timedelta) else timedelta(seconds=float(value))
     except (TypeError, ValueError, OverflowError):
         duration = timedelta(0)
-    if duration <= timedelta(0):
+    if duration <= timedelta(0) or isinstance(value, bool):
         raise ValueError(f"{name} must be a timedelta or a number of seconds above 0, not {shown(value)}")
     if duration > LONGEST:
         raise ValueError(f"{name} must be at most {LONGEST.days:,} days, not {shown(value)}; leave it out for no limit")
@@ -81,12 +81,6 @@ def counted(value: Any, name: str) -> int | None:
     """Check a number of rounds or questions; None if it is not given."""
     if value is not None and (type(value) is not int or value < 1):
         raise ValueError(f"{name} must be an integer >= 1, not {shown(value)}")
-    return value
-
-
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise TypeError("a bool is not a number of seconds")
     return value
 
 
