@@ -44,13 +44,23 @@ _code = partial(drafts.code, longest=200)
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The DAG's arguments on which a question depends; ``words`` are the labels for a draft's two choices."""
+    """The DAG's arguments on which a question depends; ``words`` are the labels for a draft's two choices.
+
+    :param round_number: this round's number, starting at 1
+    """
 
     words: Sequence[str] = ("approve", "revise")
     on_timeout: str | Json = "fail"
     on_tool_timeout: str = "fail"
     allow_edit: bool = False
     approvals: int = 1
+    round_number: int | None = None
+    max_rounds: int | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this is the last round."""
+        return self.round_number is not None and self.round_number == self.max_rounds
 
 
 def asked_in(pending: Json) -> Json:
@@ -158,11 +168,8 @@ class Question:
         """Return the choices."""
         return list(terms.words)
 
-    def effects(self, terms: Terms, *, is_last: bool) -> list[str]:
-        """Return the form's lines about the effect of each choice.
-
-        :param is_last: whether this is the last round
-        """
+    def effects(self, terms: Terms) -> list[str]:
+        """Return the form's lines about the effect of each choice."""
         approve, revise = terms.words
         unread = " It does not read your *Feedback*." if self.reads_no_comment else ""
         again = (
@@ -172,7 +179,7 @@ class Question:
         fails = f"**this is the last round**, so a revision is not sent; {STAYS_PAUSED}"
         return [
             f"* **{approve}**: the crew continues with this draft.{unread}",
-            f"* **{revise}**: {fails if is_last else again}",
+            f"* **{revise}**: {fails if terms.is_last else again}",
         ]
 
     @property
@@ -234,12 +241,12 @@ class Question:
         policy = self.policy(terms)
         return policy["revise"] if isinstance(policy, dict) else ""
 
-    def effect_of_deadline(self, terms: Terms, *, is_last: bool) -> str:
+    def effect_of_deadline(self, terms: Terms) -> str:
         """Return what the deadline does, as the end of a sentence."""
         policy = self.policy(terms)
         if policy == "approve" and not self.shown.get(VIOLATIONS):
             return f"**{self._chosen(True)}**, unless somebody has rejected the draft."
-        if isinstance(policy, dict) and not (is_last and self.is_plain):
+        if isinstance(policy, dict) and not (terms.is_last and self.is_plain):
             return f"{self._chosen(False)}, with this text:\n\n{quoted(policy['revise'])}"
         return STAYS_PAUSED
 
@@ -289,15 +296,15 @@ class Question:
         text = text_of(self.shown["output"])
         return f"```json\n{text}\n```" if text.strip().startswith("{") and json_object_in(text) is not None else text
 
-    def effect_of_edit(self, terms: Terms, *, is_last: bool) -> str:
+    def effect_of_edit(self, terms: Terms) -> str:
         """Return the form's line about the effect of an edit; empty if the choices say it."""
         if self.editable_text is None:
             return "* This draft cannot be edited here."
         approve, revise = terms.words
         if self.shown.get("takes_edited_output"):
-            sent = "" if is_last else f"; with **{revise}** it is sent as feedback"
+            sent = "" if terms.is_last else f"; with **{revise}** it is sent as feedback"
             then = f"with **{approve}** your text becomes the output of the task{sent}."
-        elif is_last:
+        elif terms.is_last:
             then = "this service accepts it only as revision feedback, and **none is sent in the last round**."
         else:
             again = f"even with **{approve}**, the task runs again with your text."
@@ -363,7 +370,7 @@ class FlowQuestion(Question):
     def choices(self, terms: Terms) -> list[str]:
         return self.outcomes or super().choices(terms)
 
-    def effects(self, terms: Terms, *, is_last: bool) -> list[str]:
+    def effects(self, terms: Terms) -> list[str]:
         *others, final = [_code(each) for each in self.choices(terms)]
         words = " or ".join([", ".join(others), final] if others else [final])
         effect = "the Flow continues with your"
@@ -374,7 +381,7 @@ class FlowQuestion(Question):
                 f"* **{approve}**: {effect} *Feedback*, or with {_code(APPROVAL)} if you enter none.",
                 f"* **{revise}**: {effect} *Feedback*, and decides what to do next. Feedback is required.",
             ]
-        return [*lines, _LAST_ROUND.format(self.asker)] if is_last else lines
+        return [*lines, _LAST_ROUND.format(self.asker)] if terms.is_last else lines
 
     def meaning(self, choice: str, terms: Terms) -> Json:
         if self.outcomes:
@@ -470,9 +477,9 @@ class InTheMiddle(Question):
     def choices(self, terms: Terms) -> list[str]:
         return [word for word in self.words if self.is_whole or word not in asks.RUNS_A_TOOL]
 
-    def effects(self, terms: Terms, *, is_last: bool) -> list[str]:
+    def effects(self, terms: Terms) -> list[str]:
         lines = [f"* **{word}**: {self.effect(word, terms)}" for word in self.choices(terms)]
-        return [*lines, _LAST_ROUND.format(self.asker)] if is_last else lines
+        return [*lines, _LAST_ROUND.format(self.asker)] if terms.is_last else lines
 
     def effect(self, word: str, terms: Terms) -> str:
         """Return the effect of a choice, as the end of a sentence."""
@@ -529,8 +536,8 @@ class MethodQuestion(AgentQuestion):
             text = json.dumps(metadata, indent=2, sort_keys=True, ensure_ascii=False)
             yield f"What the Flow adds to the question:\n\n{fenced(visible(text), 'json')}"
 
-    def effects(self, terms: Terms, *, is_last: bool) -> list[str]:
-        lines, until = super().effects(terms, is_last=is_last), self.expires
+    def effects(self, terms: Terms) -> list[str]:
+        lines, until = super().effects(terms), self.expires
         return [*lines, f"* No answer by {until:%Y-%m-%d %H:%M:%S} UTC: {ON_ITS_OWN}"] if until else lines
 
     @property
@@ -602,7 +609,7 @@ class ToolCall(AboutTool):
     def text_at_deadline(self, terms: Terms) -> str:
         return NOBODY_APPROVED if terms.on_tool_timeout == asks.DENY else ""
 
-    def effect_of_deadline(self, terms: Terms, *, is_last: bool) -> str:
+    def effect_of_deadline(self, terms: Terms) -> str:
         approved = "**the call is approved**, unless somebody has rejected the call."
         done = {asks.APPROVE: approved, asks.DENY: "**the call is denied.**"}
         return done.get(terms.on_tool_timeout, STAYS_PAUSED)
@@ -615,7 +622,7 @@ class ToolCall(AboutTool):
     def edits(self, terms: Terms) -> bool:
         return terms.approvals == 1
 
-    def effect_of_edit(self, terms: Terms, *, is_last: bool) -> str:
+    def effect_of_edit(self, terms: Terms) -> str:
         return ""
 
     @property

@@ -132,8 +132,6 @@ class ReviewRules(ReviewPolicy):
     pending: Any
     previous: Any
     previous_task: str | None
-    round_number: int | None
-    max_rounds: int | None
     may_answer: Json | None
     users: list[str] | None
     fields: Json
@@ -154,8 +152,7 @@ class ReviewRules(ReviewPolicy):
         """Return the rules of a task's review; a subclass of it may have templated the assigned users."""
         escalation = policy.escalation
         return cls(
-            **vars(policy),
-            **review,
+            **{**vars(policy), **review},
             may_answer=escalation.may_answer,
             users=escalation.ids,
             fields=airflow_form.fields_of(task),
@@ -235,23 +232,20 @@ class ReviewRules(ReviewPolicy):
     def not_approved(self, content: Json) -> str:
         """Return what became of a draft that the deadline did not approve, and what to do next."""
         return (
-            f"Nothing was sent: execution {content['execution_id']} stays paused. {self.again}. You can also answer with "
-            "CrewResumeOperator"
+            f"Nothing was sent: execution {content['execution_id']} stays paused. {self.again}. You can also answer "
+            "with CrewResumeOperator"
         )
 
     def form(self, context: Any, content: Json, until: str | None, since: datetime) -> ReviewForm:
         """Return the form, including the previous round."""
-        return replace(
-            self.page(content),
+        return ReviewForm(
+            pending=content,
+            terms=self,
+            whole=self.whole,
             previous=self._round_before(context),
             later=told(self.may_answer, since),
-            until=(datetime.fromisoformat(until) if until else None),
+            until=datetime.fromisoformat(until) if until else None,
         )
-
-    def page(self, content: Json) -> ReviewForm:
-        """Return a draft's form, without the previous round, the last refusal, the escalation or the deadline."""
-        number, most = self.round_number, self.max_rounds
-        return ReviewForm(pending=content, terms=self, round_number=number, max_rounds=most, whole=self.whole)
 
     def _round_before(self, context: Any) -> Json | None:
         """Return the previous round's review, with its draft if it was made in this DAG, and why it changed nothing."""
@@ -351,7 +345,7 @@ class Decision:
         wanted = self._rules.on_schema_mismatch == people.REVISE and self._shown.get(VIOLATIONS)
         if not wanted or self._sent_back_before():
             return None
-        if self._rules.page(self._shown).is_last or self._record.is_open_for(DraftId.of(self._shown)):
+        if self._rules.is_last or self._record.is_open_for(DraftId.of(self._shown)):
             return None
         review = answer.revision_by_schema(self._shown)
         self._record.mark_sent_back(DraftId.of(self._shown))
@@ -397,7 +391,7 @@ class Decision:
             self._question.keep_rejection(self._shown, event)
         self._record.close()
         # An answer to a Flow or an agent needs no other round.
-        if review["is_approve"] is False and self._asked.is_plain and self._rules.page(self._shown).is_last:
+        if review["is_approve"] is False and self._asked.is_plain and self._rules.is_last:
             # Keep the decision on record.
             self._context["ti"].xcom_push(key="return_value", value=review)
             raise CrewTaskFailed(answer.no_round_left(review, self._rules.max_rounds))

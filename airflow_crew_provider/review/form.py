@@ -36,8 +36,6 @@ class ReviewForm:
 
     pending: Json
     terms: Terms = field(default_factory=Terms)
-    round_number: int | None = None
-    max_rounds: int | None = None
     previous: Json | None = None
     until: datetime | None = None
     whole: str = "the record passed to this task"
@@ -47,11 +45,6 @@ class ReviewForm:
     def question(self) -> Question:
         """The question, as one of its kind."""
         return question_in(self.pending)
-
-    @property
-    def is_last(self) -> bool:
-        """Whether this is the last round."""
-        return self.round_number is not None and self.round_number == self.max_rounds
 
     @property
     def signs(self) -> list[str]:
@@ -85,13 +78,13 @@ class ReviewForm:
 
     @property
     def _round(self) -> str:
-        if self.round_number is None:
-            return ""
-        return f"round {self.round_number}" + (f" of {self.max_rounds}" if self.max_rounds else "")
+        number, most = self.terms.round_number, self.terms.max_rounds
+        return "" if number is None else f"round {number}" + (f" of {most}" if most else "")
 
     @property
     def _round_before(self) -> str:
-        return f"round {self.round_number - 1}" if self.round_number else "the previous round"
+        number = self.terms.round_number
+        return f"round {number - 1}" if number else "the previous round"
 
     def _cut(self) -> str:
         if self.question.size <= SHOWN_CHARACTERS:
@@ -139,11 +132,11 @@ class ReviewForm:
         return f"**Changes since {names[0]}:**\n\n{changed}"
 
     def _what_happens(self) -> str:
-        lines = self.question.effects(self.terms, is_last=self.is_last)
+        lines = self.question.effects(self.terms)
         if self.question.edits(self.terms):
-            lines.append(self.question.effect_of_edit(self.terms, is_last=self.is_last))
+            lines.append(self.question.effect_of_edit(self.terms))
         if self.until and self.until != self.question.expires:
-            effect = self.question.effect_of_deadline(self.terms, is_last=self.is_last)
+            effect = self.question.effect_of_deadline(self.terms)
             lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {effect}")
         lines += [self.question.several_needed(self.terms), *(f"* {each}" for each in self.later)]
         execution_id, mark = self.signs

@@ -159,6 +159,7 @@ CHOICES: dict[str, tuple[dict[str, Json], list[str] | None, str | None]] = {
     ),
 }
 WORDS = Terms(words=("yes", "no"))
+LAST = Terms(words=("yes", "no"), round_number=2, max_rounds=2)
 
 
 @pytest.mark.parametrize("kind", CHOICES)
@@ -249,16 +250,16 @@ DENIED = "* **deny**: the tool does not run. The agent reads your *Feedback* as 
     ],
 )
 def test_each_choice_says_what_it_does(kind: str, more: Json, lines: list[str]) -> None:
-    assert of(kind, **more).effects(WORDS, is_last=False) == lines
+    assert of(kind, **more).effects(WORDS) == lines
 
 
 def test_arguments_that_several_must_approve_are_not_edited() -> None:
     terms = Terms(approvals=2)
-    assert of("tool").effects(terms, is_last=False) == ["* **approve**: the tool runs with these arguments.", DENIED]
+    assert of("tool").effects(terms) == ["* **approve**: the tool runs with these arguments.", DENIED]
 
 
 def test_a_last_round_keeps_the_line_about_the_deadline() -> None:
-    *_, last, deadline = of("method").effects(WORDS, is_last=True)
+    *_, last, deadline = of("method").effects(LAST)
     assert last == (
         "* **This is the last round**: if the Flow asks again, this run fails and the execution stays paused."
     )
@@ -421,7 +422,7 @@ def test_a_deadline_decides_as_its_policy_says(
     given, asked = Terms(words=("yes", "no"), **terms), of(kind)
     assert asked.at_deadline(given) == choice
     assert asked.text_at_deadline(given) == text
-    assert asked.effect_of_deadline(given, is_last=False) == effect
+    assert asked.effect_of_deadline(given) == effect
 
 
 @pytest.mark.parametrize(
@@ -444,14 +445,14 @@ def test_a_policy_that_names_no_outcome_is_refused(policy: str | Json, shown: st
 
 def test_the_deadline_approves_no_draft_with_violations() -> None:
     draft = of("draft", violations="$.total: missing")
-    assert draft.effect_of_deadline(Terms(on_timeout="approve"), is_last=False) == FAILS
-    assert draft.effect_of_deadline(Terms(on_timeout=REVISE), is_last=False).startswith("a revision is requested")
+    assert draft.effect_of_deadline(Terms(on_timeout="approve")) == FAILS
+    assert draft.effect_of_deadline(Terms(on_timeout=REVISE)).startswith("a revision is requested")
 
 
 def test_a_revision_at_the_last_deadline_is_for_flows() -> None:
-    terms = Terms(on_timeout=REVISE)
-    assert of("draft").effect_of_deadline(terms, is_last=True) == FAILS
-    assert of("text").effect_of_deadline(terms, is_last=True).startswith("a revision is requested")
+    terms = Terms(on_timeout=REVISE, round_number=2, max_rounds=2)
+    assert of("draft").effect_of_deadline(terms) == FAILS
+    assert of("text").effect_of_deadline(terms).startswith("a revision is requested")
 
 
 # --- the previous round ---
@@ -576,11 +577,11 @@ def test_a_kind_of_question_may_offer_an_edit(kind: str, terms: Terms, may_edit:
     ],
 )
 def test_the_form_says_what_becomes_of_an_edit(more: Json, is_last: bool, said: str) -> None:
-    assert of("draft", **more).effect_of_edit(WORDS, is_last=is_last) == said
+    assert of("draft", **more).effect_of_edit(LAST if is_last else WORDS) == said
 
 
 def test_the_choices_of_a_call_say_it_themselves() -> None:
-    assert of("tool").effect_of_edit(WORDS, is_last=False) == ""
+    assert of("tool").effect_of_edit(WORDS) == ""
 
 
 @pytest.mark.parametrize(

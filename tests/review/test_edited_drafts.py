@@ -154,9 +154,8 @@ def test_an_edit_with_a_revision_is_feedback(context: Json) -> None:
 
 @pytest.mark.parametrize("is_last", [False, True])
 def test_the_form_promises_edits_as_feedback_before_the_last_round(is_last: bool) -> None:
-    said = ReviewForm(
-        pending=shown_draft(OURS), terms=Terms(allow_edit=True), round_number=1, max_rounds=1 if is_last else 2
-    ).body
+    terms = Terms(allow_edit=True, round_number=1, max_rounds=1 if is_last else 2)
+    said = ReviewForm(pending=shown_draft(OURS), terms=terms).body
     assert ("your text becomes the output" in said, "as feedback" in said) == (True, not is_last)
 
 

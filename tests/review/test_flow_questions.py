@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -114,7 +115,8 @@ def test_no_flow_answer_is_held_back_in_the_last_round(context: Json, outcomes: 
 
 
 def form(pending: Json, **more: Any) -> ReviewForm:
-    return ReviewForm(pending=pending, **more)
+    rounds = {name: more.pop(name) for name in ("round_number", "max_rounds") if name in more}
+    return ReviewForm(pending=pending, terms=replace(more.pop("terms", Terms()), **rounds), **more)
 
 
 def test_the_form_says_who_asks_and_what_each_outcome_does() -> None:

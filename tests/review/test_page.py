@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +26,8 @@ READER = MarkdownIt("commonmark").enable("table")
 
 def question(output: Any = "Draft 1.", **more: Any) -> ReviewForm:
     pending = {"execution_id": "e-1", "crew_task_id": "draft_task", "output": output, **more.pop("pending", {})}
-    return ReviewForm(pending=pending, **more)
+    rounds = {name: more.pop(name) for name in ("round_number", "max_rounds") if name in more}
+    return ReviewForm(pending=pending, terms=replace(more.pop("terms", Terms()), **rounds), **more)
 
 
 def kinds(markdown: str) -> set[str]:

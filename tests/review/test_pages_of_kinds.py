@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -13,7 +14,7 @@ from airflow_crew_provider.review.form import ReviewForm
 DRAFT: Json = {"execution_id": "e-1", "crew_task_id": "draft", "output": "Text.", "output_sha256": "0123456789abcdef!"}
 ASK = {"agent": "Ann", "tool": "pay", "arguments": {"sum": 1, "key": "***"}, "number": 1, "earlier_calls": 1}
 IN_THE_MIDDLE = {**DRAFT, "crew_task_id": "draft#1", "question": "Now?"}
-ROUND = {"round_number": 2, "max_rounds": 2, "until": datetime(2026, 11, 20, 12, tzinfo=UTC)}
+UNTIL = datetime(2026, 11, 20, 12, tzinfo=UTC)
 LAST = "* **This is the last round**: if the {} asks again, this run fails and the execution stays paused."
 LOST = (
     "The crew continues in a new process: what 1 earlier tool call of this task kept in memory, such as a login, is "
@@ -139,7 +140,7 @@ PAGES: dict[str, tuple[Json, Terms, str, list[str]]] = {
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_of_a_kind_of_question(name: str) -> None:
     pending, terms, headline, [content, *middle, effects, noun] = PAGES[name]
-    form = ReviewForm(pending=pending, terms=terms, **ROUND)  # type: ignore[arg-type]
+    form = ReviewForm(pending=pending, terms=replace(terms, round_number=2, max_rounds=2), until=UNTIL)
     assert form.subject == f"{headline} (round 2 of 2)"
     end = f"{effects}\n\nExecution `e-1`, {noun} `0123456789abcdef`."
     assert form.body == "\n\n".join([content, "---", *middle, end])

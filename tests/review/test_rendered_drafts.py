@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_crew_provider.questions import Terms
 from airflow_crew_provider.questions.drafts import JOINER, inert
 from airflow_crew_provider.review.form import ReviewForm
 from scripts.stack.waiting import PATIENCE
@@ -110,7 +111,8 @@ def bodies(texts: list[str]) -> list[str]:
     drafts = [ReviewForm(pending={**pending, "output": text}).body for text in texts]
     rounds = [{**before, "human_feedback": text} for text in texts]
     rounds += [{**before, "human_feedback": "", "output": f"{text}\nx"} for text in texts]
-    return drafts + [ReviewForm(pending={**pending, "output": "x"}, round_number=2, previous=p).body for p in rounds]
+    shown, terms = {**pending, "output": "x"}, Terms(round_number=2)
+    return drafts + [ReviewForm(pending=shown, terms=terms, previous=each).body for each in rounds]
 
 
 def test_the_renderer_does_load_what_is_not_made_inert(render: Callable[[list[str]], list[Any]]) -> None:
