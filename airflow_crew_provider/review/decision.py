@@ -294,8 +294,7 @@ def end_review(
     shown = shown or answer.shown_draft(question.rules.record())
     question.hold_to(shown)
     decision = Decision(question, shown, until)
-    default = question_in(shown).at_deadline(question.rules)
-    event = yield from question.delivered(shown, until, event, default, decision.end_at_deadline, step=step)
+    event = yield from question.delivered(shown, until, event, decision.default, decision.end_at_deadline, step=step)
     return (yield from decision.decide(event))
 
 
@@ -309,7 +308,12 @@ class Decision:
         self._question, self._shown, self._until = question, content, until
         self._task, self._context = question.task, question.context
         self._rules, self._record = question.rules, question.record
-        self._asked = question_in(content)
+        self._asked, self._draft = question_in(content), DraftId.of(content)
+
+    @property
+    def default(self) -> list[str] | None:
+        """The choice that the DAG's deadline makes; None if the task then fails."""
+        return self._asked.at_deadline(self._rules)
 
     def decide_without_person(self) -> Json | None:
         """Return a review that can be made without a person, in the order above; None if a person must decide."""
@@ -323,10 +327,8 @@ class Decision:
 
     def _by_rule(self) -> Json | None:
         """Return the review with which ``auto_approve`` approves a draft before a person sees it."""
-        rule, identity = self._rules.auto_approve, DraftId.of(self._shown)
-        if rule is None or not self._asked.is_plain:
-            return None
-        if self._record.is_open_for(identity):
+        rule = self._rules.auto_approve
+        if rule is None or not self._asked.is_plain or self._record.is_open_for(self._draft):
             return None
         if why := self._question.only_by_a_person(self._shown):
             self._task.log.info("%s, so auto_approve is not called, and a person is asked", why)
@@ -345,10 +347,10 @@ class Decision:
         wanted = self._rules.on_schema_mismatch == people.REVISE and self._shown.get(VIOLATIONS)
         if not wanted or self._sent_back_before():
             return None
-        if self._rules.is_last or self._record.is_open_for(DraftId.of(self._shown)):
+        if self._rules.is_last or self._record.is_open_for(self._draft):
             return None
         review = answer.revision_by_schema(self._shown)
-        self._record.mark_sent_back(DraftId.of(self._shown))
+        self._record.mark_sent_back(self._draft)
         return self._written_down(review)
 
     def end_at_deadline(self) -> Json:
@@ -356,7 +358,7 @@ class Decision:
 
         :raises CrewTaskFailed: the policy chooses nothing
         """
-        chosen, expires = self._asked.at_deadline(self._rules), self._asked.expires
+        chosen, expires = self.default, self._asked.expires
         if expires and expires <= datetime.now(UTC):
             chosen = [asks.EXPIRED]
         if chosen is None:
@@ -417,7 +419,7 @@ class Decision:
             return None
         if user.get("id") not in may:
             return f"{code(airflow_form.name_of(event))} is not among those who may answer this form"
-        at = self._record.since(DraftId.of(self._shown)) + timedelta(seconds=may[user["id"]])
+        at = self._record.since(self._draft) + timedelta(seconds=may[user["id"]])
         if event["responded_at"] >= at or not may[user["id"]]:
             return None
         return f"{code(airflow_form.name_of(event))} may not answer before {at:%Y-%m-%d %H:%M:%S} UTC"
@@ -502,7 +504,7 @@ class Decision:
         previous, earlier = record_or_none(self._rules.previous) or {}, self._record.kept.sent_back
         of_this = (self._shown["execution_id"], *self._rules.continued)
         used = previous.get(SCHEMA_REVISION) and previous.get("execution_id") in of_this
-        used = used or (earlier and earlier != DraftId.of(self._shown) and earlier.execution_id in of_this)
+        used = used or (earlier and earlier != self._draft and earlier.execution_id in of_this)
         return {SCHEMA_REVISION: EARLIER} if used else {}
 
     def _written_down(self, review: Json) -> Json:
