@@ -75,7 +75,7 @@ _MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """An HTTP response; the names in ``headers`` are in lower case."""
+    """An HTTP response; ``headers`` are looked up by their names in lower case."""
 
     status: int
     headers: Mapping[str, str]

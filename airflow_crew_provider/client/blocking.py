@@ -22,7 +22,7 @@ from urllib3.fields import RequestField
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.endpoints import Call, Upload
 from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, collect
-from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
+from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, too_large
 from airflow_crew_provider.client.proxies import proxy_of
 
 # Seconds before the second and third attempts to connect. Retries are not left to urllib3, which would log each one.
@@ -258,7 +258,7 @@ class Exchange:
             body = collect(pieces, LARGEST_BODY)
         except BodyTooLarge:
             raise too_large(self._call) from None
-        return HttpResponse(response.status_code, lower_names(response.headers), body)
+        return HttpResponse(response.status_code, response.headers, body)
 
 
 class _Headers(requests.auth.AuthBase):

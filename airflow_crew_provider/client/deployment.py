@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -100,11 +99,6 @@ def too_large(call: Call[Any]) -> CrewError:
     if call.starts_something:
         return CrewOutcomeUnknown(f"{message}: it is unknown whether the service acted on it")
     return CrewProtocolError(message)
-
-
-def lower_names(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with lower-case names."""
-    return {name.lower(): value for name, value in headers.items()}
 
 
 # --- the connection ---
