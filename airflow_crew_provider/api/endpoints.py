@@ -195,19 +195,23 @@ def details(execution_id: str, etag: str | None = None) -> Call[Details]:
     return Call("GET", _of_execution(execution_id), _read_details, headers=headers, also=(304,))
 
 
+def _of_details(execution_id: str, read: Callable[[Json, Mask], T]) -> Call[T]:
+    return Call("GET", _of_execution(execution_id), lambda answer, mask: read(_details_in(answer, mask), mask))
+
+
 def ended_tasks(execution_id: str) -> Call[list[TaskResult]]:
     """``GET /executions/{id}``: read the finished tasks in order, without their outputs."""
-    return Call("GET", _of_execution(execution_id), _read_ended_tasks)
+    return _of_details(execution_id, _ended_tasks)
 
 
 def open_round(execution_id: str) -> Call[int | None]:
     """``GET /executions/{id}``: read the number of the open question; None if there is none or it is unknown."""
-    return Call("GET", _of_execution(execution_id), _read_open_round)
+    return _of_details(execution_id, _open_round)
 
 
 def files_of_question(execution_id: str) -> Call[list[WrittenFile]]:
     """``GET /executions/{id}``: read the newest files, apart from those of rejected drafts."""
-    return Call("GET", _of_execution(execution_id), _read_files_of_question)
+    return _of_details(execution_id, _files_of_question)
 
 
 def written_files(execution_id: str) -> Call[list[WrittenFile]]:
@@ -358,17 +362,18 @@ def _read_executions(answer: HttpResponse, mask: Mask) -> list[Execution]:
 
 def _read_details(answer: HttpResponse, mask: Mask) -> Details:
     etag = answer.headers.get("etag")
-    if answer.status == 304:
-        return Details(None, etag)
-    # Not masked, because drafts have hashes: callers mask what they show.
+    return Details(None if answer.status == 304 else _details_in(answer, mask), etag)
+
+
+def _details_in(answer: HttpResponse, mask: Mask) -> Json:
+    """Read the details; they are not masked, because drafts have hashes: callers mask what they show."""
     body = responses.json_of(answer, "GET /executions", mask)
     if not isinstance(body, dict) or text_or_none(body.get("state")) is None:
         raise exceptions.CrewProtocolError("GET /executions/{id} returned no object with a state")
-    return Details(body, etag)
+    return body
 
 
-def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
-    execution = _read_details(answer, mask).found or {}
+def _ended_tasks(execution: Json, mask: Mask) -> list[TaskResult]:
     listed = execution.get("tasks")
     left_out = execution.get("left_out")
     # If `tasks` is in `left_out`, the earliest ones are missing.
@@ -400,19 +405,14 @@ def read_file(value: Any) -> WrittenFile:
     return WrittenFile(name, version, size, str(sha256), kind, task_id, is_draft, shown_in, view_path(file.get("view")))
 
 
-def _read_files_of_question(answer: HttpResponse, mask: Mask) -> list[WrittenFile]:
-    details = _read_details(answer, mask).found or {}
-    listed, number = details.get("files"), _open_round(details)
+def _files_of_question(details: Json, mask: Mask) -> list[WrittenFile]:
+    listed, number = details.get("files"), _open_round(details, mask)
     listed = listed if isinstance(listed, list) else []
     out = [each for each in listed if isinstance(each, dict) and each.get("direction") == "out"]
     return [file for file in map(read_file, out) if not file.is_draft or file.round in (None, number)]
 
 
-def _read_open_round(answer: HttpResponse, mask: Mask) -> int | None:
-    return _open_round(_read_details(answer, mask).found or {})
-
-
-def _open_round(details: Json) -> int | None:
+def _open_round(details: Json, mask: Mask) -> int | None:
     listed = details.get("rounds")
     newest = listed[-1] if isinstance(listed, list) and listed else None
     if not isinstance(newest, dict) or newest.get("decided_at") is not None:

@@ -189,11 +189,6 @@ def test_a_question_shows_no_files_of_rejected_drafts(files: Any, rounds: Any, s
     assert len(read(endpoints.files_of_question("k-1"), body)) == shown
 
 
-def test_details_that_have_not_changed_name_no_files() -> None:
-    call = endpoints.files_of_question("k-1")
-    assert call.read(HttpResponse(304, {}, b""), masker([])) == []
-
-
 @pytest.mark.parametrize(
     ("given", "files"), [({"files": ["notes"]}, ["notes"]), ({}, None), ({"files": [5]}, None)], ids=str
 )
