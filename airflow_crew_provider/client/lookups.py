@@ -46,12 +46,6 @@ class _Shared:
 _by_loop: weakref.WeakKeyDictionary[Any, dict[str, _Shared]] = weakref.WeakKeyDictionary()
 
 
-async def for_refresh(conn_id: str, look_up: LookUp, held: CrewConnection, *, at_once: bool) -> CrewConnection:
-    """Return a connection that was looked up after the wait's own, or within the last minute."""
-    max_age, refused = (FOR_A_REFRESH, held) if at_once else (WHILE_POLLING, None)
-    return await _shared(conn_id, look_up, max_age, refused)
-
-
 async def _shared(
     conn_id: str, look_up: LookUp, max_age: float = 0.0, refused: CrewConnection | None = None
 ) -> CrewConnection:
@@ -166,7 +160,8 @@ class CachedConnection(BaseHook):
     async def arefresh(self, *, at_once: bool = True) -> bool:
         """Do what `refresh` does, and move the shared session to the new connection."""
         before = self.client
-        fresh = await for_refresh(self.crew_conn_id, self._aread, self.connection, at_once=at_once)
+        max_age, refused = (FOR_A_REFRESH, self.connection) if at_once else (WHILE_POLLING, None)
+        fresh = await _shared(self.crew_conn_id, self._aread, max_age, refused)
         replaced = self._replaced_by(fresh)
         if replaced:
             # In this order: if this is cancelled while the old session is closing, the new one must already be held.
