@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -195,20 +195,14 @@ class FlowRun:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class FlowQuestions:
-    """An execution's questions, oldest first."""
+def questions_in(value: Any) -> list[FlowQuestion]:
+    """Read an execution's stored questions, oldest first; return none if there is nothing."""
+    return [FlowQuestion(**each) for each in value or ()]
 
-    questions: list[FlowQuestion] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, value: Any) -> FlowQuestions:
-        """Read a stored value; return no questions if there is none."""
-        return cls([FlowQuestion(**each) for each in value or ()])
-
-    def asking(self, question: FlowQuestion) -> list[Json]:
-        """Return the value to store, with a question added."""
-        return [each.as_dict() for each in [*self.questions, question][-MOST_QUESTIONS:]]
+def with_question(questions: list[FlowQuestion], question: FlowQuestion) -> list[Json]:
+    """Return the value to store, with a question added."""
+    return [each.as_dict() for each in [*questions, question][-MOST_QUESTIONS:]]
 
 
 @dataclass(frozen=True)
@@ -220,7 +214,7 @@ class Asked:
     @classmethod
     def of(cls, values: Iterable[Any]) -> Asked:
         """Read the values stored under the ids."""
-        return cls([FlowQuestions.of(value).questions for value in values])
+        return cls([questions_in(value) for value in values])
 
     @property
     def newest_first(self) -> list[FlowQuestion]:

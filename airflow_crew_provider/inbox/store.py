@@ -46,14 +46,15 @@ from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestio
 from airflow_crew_provider.inbox.messages import InboxMessages, Registration
 from airflow_crew_provider.inbox.rows import (
     TASK_FIELDS,
-    FlowQuestions,
     FlowRun,
     RegisteredTask,
     answer_key,
     is_over,
     kept_until,
+    questions_in,
     questions_key,
     registration_key,
+    with_question,
 )
 from airflow_crew_provider.models import Json
 
@@ -239,7 +240,7 @@ def _store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAd
         for each in sorted(set(question.ids)):
             name = questions_key(crew_conn_id, each)
             row = session.scalars(select(Variable).where(Variable.key == name).with_for_update()).one_or_none()
-            text = seal(json.dumps(_questions_in(row).asking(question)))
+            text = seal(json.dumps(with_question(_questions_in(row), question)))
             if row is None:
                 session.add(Variable(key=name, val=text, description=description))
             else:
@@ -249,8 +250,8 @@ def _store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAd
     return True
 
 
-def _questions_in(row: Variable | None) -> FlowQuestions:
-    return FlowQuestions.of(json.loads(unseal(row.get_val())) if row else None)
+def _questions_in(row: Variable | None) -> list[FlowQuestion]:
+    return questions_in(json.loads(unseal(row.get_val())) if row else None)
 
 
 # --- removing ---
@@ -352,7 +353,7 @@ def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
         key = questions_key(run.crew_conn_id, run.execution_id)
         with suppress(NotDecrypted):  # it expires eventually
             questions = _questions_in(session.scalars(select(Variable).where(Variable.key == key)).one_or_none())
-            for question in questions.questions:
+            for question in questions:
                 if needed.isdisjoint((run.crew_conn_id, each) for each in question.ids):
                     names.add(answer_key(run.crew_conn_id, question.id))
                     names.update(questions_key(run.crew_conn_id, each) for each in question.ids)

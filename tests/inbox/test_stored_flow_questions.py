@@ -13,7 +13,15 @@ import pytest
 
 from airflow_crew_provider.inbox import rows as questions
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
-from airflow_crew_provider.inbox.rows import MOST_QUESTIONS, FlowQuestions, FlowRun, address_in, is_over, kept_until
+from airflow_crew_provider.inbox.rows import (
+    MOST_QUESTIONS,
+    FlowRun,
+    address_in,
+    is_over,
+    kept_until,
+    questions_in,
+    with_question,
+)
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
 SAID = "Inbox of the crew provider, kept until "
@@ -69,15 +77,15 @@ def test_a_variable_of_others_is_never_over(key: str, said: str | None) -> None:
 
 
 def test_without_anything_stored_there_is_no_question_and_no_address() -> None:
-    assert FlowQuestions.of(None) == FlowQuestions([])
+    assert questions_in(None) == []
     assert address_in(None) is None
 
 
 def test_questions_return_oldest_first_and_the_newest_are_kept() -> None:
     kept = "null"
     for number in range(MOST_QUESTIONS + 2):
-        kept = json.dumps(FlowQuestions.of(json.loads(kept)).asking(question(number)))
-    assert FlowQuestions.of(json.loads(kept)).questions == [question(number) for number in range(2, MOST_QUESTIONS + 2)]
+        kept = json.dumps(with_question(questions_in(json.loads(kept)), question(number)))
+    assert questions_in(json.loads(kept)) == [question(number) for number in range(2, MOST_QUESTIONS + 2)]
 
 
 def test_an_address_is_read_back_until_it_is_used_up() -> None:

@@ -17,7 +17,7 @@ from airflow_crew_provider.exceptions import CrewBadRequest, CrewRateLimited, to
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, Registration
-from airflow_crew_provider.inbox.rows import FlowQuestions, FlowRun, RegisteredTask
+from airflow_crew_provider.inbox.rows import FlowRun, RegisteredTask, with_question
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, fingerprint
 from airflow_crew_provider.kickoff.request import name_of
 from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult, Webhooks
@@ -154,7 +154,7 @@ def _inbox() -> Json:
         task.messages_key: asked.with_progress("task", {"name": "draft", "agent": "Writer"}).as_dict(),
         newest_key: newest,
         run.key: run.as_dict(),
-        rows.questions_key("crew_flow", "k-1"): FlowQuestions().asking(question),
+        rows.questions_key("crew_flow", "k-1"): with_question([], question),
         rows.answer_key("crew_flow", "q-1"): address.as_dict(),
         rows.answer_key("crew_flow", "q-0"): rows.USED,
     }

@@ -18,7 +18,7 @@ from stored_samples import HERE, MAKERS, REGISTRATION, Kept, execution_of
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.messages import InboxMessages
-from airflow_crew_provider.inbox.rows import FlowQuestions, FlowRun, RegisteredTask
+from airflow_crew_provider.inbox.rows import FlowRun, RegisteredTask, questions_in
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord
 from airflow_crew_provider.models import ExecutionState
 from airflow_crew_provider.task.attempt import Attempt
@@ -123,7 +123,7 @@ def test_messages_received_before_an_upgrade_are_found_and_read(sample: dict[str
     run = FlowRun.of(sample.pop(FlowRun("crew_flow", "k-1", "dag", "run").key))
     assert run
     assert (run.dag_id, run.execution_id) == ("dag", "k-1")
-    [question] = FlowQuestions.of(sample.pop(rows.questions_key("crew_flow", "k-1"))).questions
+    [question] = questions_in(sample.pop(rows.questions_key("crew_flow", "k-1")))
     address = rows.address_in(sample.pop(rows.answer_key("crew_flow", question.id)))
     assert address
     assert (address.response_token, question.outcomes) == ("t", ["yes", "no"])
