@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -41,6 +42,9 @@ SAID = {
     403: ("No access", "You are not allowed to see this DAG's XComs and questions, so its executions are not shown."),
     404: ("Nothing here", "There is no such task or DAG run."),
 }
+
+
+_CONNECTION = attrgetter("crew_conn_id")
 
 
 class Run:
@@ -93,8 +97,9 @@ def _execution(task: TaskRecord) -> tuple[str, str]:
 class Decided:
     """The decisions made in an execution's reviews."""
 
+    is_final = False
+
     decisions: Sequence[Json]
-    is_final: bool = False
 
 
 class Knowledge:
@@ -106,10 +111,15 @@ class Knowledge:
             _decided, pause=pause, threads=2, most=64
         )
         self.executions: Shared[Target, Seen] = Shared(
-            look_up, pause=pause, threads=MOST_LOOK_UPS, most=32, owner=_connection, each=LOOK_UPS_OF_A_CONNECTION
+            look_up, pause=pause, threads=MOST_LOOK_UPS, most=32, owner=_CONNECTION, each=LOOK_UPS_OF_A_CONNECTION
         )
         self.pictures: Shared[Source, Picture] = Shared(
-            pictures.fetched, pause=pause, threads=4, most=MOST_PICTURES, owner=_owner, each=LOOK_UPS_OF_A_CONNECTION
+            pictures.fetched,
+            pause=pause,
+            threads=4,
+            most=MOST_PICTURES,
+            owner=_CONNECTION,
+            each=LOOK_UPS_OF_A_CONNECTION,
         )
         self.overviews: Shared[tuple[str, str, str], Page] = Shared(self._overview, pause=pause, threads=1, most=16)
         self.fragments: Made[tuple[str, ...], Page] = Made(threads=2, most=64)
@@ -145,14 +155,6 @@ class Knowledge:
 
         lines = [_line(seen(task), task, prefix) for task in latest[:MOST_SHOWN]]
         return Page.of(page.run_page(dag_id, run_id, lines, left_out=max(0, len(latest) - MOST_SHOWN)))
-
-
-def _connection(target: Target) -> str:
-    return target.crew_conn_id
-
-
-def _owner(source: Source) -> str:
-    return source.crew_conn_id
 
 
 def _run(key: tuple[str, str], before: Run | None) -> Run:
@@ -212,11 +214,13 @@ async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_in
     overview = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id)}"
     place = f"{overview}/{address('tasks', task_id, index)}"
     if task is None:
-        await _refuse_unknown(dag_id, run_id, task_id, index)
+        if not await run_in_threadpool(task_records.exists, dag_id, run_id, task_id, index):
+            raise HTTPException(404)
         rendered, is_live = Page.of(page.nothing_yet(overview)), True
     else:
         facts = await known.facts(run, task, dag_id, run_id, now)
-        form = f"{_airflow(request)}/{facts.form}" if facts.form else ""
+        # Airflow's own path is `app_root_path`; that of a plugin's application is below it.
+        form = f"{request.scope.get('app_root_path') or ''}/{facts.form}" if facts.form else ""
         own = {"form": form, "run": overview, "pictures": f"{place}/pictures", "query": _query(iteration)}
         key = (*own.values(), facts.crew_conn_id, facts.execution_id)
         rendered = await known.fragments.of(key, facts, lambda: Page.of(page.fragment(facts, **own)))
@@ -256,11 +260,6 @@ def _iteration(request: Request) -> Json:
     return region(region_id, _index(index))
 
 
-async def _refuse_unknown(dag_id: str, run_id: str, task_id: str, index: int) -> None:
-    if not await run_in_threadpool(task_records.exists, dag_id, run_id, task_id, index):
-        raise HTTPException(404)
-
-
 @router.get("/dags/{dag_id}/runs/{run_id}")
 async def run_page(request: Request, dag_id: str, run_id: str) -> Response:
     """Show all executions of a DAG run from Airflow's records, without polling a deployment."""
@@ -293,12 +292,6 @@ def _state(task: TaskRecord) -> str:
 
 
 # --- responses ---
-
-
-def _airflow(request: Request) -> str:
-    """Return Airflow's own path, under which plugins are mounted."""
-    root: str = request.scope.get("app_root_path") or ""
-    return root
 
 
 def _index(text: str) -> int:

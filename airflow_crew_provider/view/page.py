@@ -60,9 +60,10 @@ SHARE = Share()
 class Page:
     """A page as sent to the browser, and its ETag."""
 
+    is_final = False
+
     body: str
     etag: str
-    is_final: bool = False
 
     @classmethod
     def of(cls, body: str) -> Page:
