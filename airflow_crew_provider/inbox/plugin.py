@@ -13,24 +13,18 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
+from airflow_crew_provider.compat.web import LazyApp
+
 URL_PREFIX = "/crew-inbox"
 BETWEEN_TWO_SWEEPS = 3600.0  # seconds
 
 log = logging.getLogger(__name__)
 
 
-class Inbox:
-    """An ASGI application that builds the real one when it is first called."""
+def _app() -> Any:
+    from airflow_crew_provider.inbox import app, assets, flows
 
-    _app: Any = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass the request to the application."""
-        if self._app is None:
-            from airflow_crew_provider.inbox import app, assets, flows
-
-            self._app = app.inbox_app([app.router, assets.router, flows.router])
-        await self._app(scope, receive, send)
+    return app.inbox_app([app.router, assets.router, flows.router])
 
 
 def with_cleaning(app: Any) -> Any:
@@ -62,5 +56,5 @@ class CrewInboxPlugin(AirflowPlugin):
     """Receives webhooks from the crew service."""
 
     name = "crew_inbox"
-    fastapi_apps = [{"app": Inbox(), "url_prefix": URL_PREFIX, "name": "Crew inbox"}]  # noqa: RUF012 - as declared
+    fastapi_apps = [{"app": LazyApp(_app), "url_prefix": URL_PREFIX, "name": "Crew inbox"}]  # noqa: RUF012 - as declared
     fastapi_root_middlewares = [{"middleware": with_cleaning, "name": "Crew inbox"}]  # noqa: RUF012 - as declared

@@ -13,6 +13,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowPlugin, conf
 
 from airflow_crew_provider.compat.version import has_human_in_the_loop, has_views_by_operator
+from airflow_crew_provider.compat.web import LazyApp
 
 URL_PREFIX = "/crew-view"
 SECTION, TASK_TAB, RUN_TAB = "crew", "task_tab", "run_tab"
@@ -30,18 +31,10 @@ OPERATORS = [
 ]
 
 
-class View:
-    """An ASGI application that builds the real one when it is first called."""
+def _app() -> Any:
+    from airflow_crew_provider.view import app
 
-    _app: Any = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request to the application."""
-        if self._app is None:
-            from airflow_crew_provider.view import app
-
-            self._app = app.view_app()
-        await self._app(scope, receive, send)
+    return app.view_app()
 
 
 def external_views() -> list[dict[str, Any]]:
@@ -66,7 +59,9 @@ class CrewViewPlugin(AirflowPlugin):
     """Shows on a task's page what its crew is doing, and in a review's form why an answer was not accepted."""
 
     name = "crew_view"
-    fastapi_apps = [{"app": View(), "url_prefix": URL_PREFIX, "name": "Crew view"}] if has_human_in_the_loop() else []
+    fastapi_apps = (
+        [{"app": LazyApp(_app), "url_prefix": URL_PREFIX, "name": "Crew view"}] if has_human_in_the_loop() else []
+    )
     external_views = external_views()
 
     @classmethod
