@@ -40,16 +40,11 @@ def _sweep_for_ever() -> None:
     pause = threading.Event()
     while not pause.wait(BETWEEN_TWO_SWEEPS):
         try:
-            sweep(datetime.now(UTC))
+            from airflow_crew_provider.inbox import store
+
+            store.sweep(datetime.now(UTC))
         except Exception:
             log.warning("Expired inbox records could not be removed; the next attempt is in an hour", exc_info=True)
-
-
-def sweep(now: datetime) -> int:
-    """Remove the records of finished DAG runs, and expired Flow questions."""
-    from airflow_crew_provider.inbox import store
-
-    return store.sweep(now)
 
 
 class CrewInboxPlugin(AirflowPlugin):

@@ -19,7 +19,7 @@ from faults.variables import stand_in_for_variables
 from registered_run import RegisteredRun, Task, store_variables
 from sqlalchemy import delete, select
 
-from airflow_crew_provider.inbox import plugin, registering, source
+from airflow_crew_provider.inbox import registering, source, store
 from airflow_crew_provider.inbox import rows as questions
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, registered
 from airflow_crew_provider.inbox.rows import RegisteredTask, messages_key
@@ -114,12 +114,12 @@ def test_flow_questions_go_within_a_day_after_the_starting_run(
     assert of(body) < kept
     assert len(kept) == 4
 
-    plugin.sweep(now + 30 * DAY)
+    store.sweep(now + 30 * DAY)
     assert rows().keys() == kept, "the run goes on"
     dag_run.end_run(end_date=now)
-    plugin.sweep(now + HOUR)
+    store.sweep(now + HOUR)
     assert rows().keys() == kept, "it may be cleared"
-    plugin.sweep(now + DAY - HOUR)
+    store.sweep(now + DAY - HOUR)
     assert not rows()
 
 
@@ -130,9 +130,9 @@ def test_flow_questions_stay_with_failed_runs_that_may_be_cleared(
     body = ask(flow_execution_id=kick_off(dag_run, server))
     now = datetime.now(UTC)
     dag_run.end_run(state="failed", end_date=now)
-    plugin.sweep(now + 2 * DAY)
+    store.sweep(now + 2 * DAY)
     assert of(body) < rows().keys()
-    plugin.sweep(now + 61 * DAY)
+    store.sweep(now + 61 * DAY)
     assert not of(body) & rows().keys()
 
 
@@ -143,7 +143,7 @@ def test_flow_questions_go_with_their_deleted_run_and_others_stay(
     ask(flow_execution_id=kick_off(dag_run, server))
     other, of_nobody = ask(flow_execution_id=kick_off(other_run, server)), ask()
     dag_run.delete_run()
-    plugin.sweep(datetime.now(UTC))
+    store.sweep(datetime.now(UTC))
     left = {key for key in rows() if not key.startswith(FLOW_RUN_KEY)}
     assert left == of(other) | of(of_nobody)
     assert len(rows()) == len(left) + 1
@@ -158,10 +158,10 @@ def test_flow_questions_stay_while_another_run_waits_by_another_id(
     found = wait(other_run, server, kickoff_id, body["flow_id"])
     assert (found["state"], found["crew_task_id"]) == ("pending", body["id"])
     dag_run.delete_run()
-    plugin.sweep(datetime.now(UTC))
+    store.sweep(datetime.now(UTC))
     assert of(body) < rows().keys()
     other_run.delete_run()
-    plugin.sweep(datetime.now(UTC))
+    store.sweep(datetime.now(UTC))
     assert not rows()
 
 
@@ -172,7 +172,7 @@ def test_questions_known_only_by_flow_id_go_with_their_run(
     body = ask()
     assert wait(dag_run, server, str(uuid4()), body["flow_id"])["crew_task_id"] == body["id"]
     dag_run.delete_run()
-    plugin.sweep(datetime.now(UTC))
+    store.sweep(datetime.now(UTC))
     assert not rows()
 
 
@@ -213,7 +213,7 @@ def test_undecryptable_questions_keep_nothing_else_from_being_removed(
     second = ask(flow_execution_id=kick_off(dag_run, server))
     spoil(questions.questions_key(CONN, first["flow_execution_id"]))
     dag_run.delete_run()
-    plugin.sweep(datetime.now(UTC))
+    store.sweep(datetime.now(UTC))
     assert rows().keys() == of(first)
     assert not of(second) & rows().keys()
 

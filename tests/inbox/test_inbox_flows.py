@@ -20,8 +20,8 @@ from registered_run import RegisteredRun, read_key_anew
 from sqlalchemy import func, select
 
 from airflow_crew_provider.compat.encryption import NotDecrypted, seal, unseal
-from airflow_crew_provider.inbox import plugin
 from airflow_crew_provider.inbox import rows as questions
+from airflow_crew_provider.inbox import store
 from airflow_crew_provider.inbox.flow_webhooks import is_signed
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import FLOW_PREFIX
@@ -249,6 +249,6 @@ def test_what_nobody_has_answered_in_time_is_removed(send: Send, monkeypatch: py
         Variable.set(mine, "a Variable of a user")
     assert send(young).ok
     assert len(rows_of(old)) == 3
-    plugin.sweep(datetime.now(UTC))
+    store.sweep(datetime.now(UTC))
     assert (len(rows_of(old)), len(rows_of(young))) == (0, 3)
     assert Variable.get(mine) == "a Variable of a user"

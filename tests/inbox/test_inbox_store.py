@@ -23,7 +23,7 @@ from registered_run import Given, RegisteredRun, store_variables
 from sqlalchemy import delete, event, func, insert, select, update
 
 from airflow_crew_provider.compat.execution_record import ExecutionRecord, record_execution
-from airflow_crew_provider.inbox import plugin, store
+from airflow_crew_provider.inbox import store
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, registered
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import (
@@ -103,13 +103,13 @@ def test_what_is_stored_goes_within_a_day_of_its_run(dag_run: RegisteredRun) -> 
     assert len(kept) == 5
     now = datetime.now(UTC)
 
-    plugin.sweep(now + 30 * DAY)
+    store.sweep(now + 30 * DAY)
     assert stored(kept) == kept, "the run goes on"
     with create_session(scoped=False) as session:
         session.execute(update(DagRun).where(DagRun.dag_id == dag_run.dag_id).values(state="success", end_date=now))
-    plugin.sweep(now + timedelta(hours=1))
+    store.sweep(now + timedelta(hours=1))
     assert stored(kept) == kept, "late messages are still acknowledged"
-    plugin.sweep(now + DAY - timedelta(hours=1))
+    store.sweep(now + DAY - timedelta(hours=1))
     assert stored(kept) == set()
 
 
@@ -120,7 +120,7 @@ def test_stored_rows_go_with_their_run_and_nothing_else_does(dag_run: Registered
     with create_session(scoped=False) as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
     assert dag_run.send_question().json() == {"status": "too late; nothing changed"}
-    plugin.sweep(datetime.now(UTC))
+    store.sweep(datetime.now(UTC))
     assert stored({*kept, mine}) == {mine}
     assert dag_run.send_question().status_code == 401
 
@@ -143,18 +143,18 @@ def test_task_rows_go_within_a_day_of_a_successful_run(
 ) -> None:
     store_variables(monkeypatch)
     kept, now = kept_by_a_task(dag_run, name), datetime.now(UTC)
-    plugin.sweep(now + 30 * DAY)
+    store.sweep(now + 30 * DAY)
     assert stored(kept) == kept, "the run goes on"
     with create_session(scoped=False) as session:
         session.execute(update(DagRun).where(DagRun.dag_id == dag_run.dag_id).values(state=ended, end_date=now))
-    plugin.sweep(now + timedelta(hours=1))
+    store.sweep(now + timedelta(hours=1))
     assert stored(kept) == kept
-    plugin.sweep(now + DAY - timedelta(hours=1))
+    store.sweep(now + DAY - timedelta(hours=1))
     goes = ended == "success" and name not in (TASK_RECORD, KICKOFF_STATE, RUN_STATE, RESUME_STATE)
     assert stored(kept) == (set() if goes else kept), "a task that is cleared later needs it"
     with create_session(scoped=False) as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
-    plugin.sweep(now)
+    store.sweep(now)
     assert stored(kept) == set()
 
 
@@ -171,11 +171,11 @@ def test_an_executions_confirmation_stays_after_success_until_its_run_goes(
         record_execution({"ti": ti}, about)
     with create_session(scoped=False) as session:
         session.execute(update(DagRun).where(DagRun.dag_id == dag_run.dag_id).values(state="success", end_date=now))
-    plugin.sweep(now + 30 * DAY)
+    store.sweep(now + 30 * DAY)
     assert stored({record.key}) == {record.key}
     with create_session(scoped=False) as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
-    plugin.sweep(now)
+    store.sweep(now)
     assert stored({record.key}) == set()
 
 
@@ -195,7 +195,7 @@ def test_an_unreadable_value_keeps_nothing_else_from_being_removed(dag_run: Regi
     Variable.set(other, value)
     with create_session(scoped=False) as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
-    plugin.sweep(datetime.now(UTC))
+    store.sweep(datetime.now(UTC))
     assert stored({*kept, other}) == {other}
     Variable.delete(other)
 
