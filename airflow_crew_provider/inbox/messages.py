@@ -188,10 +188,8 @@ class InboxMessages:
         """Return the messages with a question added."""
         return replace(self, question=question.as_dict(), asked=[*self.asked, question.task_id])
 
-    def with_progress(self, kind: str, body: Any) -> InboxMessages:
+    def with_progress(self, kind: str, body: Json) -> InboxMessages:
         """Return the messages with progress added."""
-        if not isinstance(body, dict):
-            raise CrewProtocolError("The webhook is not an object")
         if kind == CREW:
             return replace(self, succeeded=True, last="the crew has succeeded")
         if kind == TASK:
