@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -113,10 +113,6 @@ class RegisteredTask:
     def description(self) -> str:
         """The description of its Variables."""
         return _of_run(self.dag_id, self.run_id)
-
-    def posted(self, kickoff_id: str) -> RegisteredTask:
-        """Return a copy with the id that the service returned."""
-        return replace(self, kickoff_id=kickoff_id)
 
     def newest_key(self, execution_id: str) -> str:
         """Return the name of the Variable with the latest registered resume of an execution in this run."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -198,7 +198,7 @@ def _create(task: RegisteredTask) -> None:
         if _value(session, task.key) is None:
             posted = earlier.get(stored_names.POSTED_KEY)
             if isinstance(posted, dict) and posted.get("registration") == task.registration.id:
-                task = task.posted(posted["kickoff_id"])
+                task = replace(task, kickoff_id=posted["kickoff_id"])
             session.add(_row(task, task.key, task.as_dict()))
         session.add(_row(task, task.messages_key, messages.as_dict(), sealed=True))
 

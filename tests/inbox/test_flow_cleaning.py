@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -250,7 +251,7 @@ def test_a_retry_leaves_undecryptable_messages_unchanged(monkeypatch: pytest.Mon
     asked = nothing.asking(HumanInputRequest("task-1", "Draft", "k-1", "k-1")).as_dict()
     registering.put(task.messages_key, asked, task.description, sealed=True)
     kept.encrypted.add(task.messages_key)
-    registering.keep_registration(task.posted("k-1"), nothing)
+    registering.keep_registration(replace(task, kickoff_id="k-1"), nothing)
     kept.encrypted.clear()  # the earlier key is back
     assert source.get(task.messages_key) == asked
 
