@@ -15,9 +15,8 @@ from airflow_crew_provider import stored_names
 from airflow_crew_provider.api.answers import was_taken
 from airflow_crew_provider.api.values import visible
 from airflow_crew_provider.audit.airflow_api import AirflowApi, AuditError
-from airflow_crew_provider.models import REGION_FIELDS
+from airflow_crew_provider.models import REGION_FIELDS, Json
 
-Json = dict[str, Any]
 EVERY = "~"
 EXECUTIONS = stored_names.EXECUTIONS
 

@@ -50,12 +50,9 @@ def is_in_process() -> bool:
 
 def runs_in_worker(ti: Any) -> bool:
     """Whether a worker is running this task, so that it may have a next try; False in `dag.test()` or a direct call."""
-    return _has_job(ti) if task_runner is None else supervisor() is not None
-
-
-def _has_job(ti: Any) -> bool:
-    """Whether a worker is running the task on Airflow 2.11, where it stores its job in the task instance."""
-    return getattr(ti, "job_id", None) is not None
+    if task_runner is None:  # a worker of Airflow 2.11 stores its job in the task instance
+        return getattr(ti, "job_id", None) is not None
+    return supervisor() is not None
 
 
 def task_state(ti: Any, task_id: str | None = None) -> str | None:

@@ -131,7 +131,7 @@ def _xcoms(
 
 def _recorded(session: Any, dag_id: str, run_id: str, rows: list[Any]) -> Iterator[tuple[Any, bool]]:
     """Yield the XComs that name an execution recorded by this run, and whether the run started it."""
-    keyed = [(row, *_keys(dag_id, run_id, row.value)) for row in rows if _is_object(row)]
+    keyed = [(row, *_keys(dag_id, run_id, row.value)) for row in rows if isinstance(row.value, dict)]
     keys = sorted({key for _, *both in keyed for key in both})
     parts = (keys[first : first + AT_ONCE] for first in range(0, len(keys), AT_ONCE))
     stored = {key for part in parts for key in session.scalars(select(Variable.key).where(Variable.key.in_(part)))}
@@ -142,10 +142,6 @@ def _keys(dag_id: str, run_id: str, about: Json) -> tuple[str, str]:
     """Return the names of the records for a task that polls an execution and for one that started it."""
     polled = ExecutionRecord.of(dag_id, run_id, about)
     return polled.key, replace(polled, is_own=True).key
-
-
-def _is_object(row: Any) -> bool:
-    return isinstance(row.value, dict)
 
 
 def _place(row: Any) -> Place:
