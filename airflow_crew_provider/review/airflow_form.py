@@ -99,11 +99,8 @@ def own_params(operator: BaseOperator) -> dict[str, Param]:
         return {name: param for name, param in params.items() if param.source == "task"}
     # Airflow 3.1 does not record where a param comes from; one equal to the DAG's is treated as the DAG's.
     of_dag = operator.dag.params if operator.has_dag() else ParamsDict()
-    return {name: param for name, param in params.items() if not _has(of_dag, name, param)}
-
-
-def _has(params: ParamsDict, name: str, param: Param) -> bool:
-    return name in params and params.get_param(name).serialize() == param.serialize()
+    the_dags = {name: of_dag.get_param(name).serialize() for name in of_dag}
+    return {name: param for name, param in params.items() if the_dags.get(name) != param.serialize()}
 
 
 def _text_field(text: str, title: str, hint: str) -> Param:
