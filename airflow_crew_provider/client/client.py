@@ -139,9 +139,7 @@ NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 HINT = " (the peer does not speak TLS: a Host without a scheme means https; if you mean http, write http:// before it)"
 
 
-def no_answer(
-    call: Call[Any], error: Exception, sent: bool, mask: responses.Mask, *, ca_file: bool = False
-) -> CrewError:
+def no_answer(call: Call[Any], error: Exception, sent: bool, mask: responses.Mask, *, ca_file: bool) -> CrewError:
     """Return the error for a failed exchange.
 
     :param sent: whether the request may have arrived
@@ -155,7 +153,7 @@ def no_answer(
         )
     return CrewConnectionError(
         f"No response to {call.method} {call.path}: {reason}; nothing was started",
-        permanent=_is_permanent(error),
+        permanent=_has(error, *UNTRUSTED, requests.exceptions.InvalidURL),
         renewable=ca_file and _has(error, *UNTRUSTED),
         unreachable=never_connected(error) or isinstance(error, aiohttp.ClientConnectorError) or _is_not_tls(error),
     )
@@ -179,10 +177,6 @@ def _is_not_tls(error: BaseException) -> bool:
 def _hidden(text: str, mask: responses.Mask) -> str:
     """Mask secrets, and anything before a URL's host: a library may quote a proxy's credential in its own way."""
     return re.sub(r"(?<=//)[^/\s]*(?=@)", "***", responses.in_one_line(text, mask))
-
-
-def _is_permanent(error: Exception) -> bool:
-    return _has(error, *UNTRUSTED, requests.exceptions.InvalidURL)
 
 
 def _has(error: Exception, *kinds: type[Exception]) -> bool:

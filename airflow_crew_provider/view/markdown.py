@@ -5,7 +5,6 @@ As in a review's form, `drafts.inert` neutralizes active content; the parser her
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -125,8 +124,3 @@ def fits(value: Any, most: int) -> bool:
 def size_of(html: str) -> int:
     """Return how many bytes it takes to send the HTML."""
     return len(html.encode("utf-8", "surrogatepass"))
-
-
-def json_text(value: Any) -> str:
-    """Return a JSON value in readable form."""
-    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from itertools import accumulate
 from typing import Any
@@ -204,8 +205,9 @@ def _rendered(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     made = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     filters = {"duration": _duration, "brief": _brief, "tokens": _tokens, "cost": _cost, "moment": _moment}
-    texts = {"markdown": markdown.rendered, "json": markdown.json_text, "size": readable_size}
-    made.filters |= {**filters, **texts, "fitted": markdown.fitted, "fits": markdown.fits}
+    texts = {"markdown": markdown.rendered, "json": partial(json.dumps, indent=2, ensure_ascii=False)}
+    sizes = {"size": readable_size, "fitted": markdown.fitted, "fits": markdown.fits}
+    made.filters |= {**filters, **texts, **sizes}
     own = {"script": Markup(_file("page.js")), "style": Markup(_file("page.css"))}  # noqa: S704 - our own files
     made.globals |= {"states": STATES, "difference": markdown.difference, "share": SHARE, **own}
     made.tests["conversation"] = _is_conversation
