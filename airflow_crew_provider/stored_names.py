@@ -68,6 +68,11 @@ PARTS = "parts"
 EXECUTIONS = "executions"  # in the part `USAGE_STATE`, and in the XCom `USAGE_KEY`
 
 
+def hashed(*parts: Any) -> str:
+    """Return the hash of texts with which a name ends, so that it reveals no address or id."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+
+
 def record_suffix(identity: Mapping[str, Any]) -> str:
     """Return how the names of a task instance's Variables end: with the task's id and a hash.
 

@@ -16,7 +16,7 @@ _PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-
 _AMBIGUOUS = re.compile(r"[\\\s\x00-\x1f\x7f-\x9f]")
 HOST = "Host"
 SHORTEST_QUERY, SHORTEST_SIGNATURE = 8, 24  # characters; a shorter value may be a date, which would mask every time
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def query_secrets(url: str) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def allowed(url: str, own: str, others: tuple[str, ...]) -> Place | None:
     if _origin(parts) == _origin(base):
         return _place(base, parts)
     _, host, port = _origin(parts)
-    is_other = f"{host}:{port}" in others or (host in others and port == _DEFAULT_PORTS[parts.scheme])
+    is_other = f"{host}:{port}" in others or (host in others and port == DEFAULT_PORTS[parts.scheme])
     return _place(parts, parts) if is_other else None
 
 
@@ -154,7 +154,7 @@ def _place(origin: SplitResult, address: SplitResult) -> Place:
 
 
 def _origin(parts: SplitResult) -> tuple[str, str, int]:
-    return parts.scheme, (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS[parts.scheme]
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or DEFAULT_PORTS[parts.scheme]
 
 
 def _plain(url: str) -> SplitResult | None:

@@ -11,7 +11,6 @@ got the id from the service, differs from the record for a task that was given t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from airflow_crew_provider.compat import variables
 from airflow_crew_provider.compat.task_instance import task_identity
 from airflow_crew_provider.compat.version import has_human_in_the_loop
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.stored_names import EXECUTION_RECORD_KEY
+from airflow_crew_provider.stored_names import EXECUTION_RECORD_KEY, hashed
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +52,7 @@ class ExecutionRecord:
         *named, is_own = asdict(self).values()
         # Unchanged since releases in which a run's own executions did not have separate records.
         parts = [*named, is_own] if is_own else named
-        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-        return EXECUTION_RECORD_KEY + digest[:40]
+        return EXECUTION_RECORD_KEY + hashed(*parts)
 
 
 def record_execution(context: Any, about: Json, *, is_own: bool = False) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import conf
 
+from airflow_crew_provider.api.addresses import DEFAULT_PORTS
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.exceptions import CrewError
 
@@ -64,6 +65,6 @@ def _route(path: str) -> str:
 
 def _about(call: Call[Any], base_url: str) -> dict[str, str | int]:
     place = urlsplit(base_url)
-    port = place.port or {"http": 80, "https": 443}[place.scheme]
+    port = place.port or DEFAULT_PORTS[place.scheme]
     about: dict[str, str | int] = {"http.request.method": call.method, "url.template": _route(call.path)}
     return {**about, "server.address": place.hostname or "", "server.port": port}

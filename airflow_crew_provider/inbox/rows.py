@@ -16,8 +16,6 @@ date.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -34,13 +32,10 @@ from airflow_crew_provider.stored_names import (
     INBOX_BOX_KEY,
     INBOX_NEWEST_KEY,
     INBOX_REGISTRATION_KEY,
+    hashed,
 )
 
 TASK_FIELDS = ("dag_id", "run_id", "task_id", "map_index")
-
-
-def _hash(*names: str) -> str:
-    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:40]
 
 
 def _of_run(dag_id: str, run_id: str) -> str:
@@ -53,12 +48,12 @@ def _of_run(dag_id: str, run_id: str) -> str:
 
 def registration_key(registration_id: str) -> str:
     """Return the name of a registration's Variable; it contains only a hash, because the id is part of an address."""
-    return INBOX_REGISTRATION_KEY + _hash(registration_id)
+    return INBOX_REGISTRATION_KEY + hashed(registration_id)
 
 
 def messages_key(registration_id: str) -> str:
     """Return the name of the Variable with a registration's messages."""
-    return INBOX_BOX_KEY + _hash(registration_id)
+    return INBOX_BOX_KEY + hashed(registration_id)
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,7 @@ class RegisteredTask:
 
     def newest_key(self, execution_id: str) -> str:
         """Return the name of the Variable with the latest registered resume of an execution in this run."""
-        return INBOX_NEWEST_KEY + _hash(self.dag_id, self.run_id, execution_id)
+        return INBOX_NEWEST_KEY + hashed(self.dag_id, self.run_id, execution_id)
 
     @property
     def newest(self) -> tuple[str, Json] | None:
@@ -140,12 +135,12 @@ _UNTIL = "Inbox of the crew provider, kept until "
 
 def questions_key(crew_conn_id: str, execution_id: str) -> str:
     """Return the name of the Variable with an execution's questions."""
-    return FLOW_QUESTIONS_KEY + _hash(crew_conn_id, execution_id)
+    return FLOW_QUESTIONS_KEY + hashed(crew_conn_id, execution_id)
 
 
 def answer_key(crew_conn_id: str, request_id: str) -> str:
     """Return the name of the Variable with a question's callback; Airflow masks the value because of the name."""
-    return FLOW_ANSWER_KEY + _hash(crew_conn_id, request_id)
+    return FLOW_ANSWER_KEY + hashed(crew_conn_id, request_id)
 
 
 def kept_until(now: datetime, kept_for: timedelta | None = None) -> str:
@@ -179,7 +174,7 @@ class FlowRun:
     @property
     def key(self) -> str:
         """The name of its Variable."""
-        return FLOW_RUN_KEY + _hash(self.crew_conn_id, self.execution_id, self.dag_id, self.run_id)
+        return FLOW_RUN_KEY + hashed(self.crew_conn_id, self.execution_id, self.dag_id, self.run_id)
 
     @property
     def description(self) -> str:

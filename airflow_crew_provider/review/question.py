@@ -18,6 +18,7 @@ from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.compat.answer_trigger import unreadable
 from airflow_crew_provider.compat.rendered_fields import HidesRecords
 from airflow_crew_provider.compat.retries import mapped_at_least
+from airflow_crew_provider.compat.task_instance import map_index_of
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.questions.drafts import as_text
 from airflow_crew_provider.review import airflow_form
@@ -326,8 +327,8 @@ def people_of(users: Any) -> Any:
 
 def _place_of(ti: Any) -> str:
     """Name the DAG, and the item of a mapped task, to tell similar questions apart."""
-    index = getattr(ti, "map_index", -1)
-    label = getattr(ti, "rendered_map_index", None) or ("" if index in (None, -1) else f"#{index}")
+    index = map_index_of(ti)
+    label = getattr(ti, "rendered_map_index", None) or (f"#{index}" if index >= 0 else "")
     return " · ".join(each for each in (" ".join(label.split())[:LONGEST_LABEL], ti.dag_id) if each)
 
 
