@@ -126,7 +126,7 @@ def _changed(pending: Json) -> str:
 
 
 def shown_draft(pending: Json) -> Json:
-    """Return the part of a pending record to show to a person, and the hashes of the whole draft."""
+    """Return the part of a pending record to show to a person, and the hash of the whole draft."""
     output, text = pending["output"], text_of(pending["output"])
     draft = {
         **{name: pending[name] for name in ("execution_id", "crew_task_id")},
@@ -136,7 +136,7 @@ def shown_draft(pending: Json) -> Json:
         "output": output if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS],
         "characters": len(text),
         **asked_in(pending),
-        **{name: pending[name] for name in ("object_sha256", "view", "files") if pending.get(name)},
+        **{name: pending[name] for name in ("view", "files") if pending.get(name)},
         **({"takes_edited_output": True} if pending.get("takes_edited_output") is True else {}),
         **({"dialect": "live"} if pending.get("dialect") == "live" else {}),
     }

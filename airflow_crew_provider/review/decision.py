@@ -30,7 +30,7 @@ from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.loops import previous_xcom
 from airflow_crew_provider.compat.task_instance import map_index_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, shown
+from airflow_crew_provider.models import Json, output_sha256, shown
 from airflow_crew_provider.questions import Terms, question_in
 from airflow_crew_provider.questions.drafts import code
 from airflow_crew_provider.questions.kinds import VIOLATIONS
@@ -512,8 +512,10 @@ class Decision:
         rejected = self._rules.rejected_before
         review = {**review, **self._sent_back_before(), **({REJECTED_BEFORE: rejected} if rejected else {})}
         rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}
-        draft = answer.whole_draft(record_or_none(self._rules.pending), self._shown)
-        of_object = {"object_sha256": self._shown["object_sha256"]} if "object_sha256" in self._shown else {}
+        pending = record_or_none(self._rules.pending)
+        draft = answer.whole_draft(pending, self._shown)
+        named = (pending or {}).get("object_sha256")
+        of_object = {"object_sha256": named} if isinstance(draft, dict) and named == output_sha256(draft) else {}
         decision = {**review, **rounds, "output": draft, **of_object}
         self._context["ti"].xcom_push(key=REVIEW_KEY, value=decision)
         self._task.log.info(answer.in_one_line(decision))

@@ -114,10 +114,9 @@ def test_the_review_names_the_draft_by_the_waits_hash(context: Json, pending: Js
     assert context["ti"].pushed["crew_decision"]["output"] == pending["output"]
 
 
-@pytest.mark.parametrize("now", [OF_OBJECT, SECOND], ids=["the record", "another record"])
-def test_the_crew_tab_verifies_an_object_that_was_reviewed(context: Json, now: Json) -> None:
+def test_the_crew_tab_verifies_an_object_that_was_reviewed(context: Json) -> None:
     kept = parked(lambda: review_of(OF_OBJECT).execute(context))
-    review_of(now).execute_complete(context, said(), **kept)
+    review_of(OF_OBJECT).execute_complete(context, said(), **kept)
     found = with_decisions(of_details({"state": "running"}), [context["ti"].pushed["crew_decision"]])
     assert found["rounds"][0]["text"] == SAME
 
