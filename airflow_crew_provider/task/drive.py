@@ -80,7 +80,7 @@ class Worker:
         self.hook, self.log, self.context = hook, log, context
         self.record = record_of(context) if context else NoRecord()
         self.read_also(source)
-        self._is_stopping = False
+        self._stopping: str | None = None  # the execution whose stop was interrupted or failed
 
     def read_also(self, source: Source | None) -> None:
         """Make all polls also read this source of questions, or only the status."""
@@ -117,7 +117,7 @@ class Worker:
 
         :param is_last: whether no later try stops it, so that this one must be patient
         """
-        was_interrupted, self._is_stopping = self._is_stopping, True
+        was_interrupted, self._stopping = self._stopping == kickoff_id, kickoff_id
         try:
             stop = partial(outcomes.stop_patiently, self.poller, log=self.log) if is_last else self.hook.stop
             stopped = stop(kickoff_id)
@@ -126,7 +126,7 @@ class Worker:
         if not stopped and was_interrupted:
             reply = self.poller.poll(kickoff_id)
             return isinstance(reply, Execution) and reply.has_failed
-        self._is_stopping = False
+        self._stopping = None
         return stopped
 
     def stop_if_ended(
