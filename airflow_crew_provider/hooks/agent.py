@@ -133,9 +133,8 @@ def prompt_of(request: ManagedAgentRequest) -> str:
     }
     refused = [name for name, value in request_fields.items() if value]
     if refused or request.prompt is None:
-        raise ManagedAgentInvocationError(
-            f"A crew accepts only a prompt, not {', '.join(refused)}. Nothing was started"
-        )
+        problem = f"accepts only a prompt, not {', '.join(refused)}" if refused else "needs a prompt"
+        raise ManagedAgentInvocationError(f"A crew {problem}. Nothing was started")
     return request.prompt
 
 
@@ -226,7 +225,9 @@ class Consultation:
         if len(candidates) == 1 and candidates[0] in expected.names and not others:
             return candidates[0]
         wanted = repr(self._prompt_input) if self._prompt_input else "one input"
-        asks = f"the crew asks for {', '.join(expected.names) or 'none'}, and requires {', '.join(required) or 'none'}"
+        reported = f"requires {', '.join(required) or 'none'}"
+        requires = "does not report which it requires" if expected.required is None else reported
+        asks = f"the crew asks for {', '.join(expected.names) or 'none'}, and {requires}"
         message = f"An agent can pass a crew only its prompt, as {wanted}, but {asks}"
         advice = (
             "Specify the input with CrewHook(prompt_input=...), and make all other inputs optional. Nothing was started"
@@ -237,8 +238,8 @@ class Consultation:
         """Return the seconds left for the next request; raise an error if the time limit has expired."""
         left = self._deadline - time.time()
         if left <= 0:
-            over = f"The time limit of {self._seconds:.1f} s expired before the kickoff"
-            raise CrewConnectionError(f"{over}. Nothing was started")
+            over = f"The time limit of {self._seconds:.1f} s expired"
+            raise CrewConnectionError(f"{over}. This try started nothing")
         return left
 
     def _kickoff(self, inputs: Json, sender: Sender) -> Steps[str]:
