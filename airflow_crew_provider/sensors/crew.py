@@ -20,7 +20,7 @@ from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.resume.record import answered_before, lost_edit, refusal_before, resume_before
 from airflow_crew_provider.stored_names import WATCH_STATE
-from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.attempt import Attempt, Relation
 from airflow_crew_provider.task.drive import Steps, Worker
 from airflow_crew_provider.task.record import AnswerState
 from airflow_crew_provider.task.store import Store, TaskStateUnavailable
@@ -236,8 +236,9 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             learned = self._store(context).recall() if self.reschedule else {}
         except TaskStateUnavailable as problem:
             fail_task(problem, f"Execution {self.kickoff_id} is not affected. A retry of this task polls again")
-        about = self._about(context)
-        if "kickoff_id" in learned and all(learned.get(name, value) == value for name, value in about.items()):
+        attempt = Attempt.of(context, self)
+        of_try = (learned.get("kickoff_id"), learned.get("try_number")) == (self.kickoff_id, attempt.try_number)
+        if of_try and attempt.relation_to(learned) is not Relation.OTHER_RUN:
             watch.recall(learned)
 
     def _store(self, context: Any) -> Store:
@@ -259,6 +260,5 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         self.log.warning("%s. Execution %s is not affected, and the task goes on", problem, self.kickoff_id)
 
     def _about(self, context: Any) -> Json:
-        """Return the values that identify this try; the record of a deleted run may have the same try number."""
-        attempt = Attempt.of(context, self)
-        return {"kickoff_id": self.kickoff_id, "try_number": attempt.try_number, "run_after": attempt.run_after}
+        """Return the values that identify this try."""
+        return {"kickoff_id": self.kickoff_id, **Attempt.of(context, self).as_dict()}
