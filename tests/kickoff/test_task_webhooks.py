@@ -61,7 +61,13 @@ def test_what_is_right_is_read(given: Any, read: Any) -> None:
     assert request.checked_webhooks(given) == read
 
 
-@pytest.mark.parametrize("given", ["Inbox", 5, [], {"other": URL}, {"human_input": {"conn_id": "c"}}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("Inbox", 5, [], {"other": URL}, {"human_input": {"conn_id": "c"}}),
+        *({"human_input": [URL]}, {"human_input": 5}, {"human_input": True}),
+    ],
+)
 def test_what_is_wrong_is_refused_before_anything_is_sent(given: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         request.checked_webhooks(given)
