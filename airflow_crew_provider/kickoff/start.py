@@ -501,11 +501,12 @@ class OwnExecution:
     def watch(self, kickoff_id: str) -> Watch:
         """Return a watch whose deadline is counted from now."""
         task = self._task
+        interval = outcomes.seconds(task.poll_interval, "poll_interval")
         return Watch(
             kickoff_id=kickoff_id,
             started=time.time(),
             deadline=outcomes.deadline_of(self._context, task.timeout, task.execution_timeout),
-            poll_interval=outcomes.seconds(task.poll_interval, "poll_interval") or 10.0,
+            poll_interval=10.0 if interval is None else interval,
             wait_past_pending=True,
             ends_at_unknown=True,
             budget=task.watched_budget,

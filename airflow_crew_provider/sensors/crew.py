@@ -169,7 +169,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             kickoff_id=self.kickoff_id,
             started=time.time(),
             deadline=deadline_of(context, self.timeout, self._limit_of_all_polls()),
-            poll_interval=self.poke_interval or 1.0,
+            poll_interval=self.poke_interval,
             wait_past_pending=self.wait_past_pending,
             answered=None if self.wait_past_pending else answered_before(context, self, self.kickoff_id),
             exponential_backoff=self.exponential_backoff,

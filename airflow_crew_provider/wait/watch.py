@@ -152,7 +152,7 @@ class Watch:
 
     :param started: when the wait began, in epoch seconds; kept across restarts
     :param deadline: when the wait ends, in epoch seconds; None for no deadline
-    :param poll_interval: the minimum pause between polls, in seconds
+    :param poll_interval: the minimum pause between polls, in seconds; at least `SHORTEST`
     :param wait_past_pending: whether to treat an execution that is waiting for a person as in progress
     :param ends_at_unknown: with `wait_past_pending`, whether a question about a tool call's unknown outcome still ends
         the wait
