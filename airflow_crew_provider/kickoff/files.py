@@ -26,7 +26,7 @@ from airflow_crew_provider.api.endpoints import Upload
 from airflow_crew_provider.api.values import plain_object, value_of
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.models import ExpectedInputs, Json, UploadedFile, listed, reason, shortened, shown
-from airflow_crew_provider.wait.files import opened
+from airflow_crew_provider.wait.files import as_text, opened
 
 FILES = "files"  # added to a POST: the size and hash of each uploaded file, by input name
 HTTPS = "https://"
@@ -41,10 +41,7 @@ def given_files(files: Any) -> Any:
     """Return files from a DAG with paths as strings; templates and XComs are rendered later."""
     if not isinstance(files, Mapping):
         return files
-    return {
-        name: str(source) if hasattr(source, "__fspath__") or hasattr(source, "protocol") else source
-        for name, source in files.items()
-    }
+    return {name: as_text(source) for name, source in files.items()}
 
 
 def with_files_of_function(files: Any, more: Any) -> Any:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, XComArg
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.crew import ConnectedCrew
@@ -25,7 +25,8 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 log = logging.getLogger(__name__)
 
-FILES_TO = "files_to"
+OUTPUT_TO, FILES_TO = "output_to", "files_to"
+KIND = {OUTPUT_TO: "a file or an object", FILES_TO: "a folder"}
 LISTED = 50  # in a completed record
 SHOWN_WITH_QUESTION = 20
 FIELDS = ("name", "version", "size", "sha256", "content_type", "task_id")  # of each
@@ -37,23 +38,34 @@ class CrewStorageUnavailable(CrewError):
     """The storage for an output or for files cannot be opened; a retry opens it again."""
 
 
-def refuse_unusable_folder(folder: Any) -> None:
-    """Fail, before a crew is started or waited for, if the storage for the folder cannot be opened.
+def as_text(path: Any) -> Any:
+    """Return a path object from a DAG as a string, and anything else unchanged."""
+    return str(path) if hasattr(path, "__fspath__") or hasattr(path, "protocol") else path
 
-    :raises CrewInvalidInput: it did not render to the path of a folder
+
+def given_path(name: str, path: Any) -> Any:
+    """Return a path from a DAG as a string; templates and XComs are rendered later.
+
+    :param name: the name of the parameter
+    :raises CrewInvalidInput: it cannot be a path
+    """
+    if path is None or isinstance(path, XComArg):
+        return path
+    text = as_text(path)
+    if isinstance(text, str) and text.strip():
+        return text
+    raise CrewInvalidInput(f"{name} must be the path of {KIND[name]}, not {shown(path)}")
+
+
+def refuse_unusable(name: str, path: Any) -> None:
+    """Fail, before a crew is started or waited for, if the storage for a rendered path cannot be opened.
+
+    :param name: the name of the parameter
+    :raises CrewInvalidInput: it did not render to such a path
     :raises CrewStorageUnavailable: its storage cannot be opened
     """
-    if not isinstance(folder, str) or not folder.strip():
-        raise CrewInvalidInput(f"{FILES_TO} was rendered as {shown(folder)}, which is not the path of a folder")
-    refuse_unavailable_storage(FILES_TO, folder)
-
-
-def refuse_unavailable_storage(name: str, path: str) -> None:
-    """Fail if the storage for a path cannot be opened.
-
-    :param name: the name of the parameter, for the message
-    :raises CrewStorageUnavailable: it cannot be opened
-    """
+    if not isinstance(path, str) or not path.strip() or (name == OUTPUT_TO and path.endswith("/")):
+        raise CrewInvalidInput(f"{name} was rendered as {shown(path)}, which is not the path of {KIND[name]}")
     try:
         opened(path)
     except Exception as error:  # each storage raises its own errors

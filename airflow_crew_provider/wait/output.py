@@ -8,21 +8,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowException, XComArg
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_crew_provider import stored_names
 from airflow_crew_provider.api.budget import FAIL, IGNORE, NO_BUDGET, Budget, refuse_bad_choice
 from airflow_crew_provider.api.values import handed_on
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Execution, Json, reason, shortened, shown
-from airflow_crew_provider.wait.files import (
-    FILES_TO,
-    LOCAL,
-    opened,
-    refuse_unavailable_storage,
-    refuse_unusable_folder,
-)
+from airflow_crew_provider.models import Execution, Json, reason, shortened
+from airflow_crew_provider.wait.files import FILES_TO, LOCAL, OUTPUT_TO, opened, refuse_unusable
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import (
     NAME,
@@ -35,34 +29,6 @@ from airflow_crew_provider.wait.schema import (
 )
 
 log = logging.getLogger(__name__)
-
-OUTPUT_TO = "output_to"
-
-
-def given_path(path: Any, name: str = OUTPUT_TO) -> Any:
-    """Return a path from a DAG as a string; templates and XComs are rendered later.
-
-    :raises CrewInvalidInput: it cannot be a path
-    """
-    if path is None or isinstance(path, XComArg):
-        return path
-    is_path = isinstance(path, str) or hasattr(path, "__fspath__") or hasattr(path, "protocol")
-    if is_path and str(path).strip():
-        return str(path)
-    raise CrewInvalidInput(f"{name} must be the path of a file or an object, not {shown(path)}")
-
-
-def refuse_unusable_path(path: Any) -> None:
-    """Fail, before a crew is started or waited for, if the storage for the path cannot be opened.
-
-    :raises CrewInvalidInput: it did not render to the path of a file
-    :raises CrewStorageUnavailable: its storage cannot be opened
-    """
-    if not isinstance(path, str) or not path.strip() or path.endswith("/"):
-        raise CrewInvalidInput(
-            f"{OUTPUT_TO} was rendered as {shown(path)}, which is not the path of a file or an object"
-        )
-    refuse_unavailable_storage(OUTPUT_TO, path)
 
 
 def stored(path: str, execution: Execution, output: Any) -> Json:
@@ -144,10 +110,9 @@ class OutputRules:
         """
         if self.schema is not None:
             self._refuse_named_keys(model_of(self.schema))
-        if self.output_to is not None:
-            refuse_unusable_path(self.output_to)
-        if self.files_to is not None:
-            refuse_unusable_folder(self.files_to)
+        for name, path in ((OUTPUT_TO, self.output_to), (FILES_TO, self.files_to)):
+            if path is not None:
+                refuse_unusable(name, path)
 
     def _refuse_named_keys(self, schema: Any) -> None:
         if self.multiple_outputs and (problems := _problems_with(named_keys(schema))):
