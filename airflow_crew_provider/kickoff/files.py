@@ -34,7 +34,6 @@ SCHEME = re.compile("^[A-Za-z][A-Za-z0-9+.-]*://")
 NOTHING_STARTED = "Nothing was started"
 PAUSE = 2.0  # seconds before an upload is repeated, if the service does not say
 PIECE = 64 * 1024
-TAKES_NONE = (404, 405, 501)
 
 
 def given_files(files: Any) -> Any:
@@ -236,7 +235,7 @@ def _pause(error: exceptions.CrewError) -> float | None:
 def _not_taken(name: str, source: str, error: exceptions.CrewError) -> exceptions.CrewError:
     file = _label(name, source)
     status = error.status_code if isinstance(error, exceptions.CrewApiError) else None
-    if status in TAKES_NONE:
+    if status in endpoints.NOT_OFFERED:
         return exceptions.CrewInvalidInput(
             f"{file} was not sent: this deployment takes no files ({error}). {NOTHING_STARTED}"
         )

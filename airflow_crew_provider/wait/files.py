@@ -31,7 +31,6 @@ LISTED = 50  # in a completed record
 SHOWN_WITH_QUESTION = 20
 FIELDS = ("name", "version", "size", "sha256", "content_type", "task_id")  # of each
 LOCAL = ("file", "local", "")
-LISTS_NONE = (404, 405, 501)
 
 
 class CrewStorageUnavailable(CrewError):
@@ -89,8 +88,6 @@ def written(hook: ConnectedCrew, execution: Execution, folder: str | None) -> Js
 
 def of_question(hook: ConnectedCrew, execution: Execution) -> list[Json]:
     """Return the files to show with an execution's open question, with their addresses; empty if there are none."""
-    if not execution.has_details:
-        return []
     try:
         files = hook.client.send(endpoints.files_of_question(execution.kickoff_id))
     except CrewError as error:
@@ -111,17 +108,17 @@ def _listed(hook: ConnectedCrew, execution: Execution, *, is_needed: bool) -> li
         return hook.client.send(endpoints.written_files(execution.kickoff_id))
     except CrewApiError as error:
         refused: CrewError = error
-        lists_none = error.status_code in LISTS_NONE
+        lists_none = error.status_code in endpoints.NOT_OFFERED
     except CrewError as error:
         refused, lists_none = error, False
     if not is_needed:
         log.warning("The files of execution %s are not in the record: %s", execution.kickoff_id, refused)
         return None
     message = f"The files of execution {execution.kickoff_id} were not copied"
-    still_there = "The execution has completed, and its output is still available from the service"
+    fate = "The execution has completed, and its output is still available from the service"
     if lists_none:
-        raise CrewTaskFailed(f"{message}: this deployment lists no files, so {FILES_TO} cannot be used. {still_there}")
-    raise AirflowException(f"{message}: {refused}. {still_there}; a retry of this task copies them") from refused
+        raise CrewTaskFailed(f"{message}: this deployment lists no files, so {FILES_TO} cannot be used. {fate}")
+    raise AirflowException(f"{message}: {refused}. {fate}; a retry of this task copies them") from refused
 
 
 def _newest(files: list[WrittenFile]) -> list[WrittenFile]:
