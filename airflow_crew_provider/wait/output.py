@@ -57,10 +57,24 @@ def _write(path: Any, text: str) -> None:
 # --- rules ---
 
 
-REPORT_USAGE = (
-    "Make the service report its usage (for max_cost, it needs a price for each model), or set "
-    "on_unknown_usage='ignore' to use the output unchecked"
+# The fate of an execution whose output was not accepted, and what to do next.
+STILL_THERE = (
+    "The execution has completed, and its output is still available from the service; a retry would fail too. To "
+    "run the crew again, clear its kickoff. If you only changed the rule, check this execution with a "
+    "CrewStatusSensor: clearing a task that started it starts another one"
 )
+
+
+def usage_not_reported(execution_id: str | None, unknown: str) -> str:
+    """Return the message for an execution whose usage cannot be checked against a limit.
+
+    :param unknown: the figures that the service did not report
+    """
+    return (
+        f"For execution {execution_id}, the service did not report {unknown}. Make the service report its usage (for "
+        "max_cost, it needs a price for each model), or set on_unknown_usage='ignore' to use the output unchecked. "
+        f"{STILL_THERE}"
+    )
 
 
 @dataclass(frozen=True)
@@ -137,36 +151,30 @@ class OutputRules:
     def _refuse_over_budget(self, execution: Execution, log: Any) -> None:
         passed = self.budget.passed_by(execution.usage)
         if passed:
-            raise CrewTaskFailed(f"Execution {execution.kickoff_id} {passed}. {still_there()}")
+            raise CrewTaskFailed(f"Execution {execution.kickoff_id} {passed}. {STILL_THERE}")
         unknown = self.budget.unknown_in(execution.usage)
         if not unknown:
             return
-        message = f"For execution {execution.kickoff_id}, the service did not report {unknown}"
         if self.on_unknown_usage == FAIL:
-            raise CrewTaskFailed(f"{message}. {REPORT_USAGE}. {still_there()}")
-        log.warning("%s; the output is used anyway because of on_unknown_usage", message)
+            raise CrewTaskFailed(usage_not_reported(execution.kickoff_id, unknown))
+        log.warning(
+            "For execution %s, the service did not report %s; the output is used anyway because of on_unknown_usage",
+            execution.kickoff_id,
+            unknown,
+        )
 
     def _matching(self, kickoff_id: str, output: Any) -> Any:
         try:
             value, violations = matching(validator_of(self.schema), output)
         except CrewInvalidInput as error:
-            fail_task(error, f"The output of execution {kickoff_id} was not checked. {still_there()}")
+            fail_task(error, f"The output of execution {kickoff_id} was not checked. {STILL_THERE}")
         if not violations:
             return value
         count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
         raise CrewTaskFailed(
             f"The output of execution {kickoff_id} does not match {NAME}, {count}: "
-            f"{listed(violations)}. Only a waiting draft can be revised. {still_there()}"
+            f"{listed(violations)}. Only a waiting draft can be revised. {STILL_THERE}"
         )
-
-
-def still_there() -> str:
-    """Return a message with the fate of an execution whose output was not accepted, and what to do next."""
-    return (
-        "The execution has completed, and its output is still available from the service; a retry would fail too. To "
-        "run the crew again, clear its kickoff. If you only changed the rule, check this execution with a "
-        "CrewStatusSensor: clearing a task that started it starts another one"
-    )
 
 
 # --- each key as an XCom ---
@@ -209,7 +217,7 @@ def _checked_keys(kickoff_id: str, output: Any) -> Json:
         if not problems:
             return output
         problem = f"has keys that are not valid for XCom: {listed(problems)}"
-    raise CrewTaskFailed(f"multiple_outputs: the output of execution {kickoff_id} {problem}. {still_there()}")
+    raise CrewTaskFailed(f"multiple_outputs: the output of execution {kickoff_id} {problem}. {STILL_THERE}")
 
 
 def _problems_with(keys: Iterable[str]) -> list[str]:
