@@ -65,10 +65,9 @@ class Resuming:
         attempt, name = Attempt.of(self._context, task), fingerprint(answer.request)
         self._record = PostRecord(worker.record.part(RESUME_STATE, None), attempt, name, clears_count=False)
         self._record.begin_try()
-        self._check = DraftCheck(self._hook, answer, self._record, SETTLING, worker.now)
+        self._check = DraftCheck(self._hook, answer, self._record, SETTLING, time.time)
         self._resumed: Resumed | None = None
         self._leaves_question_open = False
-        self._now = worker.now
 
     def send_once(self) -> Steps[str]:
         """Send the answer, unless an earlier try has sent it; return the id to poll next."""
@@ -89,7 +88,7 @@ class Resuming:
             if (yield from self._check.check_before_sending(sender)):
                 return (yield from self._go_on("An earlier try sent this answer"))
         except CrewAnswerNotTaken as refused:
-            if answer.is_late(self._now()):
+            if answer.is_late(time.time()):
                 return (yield from self._leave_to_service(f"This answer came after the deadline. {refused}"))
             if not (isinstance(refused, CrewEditTooLate) and self._task.has_next_round):
                 raise
@@ -172,7 +171,7 @@ class Resuming:
                 if (yield from self._check.is_still_open(error)):
                     self._leaves_question_open = True
                     return self._hand_on(error, _why_refused(error))
-            if isinstance(error, CrewBadRequest) and self._answer.is_late(self._now()):
+            if isinstance(error, CrewBadRequest) and self._answer.is_late(time.time()):
                 return (yield from self._leave_to_service(f"This answer came after the deadline. {error}"))
             self._fail_refused(error)
         request.tell_inbox(self._context, self._record)

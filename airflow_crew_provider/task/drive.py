@@ -100,11 +100,6 @@ class Worker:
         return self.context is not None and Attempt.of(self.context, None).is_last
 
     @staticmethod
-    def now() -> float:
-        """Return the time, in epoch seconds."""
-        return time.time()
-
-    @staticmethod
     def pause(seconds: float) -> None:
         """Pause."""
         time.sleep(seconds)

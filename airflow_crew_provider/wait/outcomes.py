@@ -31,7 +31,6 @@ from asgiref.sync import sync_to_async
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.budget import used_in
 from airflow_crew_provider.compat.supervisor import (
-    KILLS_CALL_ON_KILL,
     AirflowRescheduleException,
     AirflowTaskTimeout,
     runs_in_worker,
@@ -355,11 +354,6 @@ LOG_TURNS = 5  # of Airflow's triggerer, which reads 4 KiB of its triggers' log 
 LOOKUP_SECONDS = 2.0  # of the five that Airflow gives a process between asking and forcing it to end
 
 
-def cancels_without_reason() -> bool:
-    """Return whether Airflow cancels triggers without a reason; since 3.3, it calls `on_kill` for user actions only."""
-    return not KILLS_CALL_ON_KILL
-
-
 async def to_its_end(work: Awaitable[None], seconds: float = STOPPING) -> None:
     """Finish handling a kill, although Airflow 3.3 cancels the trigger again about once a second."""
     clock = asyncio.get_running_loop().time
@@ -421,7 +415,7 @@ def ending_of(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False, in
     """
     with suppress(Exception):  # a task may be killed before its `execute` is called
         ti = ti or get_current_context()["ti"]
-    if is_by_timeout():
+    if isinstance(sys.exc_info()[1], AirflowTaskTimeout):  # an exception, so this handler has interrupted nothing
         return Ending.TIMEOUT
     if ti is None or not runs_in_worker(ti):
         return Ending.ENDED
@@ -444,8 +438,3 @@ def ending_of(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False, in
     if states[0] in goes_on:
         return None
     return Ending.CLEARED if states[0] == "restarting" else Ending.ENDED
-
-
-def is_by_timeout() -> bool:
-    """Whether the task's execution timeout is being handled: an exception, which has interrupted nothing."""
-    return isinstance(sys.exc_info()[1], AirflowTaskTimeout)

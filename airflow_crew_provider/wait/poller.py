@@ -43,9 +43,6 @@ class Source(Protocol):
         With ``blocking``, the coroutine never suspends.
         """
 
-    async def was_asked(self, kickoff_id: str) -> bool:
-        """Return whether a question for a person has arrived."""
-
 
 @dataclass(frozen=True)
 class Blocking:
@@ -139,29 +136,23 @@ class Poller:
                 raise reply
             time.sleep(watch.pause(now=time.time()))
 
-    def wait(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
+    def wait(self, watch: Watch) -> Outcome:
         """Wait, blocking, until the watch has an outcome."""
-        outcome = finished(self._drive(watch, self._blocking, clock))
+        outcome = finished(self._drive(watch, self._blocking))
         assert outcome is not None
         return outcome
 
     def poll_once(self, watch: Watch) -> Outcome | None:
         """Take one step of a wait; return None if it continues."""
-        return finished(self._drive(watch, self._blocking, time.time, once=True))
+        return finished(self._drive(watch, self._blocking, once=True))
 
-    async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
+    async def await_outcome(self, watch: Watch) -> Outcome:
         """Wait until the watch has an outcome, without blocking the event loop."""
-        outcome = await self._drive(watch, self._awaiting, clock)
+        outcome = await self._drive(watch, self._awaiting)
         assert outcome is not None
         return outcome
 
-    async def was_asked(self, kickoff_id: str) -> bool:
-        """Return whether the source has received a question for a person."""
-        return self._source is not None and await self._source.was_asked(kickoff_id)
-
-    async def _drive(
-        self, watch: Watch, transport: Transport, clock: Callable[[], float], *, once: bool = False
-    ) -> Outcome | None:
+    async def _drive(self, watch: Watch, transport: Transport, *, once: bool = False) -> Outcome | None:
         """Take the steps of a wait until it ends; with ``once``, stop at the first pause and return None."""
 
         def say(line: str) -> None:
@@ -169,7 +160,7 @@ class Poller:
             log = self.hook.log.warning if watch.passes_question else self.hook.log.info
             log("%s", self.hook.mask_for_log(line))
 
-        walk = steps(watch, clock, say)
+        walk = steps(watch, time.time, say)
         step: Step = next(walk)
         while not (once and isinstance(step, Sleep)):
             try:

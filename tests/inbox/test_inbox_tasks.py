@@ -73,6 +73,10 @@ def connect(live: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
     return connect
 
 
+def source_of(task: Task) -> InboxSource:
+    return InboxSource(CrewHook("crew_live"), task.pushed[POSTED_KEY])
+
+
 def poller_of(task: Task) -> Poller:
     hook = CrewHook("crew_live")
     return Poller(hook, InboxSource(hook, task.pushed[POSTED_KEY]))
@@ -154,7 +158,7 @@ def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connec
         await poller.hook.hold()
         try:
             watch = Watch(kickoff_id=kickoff_id, started=time.time())
-            return await poller.await_outcome(watch), await poller.was_asked(kickoff_id)
+            return await poller.await_outcome(watch), await source_of(start).was_asked(kickoff_id)
         finally:
             await poller.hook.release()
 
