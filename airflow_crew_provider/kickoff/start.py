@@ -69,7 +69,7 @@ from airflow_crew_provider.task.waiting import CrewOverBudget, Wait
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.task import push_execution
-from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, LONGEST_MESSAGE, Watch, fate_of_stop
+from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, LONGEST_MESSAGE, Reply, Watch, fate_of_stop
 
 NO_RETRY = (
     "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
@@ -93,7 +93,7 @@ class OwnExecution:
         self._record: PostRecord | None = None
         self._wait: Wait | None = None
         self._asked: ExpectedInputs | None = None
-        self._seen: Execution | CrewError | None = None
+        self._seen: Reply | None = None
         self._files = KickoffFiles(None)
         self._failed: str | None = None  # an earlier try's execution that a new one may continue
 
@@ -150,7 +150,7 @@ class OwnExecution:
             return
         passed = record.newest.over_budget or (yield from self._passed_at_its_end())
         if passed:
-            outcomes.fail_over_budget(self._worker.poller, self._earlier_id, passed, self._log)
+            self._worker.fail_over_budget(self._earlier_id, passed)
         if record.newest.timed_out:
             yield from self._end_timed_out(self._earlier_id)
 
@@ -365,37 +365,35 @@ class OwnExecution:
         assert self.record.kickoff_id
         return self._newest_id(self.record.kickoff_id)
 
-    def _poll_earlier(self) -> Steps[Execution | CrewError]:
+    def _poll_earlier(self) -> Steps[Reply]:
         """Poll an earlier try's execution, once for all decisions that depend on it."""
         if self._seen is None:
             self._seen = yield from self._poll(self._earlier_id)
         return self._seen
 
-    def _poll(self, kickoff_id: str) -> Steps[Execution | CrewError]:
+    def _poll(self, kickoff_id: str) -> Steps[Reply]:
         """Poll the recorded execution; if the service knows it, record that it is no longer unknown."""
         reply = yield Poll(kickoff_id)
         if isinstance(reply, Execution) and self.record.newest.unknown_since:
             self.record.mark(unknown_since=None)
-        return cast("Execution | CrewError", reply)
+        return cast("Reply", reply)
 
     def _end_timed_out(self, kickoff_id: str) -> Steps[None]:
         """Stop the execution after an earlier try's timeout and fail, unless it has completed or cannot be stopped."""
         message = f"An earlier try failed: {self.record.newest.timed_out}"
-        reply, fate = (yield from self._poll(kickoff_id)), f"Execution {kickoff_id} has ended"
+        reply, stopped = (yield from self._poll(kickoff_id)), False
         if not outcomes.is_over(reply):
             stopped = yield Stop(kickoff_id, self.record.attempt.is_last)
             if isinstance(stopped, CrewError):
                 raise outcomes.CrewTryFailed(
                     f"{message}. {fate_of_stop(kickoff_id, stopped)}. A retry of this task stops it"
                 ) from stopped
-            if stopped:
-                fate = fate_of_stop(kickoff_id, stopped)
-            elif not outcomes.is_over(reply := (yield from self._poll(kickoff_id))):
+            if not stopped and not outcomes.is_over(reply := (yield from self._poll(kickoff_id))):
                 self.record.mark(timed_out="")
                 return
         if isinstance(reply, Execution) and reply.state is ExecutionState.COMPLETED:
             return
-        raise outcomes.CrewTaskFailed(f"{message}. {fate}. {NO_RETRY}")
+        raise outcomes.CrewTaskFailed(f"{message}. {fate_of_stop(kickoff_id, stopped, reply)}. {NO_RETRY}")
 
     def _passed_at_its_end(self) -> Steps[str]:
         reply = (yield from self._poll_earlier()) if self._task.budget.limits else None
@@ -471,7 +469,7 @@ class OwnExecution:
         after = reply if stopped else (yield from self._poll(kickoff_id))
         if isinstance(after, CrewNotFound):
             return (yield from self._judge_unknown(kickoff_id, sender))
-        return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped)
+        return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped, after)
 
     def _judge_unknown(self, kickoff_id: str, sender: Sender) -> Steps[tuple[bool, str]]:
         """Return whether an execution that could not be stopped counts as gone, and a sentence about its fate.
@@ -535,7 +533,7 @@ class OwnExecution:
             # If this cannot be stored, a retry uses the service's figures.
             passed, problem = over.passed, "The exceeded budget could not be recorded"
             self._keep(lambda: self._read_record().mark(over_budget=passed), problem)
-            outcomes.fail_over_budget(self._worker.poller, over.kickoff_id, over.passed, self._log)
+            self._worker.fail_over_budget(over.kickoff_id, over.passed)
 
     def _end_at(self, timeout: CrewTimeout) -> Steps[Exception]:
         """Stop the execution if `cancel_on_kill` is set; return an error, final if a retry would start another one."""
@@ -651,7 +649,7 @@ def _utc(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
-def _state(reply: Execution | CrewError) -> str:
+def _state(reply: Reply) -> str:
     if isinstance(reply, Execution):
         return str(reply.state)
     return "not known to the service" if isinstance(reply, CrewNotFound) else f"in an unknown state ({reply})"

@@ -33,7 +33,6 @@ from airflow_crew_provider.wait.outcomes import (
     Ending,
     deadline_of,
     ends_in_a_sentence,
-    fail_over_budget,
     fail_task,
     is_final,
     seconds,
@@ -196,7 +195,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             message = f"{timeout}. {fate_of_stop(wait.watch.kickoff_id, stopped)}{now}"
             raise AirflowSensorTimeout(message) from None
         except CrewOverBudget as over:
-            fail_over_budget(self._worker.poller, over.kickoff_id, over.passed, self.log)
+            self._worker.fail_over_budget(over.kickoff_id, over.passed)
         if warning := lost_edit(context, self, execution):
             raise CrewTaskFailed(warning)
         changed: Json = {}

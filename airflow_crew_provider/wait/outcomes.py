@@ -45,8 +45,8 @@ from airflow_crew_provider.wait.watch import (
     PENDING,
     TIMEOUT,
     Outcome,
+    Reply,
     Watch,
-    fate_of_stop,
     is_transient,
 )
 
@@ -253,7 +253,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | Outcome
     )
 
 
-def is_over(reply: Execution | exceptions.CrewError) -> bool:
+def is_over(reply: Reply) -> bool:
     """Return whether an execution has ended; "not found" may mean that it is waiting for a person (live dialect)."""
     return isinstance(reply, Execution) and reply.state in OVER
 
@@ -277,58 +277,6 @@ def in_short(execution: Execution, page: str) -> str:
     ]
     sentence = f"Execution {execution.kickoff_id} has completed: {', '.join(part for part in parts if part)}"
     return f"{sentence}. {page}" if page else sentence
-
-
-# --- an execution over its budget: recorded first, then stopped by a worker ---
-
-
-WHAT_NOW = "A retry would fail too; raise the limit, or make the crew use less, and clear the kickoff to start again"
-
-
-def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> NoReturn:
-    """Stop an execution that exceeded its budget, and fail for good.
-
-    :param passed: a description of the limits that it exceeded
-    """
-    raise CrewTaskFailed(f"Execution {kickoff_id} {passed}. {_stop(poller, kickoff_id, log)}. {WHAT_NOW}")
-
-
-def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
-    """Stop an execution; return its fate."""
-    try:
-        stopped = stop_patiently(poller, kickoff_id, log)
-    except exceptions.CrewError as problem:
-        return fate_of_stop(kickoff_id, problem)
-    return fate_of_stop(kickoff_id, True) if stopped else _not_stopped(poller.poll(kickoff_id), kickoff_id)
-
-
-def stop_patiently(poller: Poller, kickoff_id: str, log: Any) -> bool:
-    """Stop an execution, retrying for as long as a wait would, since no later try will; return whether it was stopped.
-
-    :raises CrewError: it is still unknown whether it was stopped
-    """
-    watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
-    while True:
-        try:
-            return poller.hook.stop(kickoff_id)
-        except exceptions.CrewError as error:
-            if watch.failed(error, now=time.time()) is not None:
-                raise
-            log.warning("Execution %s could not be stopped yet: %s", kickoff_id, error)
-        with suppress(exceptions.CrewError):
-            poller.hook.refresh(at_once=False)
-        time.sleep(watch.pause(now=time.time()))
-
-
-def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> str:
-    if is_over(reply):
-        return f"Execution {kickoff_id} has ended"
-    if isinstance(reply, Execution):
-        return (
-            f"Execution {kickoff_id} could not be stopped: the service refused or does not support stopping, so it "
-            "keeps running"
-        )
-    return fate_of_stop(kickoff_id, False)
 
 
 # --- why a wait is cancelled ---

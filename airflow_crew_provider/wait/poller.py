@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from airflow_crew_provider.api import endpoints
@@ -22,6 +24,7 @@ from airflow_crew_provider.wait.watch import (
     GAVE_UP,
     Outcome,
     Refresh,
+    Reply,
     Results,
     Sleep,
     StatusRequest,
@@ -30,7 +33,6 @@ from airflow_crew_provider.wait.watch import (
     steps,
 )
 
-Reply = Execution | CrewError
 T = TypeVar("T")
 
 
@@ -125,15 +127,34 @@ class Poller:
 
         :raises CrewNotFound: the service does not know the id
         """
+        return self.patiently(kickoff_id, partial(self._conclusive, kickoff_id))
+
+    def _conclusive(self, kickoff_id: str) -> Execution:
+        reply = self.poll(kickoff_id)
+        if isinstance(reply, CrewError):
+            raise reply
+        if not (reply.state_is_known or reply.is_live):
+            raise CrewProtocolError("GET /status returned an unknown state")
+        return reply
+
+    def patiently(
+        self, kickoff_id: str, request: Callable[[], T], failed: Callable[[CrewError], object] = lambda error: None
+    ) -> T:
+        """Return the result of a request, which is repeated for as long as a wait tolerates its failures.
+
+        :param failed: called with each tolerated failure
+        :raises CrewError: the last failure
+        """
         watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
         while True:
-            reply = self.poll(kickoff_id)
-            if isinstance(reply, Execution):
-                if reply.state_is_known or reply.is_live:
-                    return reply
-                reply = CrewProtocolError("GET /status returned an unknown state")
-            if isinstance(reply, CrewNotFound) or watch.failed(reply, now=time.time()) is not None:
-                raise reply
+            try:
+                return request()
+            except CrewError as error:
+                if isinstance(error, CrewNotFound) or watch.failed(error, now=time.time()) is not None:
+                    raise
+                failed(error)
+            with suppress(CrewError):
+                self.hook.refresh(at_once=False)
             time.sleep(watch.pause(now=time.time()))
 
     def wait(self, watch: Watch) -> Outcome:
