@@ -239,7 +239,7 @@ class Consultation:
         left = self._deadline - time.time()
         if left <= 0:
             over = f"The time limit of {self._seconds:.1f} s expired"
-            raise CrewConnectionError(f"{over}. This try started nothing")
+            raise CrewConnectionError(f"{over}. Nothing was sent")
         return left
 
     def _kickoff(self, inputs: Json, sender: Sender) -> Steps[str]:

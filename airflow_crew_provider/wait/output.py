@@ -57,6 +57,10 @@ def _write(path: Any, text: str) -> None:
 # --- rules ---
 
 
+REPORT_USAGE = (
+    "Make the service report its usage (for max_cost, it needs a price for each model), or set "
+    "on_unknown_usage='ignore' to use the output unchecked"
+)
 # The fate of an execution whose output was not accepted, and what to do next.
 STILL_THERE = (
     "The execution has completed, and its output is still available from the service; a retry would fail too. To "
@@ -70,11 +74,7 @@ def usage_not_reported(execution_id: str | None, unknown: str) -> str:
 
     :param unknown: the figures that the service did not report
     """
-    return (
-        f"For execution {execution_id}, the service did not report {unknown}. Make the service report its usage (for "
-        "max_cost, it needs a price for each model), or set on_unknown_usage='ignore' to use the output unchecked. "
-        f"{STILL_THERE}"
-    )
+    return f"For execution {execution_id}, the service did not report {unknown}. {REPORT_USAGE}. {STILL_THERE}"
 
 
 @dataclass(frozen=True)

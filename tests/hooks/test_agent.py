@@ -252,7 +252,7 @@ def test_asking_for_inputs_counts_towards_the_requests_timeout(server: FaultServ
     with pytest.raises(CrewConnectionError):
         ask(timeout=0.3)
     server.on(ASK, {"inputs": ["topic"]})
-    with pytest.raises(CrewConnectionError, match=r"0\.0 s expired\. This try started nothing"):
+    with pytest.raises(CrewConnectionError, match=r"0\.0 s expired\. Nothing was sent"):
         ask(timeout=0.0)
     assert starts(server) == 0
 
