@@ -93,7 +93,8 @@ class Resuming:
             if not (isinstance(refused, CrewEditTooLate) and self._task.has_next_round):
                 raise
             return self._hand_on(refused)
-        return (yield from self._send(webhooks))
+        request.check_inbox(webhooks, self._hook)
+        return (yield from self._send(webhooks, sender))
 
     @property
     def registration(self) -> Json | None:
@@ -126,17 +127,13 @@ class Resuming:
             return self._sent.state is AnswerState.UNUSED
         return self._resumed.status == ALREADY and not self._check.sent_before
 
-    def _send(self, webhooks: Webhooks | str | None) -> Steps[str]:
+    def _send(self, webhooks: Webhooks | str | None, sender: Sender) -> Steps[str]:
         keyed = self._hook.connection.idempotency_keys
         if self._record.same_request:
             because = (
                 "the idempotency key stays the same" if self._check.was_keyed else "the same draft is still waiting"
             )
             self._log.info("The outcome of an earlier try's answer is unknown, and %s. Sending it again", because)
-        sender, added = (
-            request.sender_of(webhooks, self._hook, self._record),
-            request.added_address(webhooks, self._hook),
-        )
 
         def post(key: str | None) -> Resumed:
             return self._hook.send_resume(
@@ -155,7 +152,7 @@ class Resuming:
                 )
             )
 
-        noted = self._check.noted
+        added, noted = request.added_address(webhooks, self._hook), self._check.noted
         if self._left_out:
             self._log.info("The deployment decides by the text alone, so the comment on the approval is not sent")
         try:
