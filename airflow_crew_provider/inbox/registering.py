@@ -60,10 +60,11 @@ def register(
     execution_id: str | None = None,
     inbox_url: str | None = None,
 ) -> tuple[Registration, Webhooks]:
-    """Durably register this task's next POST with the inbox, after `check`; return the record and the webhooks.
+    """Durably register this task's next POST with the inbox; return the record and the webhooks.
 
     :param inbox_url: for a repeated POST, the original inbox URL, which must not change; by default, the connection's
     """
+    check(hook)
     connection = hook.connection
     assert connection.inbox_url
     again = connection.idempotency_keys
