@@ -86,7 +86,7 @@ class OwnExecution:
     """
 
     def __init__(self, task: StartingTask, worker: Worker, newest_id: Callable[[str], str] = str) -> None:
-        self._task, self._worker, self._context = task, worker, worker.context
+        self._task, self.worker, self._context = task, worker, worker.context
         self._hook, self._log, self._newest_id = worker.hook, worker.log, newest_id
         self.kickoff_id: str | None = None  # the running execution, once known
         self.sent_at: str | None = None  # when the current POST was sent
@@ -144,13 +144,13 @@ class OwnExecution:
     def _open(self) -> Steps[None]:
         """Read the record; refuse a retry if the wait timed out, or if the execution exceeded its budget."""
         # With what this try changes in the task's record, in one write.
-        self._record = record = PostRecord(self._worker.record.part(KICKOFF_STATE, None), self._attempt)
+        self._record = record = PostRecord(self.worker.record.part(KICKOFF_STATE, None), self._attempt)
         record.begin_try()
         if record.newest.cleared or not record.kickoff_id:
             return
         passed = record.newest.over_budget or (yield from self._passed_at_its_end())
         if passed:
-            self._worker.fail_over_budget(self._earlier_id, passed)
+            self.worker.fail_over_budget(self._earlier_id, passed)
         if record.newest.timed_out:
             yield from self._end_timed_out(self._earlier_id)
 
@@ -181,7 +181,7 @@ class OwnExecution:
         if self._task.check_inputs:
             self._asked = yield Do(check_inputs, self._hook, request.inputs, self._log, request.files)
         yield from self._decide_what_to_continue()
-        if not self._resends(sender):
+        if not record.is_resent(sender, keyed=self._hook.connection.idempotency_keys):
             yield from self._upload(request)
         elif files.are_on_record:
             self._tell_of_changes("The kickoff is sent again as it was sent first")
@@ -218,11 +218,6 @@ class OwnExecution:
     def _tell_of_changes(self, consequence: str) -> None:
         for change in self._files.changes():
             self._log.warning("%s. %s", change, consequence)
-
-    def _resends(self, sender: Sender) -> bool:
-        """Return whether the POST on record is sent again, with the addresses of its files."""
-        keyed = self._hook.connection.idempotency_keys
-        return bool(self.record.added_before(keyed=keyed)) and not self.record.changes(sender)
 
     def _added(self, request: Kickoff) -> Json:
         """Return the fields to add to a new POST; put new fields of `meta.airflow` here.
@@ -383,7 +378,7 @@ class OwnExecution:
         message = f"An earlier try failed: {self.record.newest.timed_out}"
         reply, stopped = (yield from self._poll(kickoff_id)), False
         if not outcomes.is_over(reply):
-            stopped = yield Stop(kickoff_id, self.record.attempt.is_last)
+            stopped = yield Stop(kickoff_id, self.worker.is_last_try)
             if isinstance(stopped, CrewError):
                 raise outcomes.CrewTryFailed(
                     f"{message}. {fate_of_stop(kickoff_id, stopped)}. A retry of this task stops it"
@@ -516,7 +511,7 @@ class OwnExecution:
 
     def wait(self, kickoff_id: str, **place: Any) -> Wait:
         """Return the wait for the execution; `place` are further arguments of `Wait`."""
-        self._wait = Wait(self._task, self._worker, self.watch(kickoff_id), **place)
+        self._wait = Wait(self._task, self.worker, self.watch(kickoff_id), **place)
         return self._wait
 
     def end_of(self, wait: Steps[Execution]) -> Steps[Execution]:
@@ -533,7 +528,7 @@ class OwnExecution:
             # If this cannot be stored, a retry uses the service's figures.
             passed, problem = over.passed, "The exceeded budget could not be recorded"
             self._keep(lambda: self._read_record().mark(over_budget=passed), problem)
-            self._worker.fail_over_budget(over.kickoff_id, over.passed)
+            self.worker.fail_over_budget(over.kickoff_id, over.passed)
 
     def _end_at(self, timeout: CrewTimeout) -> Steps[Exception]:
         """Stop the execution if `cancel_on_kill` is set; return an error, final if a retry would start another one."""
@@ -542,7 +537,7 @@ class OwnExecution:
         if self._task.cancel_on_kill:
             # Recorded before the stop, because a retry that then finds the execution ended must not start another.
             self._keep_timeout(str(timeout))
-            stopped = yield Stop(kickoff_id, self._attempt.is_last)
+            stopped = yield Stop(kickoff_id, self.worker.is_last_try)
         message = f"{timeout}. {fate_of_stop(kickoff_id, stopped)}"
         if stopped is True:
             return outcomes.CrewTaskFailed(f"{message}. {NO_RETRY}")
@@ -558,7 +553,7 @@ class OwnExecution:
 
         :param finished: whether the execution has ended too
         """
-        posts = self._worker.record.part(KICKOFF_STATE, None)  # with the end of the run, if the task has one
+        posts = self.worker.record.part(KICKOFF_STATE, None)  # with the end of the run, if the task has one
         end = "The end of this task could not be stored"
         self._keep(lambda: PostRecord(posts, self._attempt).close(finished=finished), end)
 
@@ -589,7 +584,7 @@ class OwnExecution:
             )
 
     def _stop_if_ended(self, kickoff_id: str) -> None:
-        self._worker.stop_if_ended(kickoff_id, partial(self._stops_after, kickoff_id), has_ended=self._task.has_ended)
+        self.worker.stop_if_ended(kickoff_id, partial(self._stops_after, kickoff_id), has_ended=self._task.has_ended)
 
     def _stops_after(self, kickoff_id: str, ending: outcomes.Ending) -> bool:
         """Record the end of the task before its execution is stopped; return whether that is to happen.
@@ -598,7 +593,7 @@ class OwnExecution:
         """
         if ending is outcomes.Ending.TIMEOUT and self._task.cancel_on_kill:
             limit = f"The task reached its execution_timeout of {self._task.execution_timeout}"
-            return self._keep_timeout(limit) or self._attempt.is_last
+            return self._keep_timeout(limit) or self.worker.is_last_try
         if ending is outcomes.Ending.CLEARED:
             self._record_clear(kickoff_id)
         return self._task.cancel_on_kill
