@@ -113,7 +113,7 @@ def check_names(files: dict[str, str] | None, expected: ExpectedInputs) -> None:
 
 
 class KickoffFiles:
-    """The files of one task's kickoff.
+    """The files of one task's kickoff; ``addresses``, by input name, are what it sends.
 
     :param sources: paths and addresses by input name
     :param contents: of the files that were uploaded for the POST on record, from `added`
@@ -123,18 +123,21 @@ class KickoffFiles:
     def __init__(
         self, sources: dict[str, str] | None, contents: Json | None = None, addresses: Json | None = None
     ) -> None:
-        self._sources, contents, addresses = sources or {}, contents or {}, addresses or {}
+        sources, contents, addresses = sources or {}, contents or {}, addresses or {}
+        self._paths = {name: source for name, source in sources.items() if not source.startswith(HTTPS)}
+        self._passed_on = {name: source for name, source in sources.items() if source.startswith(HTTPS)}
         # Only these: a name that the DAG no longer uses, or now uses for a web address, must not be sent.
         self._contents: Json = {name: contents[name] for name in self._paths if name in contents}
         kept = {*self._contents, *(self._passed_on.keys() - contents.keys())}
-        self._addresses: dict[str, str] = {name: url for name, url in addresses.items() if name in kept}
+        self.addresses: dict[str, str] = {name: url for name, url in addresses.items() if name in kept}
         self._are_new = False
 
     @property
     def identity(self) -> Json | None:
         """The files as part of a request's fingerprint; None if there are none."""
         contents = {name: self._contents.get(name) for name in self._paths}
-        return {**contents, **{name: _unsigned(url) for name, url in self._passed_on.items()}} or None
+        unsigned = {name: url.partition("?")[0] for name, url in self._passed_on.items()}
+        return {**contents, **unsigned} or None
 
     @property
     def added(self) -> Json:
@@ -142,27 +145,14 @@ class KickoffFiles:
         return {FILES: self._contents} if self._contents else {}
 
     @property
-    def addresses(self) -> dict[str, str]:
-        """The addresses by input name, as a kickoff sends them."""
-        return self._addresses
-
-    @property
     def are_on_record(self) -> bool:
         """Whether the POST on record has an address for each file."""
-        return not self._are_new and self._addresses.keys() == self._sources.keys()
+        return not self._are_new and self.addresses.keys() == self._paths.keys() | self._passed_on.keys()
 
     @property
     def may_be_gone(self) -> bool:
         """Whether the addresses on record may be of no more use, while new ones may."""
-        return self.are_on_record and bool(self._paths or self._addresses != self._passed_on)
-
-    @property
-    def _paths(self) -> dict[str, str]:
-        return {name: source for name, source in self._sources.items() if not source.startswith(HTTPS)}
-
-    @property
-    def _passed_on(self) -> dict[str, str]:
-        return {name: source for name, source in self._sources.items() if source.startswith(HTTPS)}
+        return self.are_on_record and bool(self._paths or self.addresses != self._passed_on)
 
     def upload(self, hook: ConnectedCrew) -> None:
         """Upload all files, and take the web addresses that are given now.
@@ -172,13 +162,13 @@ class KickoffFiles:
         """
         files = {name: uploaded(hook, name, source) for name, source in self._paths.items()}
         self._contents = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
-        self._addresses = {**self._passed_on, **{name: file.url for name, file in files.items()}}
+        self.addresses = {**self._passed_on, **{name: file.url for name, file in files.items()}}
         self._are_new = True
 
     def changes(self) -> Iterator[str]:
         """Yield a sentence for each file that is no longer what the POST on record sent."""
         for name, url in self._passed_on.items():
-            if self._addresses.get(name, url) != url:
+            if self.addresses.get(name, url) != url:
                 yield f'The address of file {shown(name)} has changed after its "?"'
         for name, source in self._paths.items():
             sent = self._contents.get(name, {})
@@ -192,10 +182,6 @@ class KickoffFiles:
             else:
                 if not is_same or content.sha256 != sent.get("sha256"):
                     yield f"{_label(name, source)} has changed"
-
-
-def _unsigned(url: str) -> str:
-    return url.partition("?")[0]
 
 
 def uploaded(hook: ConnectedCrew, name: str, source: str) -> UploadedFile:
