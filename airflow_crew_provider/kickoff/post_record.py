@@ -158,7 +158,7 @@ class PostRecord:
         """Forget a record of a deleted DAG run with the same id; call this first in a try."""
         before = self.newest.attempt
         self.attempt.tell_doubt(before)
-        if before and self.attempt.relation_to(before) is Relation.OTHER_RUN:
+        if self.attempt.relation_to(before) is Relation.OTHER_RUN:
             log.warning("This task's record is from a deleted DAG run with the same id, so it is ignored")
             self.newest = self._stored = StoredPost()
             self.memory.forget()  # at once: a later try of this run may have the number of the one on record
