@@ -39,18 +39,13 @@ from airflow_crew_provider.kickoff.post_record import (
 from airflow_crew_provider.kickoff.request import (
     FROM_FAILED_TASK,
     StartingTask,
-    added_address,
-    check_inbox,
     check_inputs,
     missing_inputs,
     name_of,
-    prepare_webhooks,
     request_of,
     seen_from_outside,
-    sender_of,
-    tell_inbox,
-    with_credentials,
 )
+from airflow_crew_provider.kickoff.webhooks import PostWebhooks, tell_inbox
 from airflow_crew_provider.models import (
     REGION_FIELDS,
     Execution,
@@ -173,9 +168,9 @@ class OwnExecution:
             return record.kickoff_id
         if record.earlier is Earlier.UNKNOWN and (continued_by := record.newest.more.get(CONTINUED_BY)):
             return (yield from self._adopt(continued_by))
-        webhooks = with_credentials(request.webhooks, self._hook)
-        check_inbox(webhooks, self._hook)
-        sender = sender_of(webhooks, self._hook, record)
+        webhooks = PostWebhooks(request.webhooks, self._hook, record)
+        webhooks.check()
+        sender = webhooks.sender
         if record.earlier is Earlier.UNKNOWN:
             self._settle_unknown(sender)
         if self._task.check_inputs:
@@ -189,7 +184,7 @@ class OwnExecution:
             yield from self._upload_again(request, "It cannot be sent again: the addresses of its files are lost")
         if record.earlier is Earlier.ANOTHER:
             yield from self._leave_earlier_behind(sender)
-        return (yield from self._send(replace(request, webhooks=webhooks), sender))
+        return (yield from self._send(request, webhooks))
 
     # --- the POST ---
 
@@ -219,7 +214,7 @@ class OwnExecution:
         for change in self._files.changes():
             self._log.warning("%s. %s", change, consequence)
 
-    def _added(self, request: Kickoff) -> Json:
+    def _added(self, webhooks: PostWebhooks) -> Json:
         """Return the fields to add to a new POST; put new fields of `meta.airflow` here.
 
         The record stores them, so that a resent POST has the same body. Headers are not part of the body: they may
@@ -227,8 +222,7 @@ class OwnExecution:
         """
         airflow = {**task_identity(self._context), **seen_from_outside(self._task)}
         continued = {CONTINUED: self._failed} if self._failed else {}
-        address = added_address(request.webhooks, self._hook)
-        return {"airflow": airflow, **address, **continued, **self._files.added}
+        return {"airflow": airflow, **webhooks.added, **continued, **self._files.added}
 
     def _with_added(self, request: Kickoff) -> Kickoff:
         """Return the request with its recorded additions; release 0.1 recorded none, but added the task's identity."""
@@ -237,15 +231,15 @@ class OwnExecution:
         continued, files = self.record.added.get(CONTINUED), self.record.newest.addresses
         return replace(request, meta=meta, continue_from=continued, files=files or None)
 
-    def _send(self, request: Kickoff, sender: Sender) -> Steps[str]:
+    def _send(self, request: Kickoff, webhooks: PostWebhooks) -> Steps[str]:
         if self._task.is_killed:
             raise outcomes.CrewTryFailed(f"The task was killed before its kickoff was sent. {self.what_is_known()}")
-        keyed, added = self._hook.connection.idempotency_keys, self._added(request)
+        keyed, added = self._hook.connection.idempotency_keys, self._added(webhooks)
 
         def post(key: str | None) -> Started:
             # Under the POST's key, so only now; the record then has the registration, too.
-            webhooks = prepare_webhooks(request.webhooks, self._context, self._hook, self.record)
-            sent = replace(self._with_added(request), webhooks=webhooks, idempotency_key=key)
+            sent_to = webhooks.registered(self._context)
+            sent = replace(self._with_added(request), webhooks=sent_to, idempotency_key=key)
             self.kickoff_id, self.sent_at = None, _utc(time.time())
             started = self._hook.send_kickoff(sent)
             self.kickoff_id = started.kickoff_id
@@ -257,20 +251,20 @@ class OwnExecution:
 
         try:
             started: Started = yield SendOnce(
-                self.record, post, sender, keyed, added, self._taken, addresses=self._files.addresses
+                self.record, post, webhooks.sender, keyed, added, self._taken, addresses=self._files.addresses
             )
         except CrewPostLost as lost:
             if isinstance(lost.error, REFUSES_FILES) and self._files.may_be_gone:
                 # The service may no longer have what was uploaded, or the signature of an address may have expired.
                 yield from self._upload_again(request, f"Sending it again failed ({lost.error})")
-                return (yield from self._send(request, sender))
+                return (yield from self._send(request, webhooks))
             if not isinstance(lost.error, CrewAlreadyContinued):
                 self._fail_without_answer(self._worded(lost.error, request.inputs))
             self.record.note(**{CONTINUED_BY: lost.error.kickoff_id})
             return (yield from self._adopt(lost.error.kickoff_id))
         except CrewError as error:
             if self._is_not_continued(error):
-                return (yield from self._send(request, sender))
+                return (yield from self._send(request, webhooks))
             raise self._worded(error, request.inputs) from error
         if self._task.is_killed:  # during the request, when its id was not known
             self._stop_if_ended(started.kickoff_id)
