@@ -163,11 +163,7 @@ class DraftCheck:
             raise CrewTryFailed(self._not_shown(in_few_words(self._hook.mask(execution.raw_state))))
         takes_edit = execution.takes_edited_output or self._answer.in_the_middle  # or a tool's changed arguments
         if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
-            raise CrewAnswerNotTaken(
-                f"The service no longer accepts an edited draft of execution {self._answer.execution_id}. "
-                "Nothing was sent, and the draft is still waiting",
-                "clear the review to ask again",
-            )
+            raise CrewAnswerNotTaken(self._takes_no_edit(), "clear the review to ask again")
         # Without a hash, i.e. if the answer is not from a review, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self.sent_before or self._answer.output_sha256):
             is_late_edit = not self.sent_before and self._is_revised(execution)
@@ -372,6 +368,12 @@ class DraftCheck:
         return (
             f"Execution {self._answer.execution_id} is not waiting for an answer; it is {execution.state}: it was "
             "answered elsewhere, or it was stopped. This answer was not sent"
+        )
+
+    def _takes_no_edit(self) -> str:
+        return (
+            f"The service no longer accepts an edited draft of execution {self._answer.execution_id}. "
+            "Nothing was sent, and the draft is still waiting"
         )
 
     def _unknown(self, why: str) -> str:
