@@ -91,9 +91,11 @@ def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None, a
         return f"Execution {kickoff_id} could not be stopped ({stopped}) and may still be active"
     if stopped:
         return f"Execution {kickoff_id} was stopped"
-    if isinstance(after, Execution) and after.state in OVER:
+    state = after.state if isinstance(after, Execution) and after.state_is_known else None
+    if state in OVER:
         return f"Execution {kickoff_id} has ended"
-    known = "so it keeps running" if isinstance(after, Execution) else "or it has already ended"
+    is_active = state in (ExecutionState.RUNNING, ExecutionState.PENDING)
+    known = "so it keeps running" if is_active else "or it has already ended"
     return f"Execution {kickoff_id} could not be stopped: the service refused or does not support stopping, {known}"
 
 

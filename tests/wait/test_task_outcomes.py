@@ -435,6 +435,12 @@ def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any) -> str:
         ),
         (
             False,
+            execution(ExecutionState.NOT_FOUND),
+            "Execution k-1 could not be stopped: the service refused or does not support stopping, or it has already "
+            "ended",
+        ),
+        (
+            False,
             BUSY,
             "Execution k-1 could not be stopped: the service refused or does not support stopping, or it has already "
             "ended",
@@ -446,7 +452,7 @@ def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any) -> str:
             "active",
         ),
     ],
-    ids=["stopped", "completed", "failed", "runs on", "not known", "refused"],
+    ids=["stopped", "completed", "failed", "runs on", "not shown", "not known", "refused"],
 )
 def test_an_execution_over_its_budget_fails_with_its_fate(
     monkeypatch: pytest.MonkeyPatch, stopped: Any, shows: Any, fate: str
