@@ -127,6 +127,7 @@ def new_record(context: Any) -> PostRecord:
     )
 
 
+@pytest.mark.usefixtures("a_memory")
 def test_credentials_are_looked_up_before_the_post(hook: CrewHook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RECEIVER", '{"conn_type": "http", "login": "ann", "password": "word"}')
     context = TaskRun().context()
