@@ -316,6 +316,10 @@ class Webhooks:
         if isinstance(human, dict):
             _refuse_unknown("webhooks.human_input", human, HumanInputWebhook)
             human = HumanInputWebhook(**human)
+        if not isinstance(human, HumanInputWebhook | None):
+            raise ValueError(
+                f"webhooks.human_input must be a URL, a dict or HumanInputWebhook, not {type(human).__name__}"
+            )
         return cls(**{**value, "human_input": human})
 
     def as_dict(self) -> Json:

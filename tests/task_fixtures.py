@@ -43,6 +43,7 @@ def simulated_airflow(connect: Connect, a_memory: Variables, monkeypatch: pytest
 @pytest.fixture
 def quick_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses of a resume put its clock forward and take no time, so that its limits are those of production."""
+    from airflow_crew_provider.resume import sending
     from airflow_crew_provider.task import drive
 
     ahead = 0.0
@@ -51,7 +52,9 @@ def quick_resume(monkeypatch: pytest.MonkeyPatch) -> None:
         nonlocal ahead
         ahead += seconds
 
-    monkeypatch.setattr(drive, "time", SimpleNamespace(time=lambda: time.time() + ahead, sleep=pause))
+    clock = SimpleNamespace(time=lambda: time.time() + ahead, sleep=pause)
+    for module in (drive, sending):
+        monkeypatch.setattr(module, "time", clock)
 
 
 @pytest.fixture

@@ -236,6 +236,8 @@ def resume(request: Resume) -> Call[Resumed]:
     return Call("POST", "/resume", read, sent.body(), idempotency(sent.idempotency_key), starts_cold=True)
 
 
+# Status codes from a deployment that does not have an endpoint.
+NOT_OFFERED = (404, 405, 501)
 # Status codes from a service that does not support stopping, or that has nothing to stop.
 CANNOT_STOP = (400, 404, 405, 409, 410, 422, 501)
 

@@ -17,9 +17,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -133,9 +132,8 @@ def prompt_of(request: ManagedAgentRequest) -> str:
     }
     refused = [name for name, value in request_fields.items() if value]
     if refused or request.prompt is None:
-        raise ManagedAgentInvocationError(
-            f"A crew accepts only a prompt, not {', '.join(refused)}. Nothing was started"
-        )
+        problem = f"accepts only a prompt, not {', '.join(refused)}" if refused else "needs a prompt"
+        raise ManagedAgentInvocationError(f"A crew {problem}. Nothing was started")
     return request.prompt
 
 
@@ -151,16 +149,23 @@ class Consultation:
         self._crew, self._prompt_input = crew, prompt_input
         self._seconds = LONGEST if seconds is None else seconds
         self._deadline = time.time() + self._seconds
+        self._context: Any = None  # outside a task
+        with suppress(Exception):
+            self._context = get_current_context()
 
     def answer(self, prompt: str) -> Execution:
         """Return the completed execution of the crew with a prompt."""
         return Worker(self._crew, self._crew.log).drive(self._answer(prompt))
 
     def _answer(self, prompt: str) -> Steps[Execution]:
-        with _nothing_started():
-            identity = {"connection": self._crew.crew_conn_id, "prompt": prompt, "input": self._prompt_input}
-            self._record = _record_of(identity)
+        question = {"connection": self._crew.crew_conn_id, "prompt": prompt, "input": self._prompt_input}
+        try:
+            self._record = _record_of(question, self._context)
             kickoff_id = (yield from self._started_before()) or (yield from self._start(prompt))
+        except CrewError as error:
+            if is_transient(error):
+                raise
+            raise ManagedAgentInvocationError(f"{error}. Nothing was started") from error
         try:
             return (yield from self._completed(kickoff_id))
         except CrewAgentFailed:
@@ -226,7 +231,9 @@ class Consultation:
         if len(candidates) == 1 and candidates[0] in expected.names and not others:
             return candidates[0]
         wanted = repr(self._prompt_input) if self._prompt_input else "one input"
-        asks = f"the crew asks for {', '.join(expected.names) or 'none'}, and requires {', '.join(required) or 'none'}"
+        reported = f"requires {', '.join(required) or 'none'}"
+        requires = "does not report which it requires" if expected.required is None else reported
+        asks = f"the crew asks for {', '.join(expected.names) or 'none'}, and {requires}"
         message = f"An agent can pass a crew only its prompt, as {wanted}, but {asks}"
         advice = (
             "Specify the input with CrewHook(prompt_input=...), and make all other inputs optional. Nothing was started"
@@ -237,16 +244,17 @@ class Consultation:
         """Return the seconds left for the next request; raise an error if the time limit has expired."""
         left = self._deadline - time.time()
         if left <= 0:
-            over = f"The time limit of {self._seconds:.1f} s expired before the kickoff"
-            raise CrewConnectionError(f"{over}. Nothing was started")
+            over = f"The time limit of {self._seconds:.1f} s expired"
+            raise CrewConnectionError(f"{over}. Nothing was sent")
         return left
 
     def _kickoff(self, inputs: Json, sender: Sender) -> Steps[str]:
         """Send the kickoff once and record it."""
         left, keyed = self._left(), self._crew.connection.idempotency_keys
+        meta = {"airflow": task_identity(self._context)} if self._context else None
 
         def post(key: str | None) -> Started:
-            request = Kickoff(inputs=inputs, meta=_meta(), idempotency_key=key)
+            request = Kickoff(inputs=inputs, meta=meta, idempotency_key=key)
             try:
                 return self._crew.send_kickoff(request, timeout=left)
             except CrewError:
@@ -309,12 +317,10 @@ _ASKED = _Asked()
 _FINDING = threading.Lock()  # a model may ask several questions concurrently
 
 
-def _record_of(question: Json) -> PostRecord:
+def _record_of(question: Json, context: Any) -> PostRecord:
     """Return the record for a question; a separate one if the task asks it again while it runs."""
     name = fingerprint(question)
-    try:
-        context = get_current_context()
-    except Exception:  # outside a task
+    if context is None:
         return PostRecord(NoRecord(), Attempt(), name)
     attempt = Attempt.of(context, context.get("task"))
     with _FINDING:
@@ -322,22 +328,3 @@ def _record_of(question: Json) -> PostRecord:
         record = PostRecord(record_of(context).part(f"{AGENT_STATE}__{name[:16]}_{number}", None), attempt, name)
         record.begin_try()
     return record
-
-
-@contextmanager
-def _nothing_started() -> Iterator[None]:
-    """Classify errors raised before a crew is started."""
-    try:
-        yield
-    except CrewError as error:
-        if is_transient(error):
-            raise
-        raise ManagedAgentInvocationError(f"{error}. Nothing was started") from error
-
-
-def _meta() -> Json | None:
-    """Return the identity of the asking task, so that its executions can be found; None outside a task."""
-    try:
-        return {"airflow": task_identity(get_current_context())}
-    except Exception:
-        return None

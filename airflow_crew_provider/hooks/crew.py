@@ -115,10 +115,9 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         try:
             return self.client.send(endpoints.executions(state, limit))
         except CrewApiError as error:
-            refused = error
-        if refused.status_code in (404, 405, 501):
-            refused.detail = "this deployment has no list of executions; only airflow-crew-service has one"
-        raise refused
+            if error.status_code in endpoints.NOT_OFFERED:
+                error.detail = "this deployment has no list of executions; only airflow-crew-service has one"
+            raise
 
     async def aget_status(self, kickoff_id: str) -> Execution:
         """Poll an execution without blocking the event loop."""

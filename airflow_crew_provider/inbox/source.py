@@ -27,10 +27,9 @@ from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessage
 from airflow_crew_provider.inbox.rows import TASK_FIELDS, Asked
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import MESSAGES_KEY
+from airflow_crew_provider.wait.watch import Reply
 
 log = logging.getLogger(__name__)
-
-Reply = Execution | CrewError
 
 
 def get(key: str) -> Any:

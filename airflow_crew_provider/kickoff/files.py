@@ -26,7 +26,7 @@ from airflow_crew_provider.api.endpoints import Upload
 from airflow_crew_provider.api.values import plain_object, value_of
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.models import ExpectedInputs, Json, UploadedFile, listed, reason, shortened, shown
-from airflow_crew_provider.wait.files import opened
+from airflow_crew_provider.wait.files import as_text, opened
 
 FILES = "files"  # added to a POST: the size and hash of each uploaded file, by input name
 HTTPS = "https://"
@@ -34,17 +34,13 @@ SCHEME = re.compile("^[A-Za-z][A-Za-z0-9+.-]*://")
 NOTHING_STARTED = "Nothing was started"
 PAUSE = 2.0  # seconds before an upload is repeated, if the service does not say
 PIECE = 64 * 1024
-TAKES_NONE = (404, 405, 501)
 
 
 def given_files(files: Any) -> Any:
     """Return files from a DAG with paths as strings; templates and XComs are rendered later."""
     if not isinstance(files, Mapping):
         return files
-    return {
-        name: str(source) if hasattr(source, "__fspath__") or hasattr(source, "protocol") else source
-        for name, source in files.items()
-    }
+    return {name: as_text(source) for name, source in files.items()}
 
 
 def with_files_of_function(files: Any, more: Any) -> Any:
@@ -117,7 +113,7 @@ def check_names(files: dict[str, str] | None, expected: ExpectedInputs) -> None:
 
 
 class KickoffFiles:
-    """The files of one task's kickoff.
+    """The files of one task's kickoff; ``addresses``, by input name, are what it sends.
 
     :param sources: paths and addresses by input name
     :param contents: of the files that were uploaded for the POST on record, from `added`
@@ -127,18 +123,21 @@ class KickoffFiles:
     def __init__(
         self, sources: dict[str, str] | None, contents: Json | None = None, addresses: Json | None = None
     ) -> None:
-        self._sources, contents, addresses = sources or {}, contents or {}, addresses or {}
+        sources, contents, addresses = sources or {}, contents or {}, addresses or {}
+        self._paths = {name: source for name, source in sources.items() if not source.startswith(HTTPS)}
+        self._passed_on = {name: source for name, source in sources.items() if source.startswith(HTTPS)}
         # Only these: a name that the DAG no longer uses, or now uses for a web address, must not be sent.
         self._contents: Json = {name: contents[name] for name in self._paths if name in contents}
         kept = {*self._contents, *(self._passed_on.keys() - contents.keys())}
-        self._addresses: dict[str, str] = {name: url for name, url in addresses.items() if name in kept}
+        self.addresses: dict[str, str] = {name: url for name, url in addresses.items() if name in kept}
         self._are_new = False
 
     @property
     def identity(self) -> Json | None:
         """The files as part of a request's fingerprint; None if there are none."""
         contents = {name: self._contents.get(name) for name in self._paths}
-        return {**contents, **{name: _unsigned(url) for name, url in self._passed_on.items()}} or None
+        unsigned = {name: url.partition("?")[0] for name, url in self._passed_on.items()}
+        return {**contents, **unsigned} or None
 
     @property
     def added(self) -> Json:
@@ -146,27 +145,14 @@ class KickoffFiles:
         return {FILES: self._contents} if self._contents else {}
 
     @property
-    def addresses(self) -> dict[str, str]:
-        """The addresses by input name, as a kickoff sends them."""
-        return self._addresses
-
-    @property
     def are_on_record(self) -> bool:
         """Whether the POST on record has an address for each file."""
-        return not self._are_new and self._addresses.keys() == self._sources.keys()
+        return not self._are_new and self.addresses.keys() == self._paths.keys() | self._passed_on.keys()
 
     @property
     def may_be_gone(self) -> bool:
         """Whether the addresses on record may be of no more use, while new ones may."""
-        return self.are_on_record and bool(self._paths or self._addresses != self._passed_on)
-
-    @property
-    def _paths(self) -> dict[str, str]:
-        return {name: source for name, source in self._sources.items() if not source.startswith(HTTPS)}
-
-    @property
-    def _passed_on(self) -> dict[str, str]:
-        return {name: source for name, source in self._sources.items() if source.startswith(HTTPS)}
+        return self.are_on_record and bool(self._paths or self.addresses != self._passed_on)
 
     def upload(self, hook: ConnectedCrew) -> None:
         """Upload all files, and take the web addresses that are given now.
@@ -176,13 +162,13 @@ class KickoffFiles:
         """
         files = {name: uploaded(hook, name, source) for name, source in self._paths.items()}
         self._contents = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
-        self._addresses = {**self._passed_on, **{name: file.url for name, file in files.items()}}
+        self.addresses = {**self._passed_on, **{name: file.url for name, file in files.items()}}
         self._are_new = True
 
     def changes(self) -> Iterator[str]:
         """Yield a sentence for each file that is no longer what the POST on record sent."""
         for name, url in self._passed_on.items():
-            if self._addresses.get(name, url) != url:
+            if self.addresses.get(name, url) != url:
                 yield f'The address of file {shown(name)} has changed after its "?"'
         for name, source in self._paths.items():
             sent = self._contents.get(name, {})
@@ -196,10 +182,6 @@ class KickoffFiles:
             else:
                 if not is_same or content.sha256 != sent.get("sha256"):
                     yield f"{_label(name, source)} has changed"
-
-
-def _unsigned(url: str) -> str:
-    return url.partition("?")[0]
 
 
 def uploaded(hook: ConnectedCrew, name: str, source: str) -> UploadedFile:
@@ -239,7 +221,7 @@ def _pause(error: exceptions.CrewError) -> float | None:
 def _not_taken(name: str, source: str, error: exceptions.CrewError) -> exceptions.CrewError:
     file = _label(name, source)
     status = error.status_code if isinstance(error, exceptions.CrewApiError) else None
-    if status in TAKES_NONE:
+    if status in endpoints.NOT_OFFERED:
         return exceptions.CrewInvalidInput(
             f"{file} was not sent: this deployment takes no files ({error}). {NOTHING_STARTED}"
         )

@@ -158,7 +158,7 @@ class PostRecord:
         """Forget a record of a deleted DAG run with the same id; call this first in a try."""
         before = self.newest.attempt
         self.attempt.tell_doubt(before)
-        if before and self.attempt.relation_to(before) is Relation.OTHER_RUN:
+        if self.attempt.relation_to(before) is Relation.OTHER_RUN:
             log.warning("This task's record is from a deleted DAG run with the same id, so it is ignored")
             self.newest = self._stored = StoredPost()
             self.memory.forget()  # at once: a later try of this run may have the number of the one on record
@@ -224,6 +224,10 @@ class PostRecord:
         """Return whether this request was sent with a key and its response was never recorded."""
         return self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN and self.same_request
 
+    def is_resent(self, sender: Sender, *, keyed: bool) -> bool:
+        """Return whether this request is sent again as it is on record, with its key and what was added to it."""
+        return self._may_be_resent(keyed=keyed) and not self.changes(sender)
+
     def intend(
         self,
         sender: Sender,
@@ -240,7 +244,7 @@ class PostRecord:
         :param addresses: of a new POST's files; a resent one repeats its original ones
         :param more: further fields for the record
         """
-        self._resent = self._may_be_resent(keyed=keyed) and not self.changes(sender)
+        self._resent = self.is_resent(sender, keyed=keyed)
         now, before = time.time(), self.newest
         self._followed = before if before.state is PostState.OVER and self.earlier is Earlier.STARTED else None
         intended = StoredPost(

@@ -1,9 +1,8 @@
 """The user's kickoff request, validated before it starts anything or costs money.
 
-Literal webhook credentials are refused, because rendered fields would show them. The word ``inbox`` requests new
-addresses in this Airflow's own inbox for each POST. A Flow also lists optional inputs, so the preflight check fails
-only if a missing input is known to be required. Otherwise, the service decides, and its refusal is reported in the
-same words.
+Literal webhook credentials are refused, because rendered fields would show them. A Flow also lists optional inputs, so
+the preflight check fails only if a missing input is known to be required. Otherwise, the service decides, and its
+refusal is reported in the same words.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from airflow_crew_provider.client.deployment import CREW
 from airflow_crew_provider.compat.rendered_fields import HidesRendered
 from airflow_crew_provider.compat.task_instance import RelatedTask
 from airflow_crew_provider.compat.web import airflow_url
-from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.kickoff.files import check_names, checked_files, given_files, mask_queries
-from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import REGION_FIELDS, ExpectedInputs, HumanInputWebhook, Json, Webhooks, listed, shown
 from airflow_crew_provider.task.waiting import WaitingTask
 from airflow_crew_provider.wait.outcomes import seconds
@@ -175,53 +172,6 @@ def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
     except (TypeError, ValueError) as error:
         problem = str(error)
     raise exceptions.CrewInvalidInput(f"{problem}. Nothing was sent")
-
-
-def with_credentials(checked: Webhooks | str | None, hook: ConnectedCrew) -> Webhooks | str | None:
-    """Look up credentials before a POST is recorded, so that a failed lookup does not count as an unknown outcome."""
-    return checked if isinstance(checked, str) else hook.with_credentials(checked)
-
-
-def check_inbox(checked: Webhooks | str | None, hook: ConnectedCrew) -> None:
-    """Refuse the word ``inbox`` before a POST is recorded if there is no inbox."""
-    if isinstance(checked, str):
-        registering.check(hook)
-
-
-def prepare_webhooks(
-    checked: Webhooks | str | None,
-    context: Any,
-    hook: ConnectedCrew,
-    record: PostRecord,
-    execution_id: str | None = None,
-) -> Webhooks | None:
-    """Return the webhooks for the recorded POST, after registering them if they are the inbox's."""
-    if not isinstance(checked, str):
-        return checked
-    key, url = record.newest.idempotency_key, record.added.get("inbox_url")
-    registration, webhooks = registering.register(context, hook, key, execution_id, url)
-    record.mark(inbox=registration.as_dict())
-    return webhooks
-
-
-def added_address(checked: Webhooks | str | None, hook: ConnectedCrew) -> Json:
-    """Return the inbox URL to store with a POST, so that a resend contains the same addresses."""
-    url = hook.connection.inbox_url if isinstance(checked, str) else None
-    # A URL with credentials is not stored; if it changes, the request counts as a different one.
-    return {"inbox_url": url} if url and "@" not in url else {}
-
-
-def sender_of(checked: Webhooks | str | None, hook: ConnectedCrew, record: PostRecord) -> Sender:
-    """Return the sender of a POST, with the original inbox URL if the POST may be resent."""
-    connection = hook.connection
-    before = record.added_before(keyed=connection.idempotency_keys)
-    return Sender.of(connection, checked, before.get("inbox_url"))
-
-
-def tell_inbox(context: Any, record: PostRecord, *, again: bool = False) -> None:
-    """Record the kickoff id for the inbox, if the POST used the inbox; ``again`` means that an earlier try sent it."""
-    if record.newest.inbox and record.kickoff_id:
-        registering.posted(context, record.newest.inbox, record.kickoff_id, again=again)
 
 
 def check_inputs(

@@ -39,18 +39,13 @@ from airflow_crew_provider.kickoff.post_record import (
 from airflow_crew_provider.kickoff.request import (
     FROM_FAILED_TASK,
     StartingTask,
-    added_address,
-    check_inbox,
     check_inputs,
     missing_inputs,
     name_of,
-    prepare_webhooks,
     request_of,
     seen_from_outside,
-    sender_of,
-    tell_inbox,
-    with_credentials,
 )
+from airflow_crew_provider.kickoff.webhooks import PostWebhooks, tell_inbox
 from airflow_crew_provider.models import (
     REGION_FIELDS,
     Execution,
@@ -69,7 +64,7 @@ from airflow_crew_provider.task.waiting import CrewOverBudget, Wait
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.task import push_execution
-from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, LONGEST_MESSAGE, Watch, fate_of_stop
+from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, LONGEST_MESSAGE, Reply, Watch, fate_of_stop
 
 NO_RETRY = (
     "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
@@ -86,14 +81,14 @@ class OwnExecution:
     """
 
     def __init__(self, task: StartingTask, worker: Worker, newest_id: Callable[[str], str] = str) -> None:
-        self._task, self._worker, self._context = task, worker, worker.context
+        self._task, self.worker, self._context = task, worker, worker.context
         self._hook, self._log, self._newest_id = worker.hook, worker.log, newest_id
         self.kickoff_id: str | None = None  # the running execution, once known
         self.sent_at: str | None = None  # when the current POST was sent
         self._record: PostRecord | None = None
         self._wait: Wait | None = None
         self._asked: ExpectedInputs | None = None
-        self._seen: Execution | CrewError | None = None
+        self._seen: Reply | None = None
         self._files = KickoffFiles(None)
         self._failed: str | None = None  # an earlier try's execution that a new one may continue
 
@@ -144,13 +139,13 @@ class OwnExecution:
     def _open(self) -> Steps[None]:
         """Read the record; refuse a retry if the wait timed out, or if the execution exceeded its budget."""
         # With what this try changes in the task's record, in one write.
-        self._record = record = PostRecord(self._worker.record.part(KICKOFF_STATE, None), self._attempt)
+        self._record = record = PostRecord(self.worker.record.part(KICKOFF_STATE, None), self._attempt)
         record.begin_try()
         if record.newest.cleared or not record.kickoff_id:
             return
         passed = record.newest.over_budget or (yield from self._passed_at_its_end())
         if passed:
-            outcomes.fail_over_budget(self._worker.poller, self._earlier_id, passed, self._log)
+            self.worker.fail_over_budget(self._earlier_id, passed)
         if record.newest.timed_out:
             yield from self._end_timed_out(self._earlier_id)
 
@@ -173,15 +168,15 @@ class OwnExecution:
             return record.kickoff_id
         if record.earlier is Earlier.UNKNOWN and (continued_by := record.newest.more.get(CONTINUED_BY)):
             return (yield from self._adopt(continued_by))
-        webhooks = with_credentials(request.webhooks, self._hook)
-        check_inbox(webhooks, self._hook)
-        sender = sender_of(webhooks, self._hook, record)
+        webhooks = PostWebhooks(request.webhooks, self._hook, record)
+        webhooks.check()
+        sender = webhooks.sender
         if record.earlier is Earlier.UNKNOWN:
             self._settle_unknown(sender)
         if self._task.check_inputs:
             self._asked = yield Do(check_inputs, self._hook, request.inputs, self._log, request.files)
         yield from self._decide_what_to_continue()
-        if not self._resends(sender):
+        if not record.is_resent(sender, keyed=self._hook.connection.idempotency_keys):
             yield from self._upload(request)
         elif files.are_on_record:
             self._tell_of_changes("The kickoff is sent again as it was sent first")
@@ -189,7 +184,7 @@ class OwnExecution:
             yield from self._upload_again(request, "It cannot be sent again: the addresses of its files are lost")
         if record.earlier is Earlier.ANOTHER:
             yield from self._leave_earlier_behind(sender)
-        return (yield from self._send(replace(request, webhooks=webhooks), sender))
+        return (yield from self._send(request, webhooks))
 
     # --- the POST ---
 
@@ -219,12 +214,7 @@ class OwnExecution:
         for change in self._files.changes():
             self._log.warning("%s. %s", change, consequence)
 
-    def _resends(self, sender: Sender) -> bool:
-        """Return whether the POST on record is sent again, with the addresses of its files."""
-        keyed = self._hook.connection.idempotency_keys
-        return bool(self.record.added_before(keyed=keyed)) and not self.record.changes(sender)
-
-    def _added(self, request: Kickoff) -> Json:
+    def _added(self, webhooks: PostWebhooks) -> Json:
         """Return the fields to add to a new POST; put new fields of `meta.airflow` here.
 
         The record stores them, so that a resent POST has the same body. Headers are not part of the body: they may
@@ -232,8 +222,7 @@ class OwnExecution:
         """
         airflow = {**task_identity(self._context), **seen_from_outside(self._task)}
         continued = {CONTINUED: self._failed} if self._failed else {}
-        address = added_address(request.webhooks, self._hook)
-        return {"airflow": airflow, **address, **continued, **self._files.added}
+        return {"airflow": airflow, **webhooks.added, **continued, **self._files.added}
 
     def _with_added(self, request: Kickoff) -> Kickoff:
         """Return the request with its recorded additions; release 0.1 recorded none, but added the task's identity."""
@@ -242,15 +231,15 @@ class OwnExecution:
         continued, files = self.record.added.get(CONTINUED), self.record.newest.addresses
         return replace(request, meta=meta, continue_from=continued, files=files or None)
 
-    def _send(self, request: Kickoff, sender: Sender) -> Steps[str]:
+    def _send(self, request: Kickoff, webhooks: PostWebhooks) -> Steps[str]:
         if self._task.is_killed:
             raise outcomes.CrewTryFailed(f"The task was killed before its kickoff was sent. {self.what_is_known()}")
-        keyed, added = self._hook.connection.idempotency_keys, self._added(request)
+        keyed, added = self._hook.connection.idempotency_keys, self._added(webhooks)
 
         def post(key: str | None) -> Started:
             # Under the POST's key, so only now; the record then has the registration, too.
-            webhooks = prepare_webhooks(request.webhooks, self._context, self._hook, self.record)
-            sent = replace(self._with_added(request), webhooks=webhooks, idempotency_key=key)
+            sent_to = webhooks.registered(self._context)
+            sent = replace(self._with_added(request), webhooks=sent_to, idempotency_key=key)
             self.kickoff_id, self.sent_at = None, _utc(time.time())
             started = self._hook.send_kickoff(sent)
             self.kickoff_id = started.kickoff_id
@@ -262,20 +251,20 @@ class OwnExecution:
 
         try:
             started: Started = yield SendOnce(
-                self.record, post, sender, keyed, added, self._taken, addresses=self._files.addresses
+                self.record, post, webhooks.sender, keyed, added, self._taken, addresses=self._files.addresses
             )
         except CrewPostLost as lost:
             if isinstance(lost.error, REFUSES_FILES) and self._files.may_be_gone:
                 # The service may no longer have what was uploaded, or the signature of an address may have expired.
                 yield from self._upload_again(request, f"Sending it again failed ({lost.error})")
-                return (yield from self._send(request, sender))
+                return (yield from self._send(request, webhooks))
             if not isinstance(lost.error, CrewAlreadyContinued):
                 self._fail_without_answer(self._worded(lost.error, request.inputs))
             self.record.note(**{CONTINUED_BY: lost.error.kickoff_id})
             return (yield from self._adopt(lost.error.kickoff_id))
         except CrewError as error:
             if self._is_not_continued(error):
-                return (yield from self._send(request, sender))
+                return (yield from self._send(request, webhooks))
             raise self._worded(error, request.inputs) from error
         if self._task.is_killed:  # during the request, when its id was not known
             self._stop_if_ended(started.kickoff_id)
@@ -365,37 +354,35 @@ class OwnExecution:
         assert self.record.kickoff_id
         return self._newest_id(self.record.kickoff_id)
 
-    def _poll_earlier(self) -> Steps[Execution | CrewError]:
+    def _poll_earlier(self) -> Steps[Reply]:
         """Poll an earlier try's execution, once for all decisions that depend on it."""
         if self._seen is None:
             self._seen = yield from self._poll(self._earlier_id)
         return self._seen
 
-    def _poll(self, kickoff_id: str) -> Steps[Execution | CrewError]:
+    def _poll(self, kickoff_id: str) -> Steps[Reply]:
         """Poll the recorded execution; if the service knows it, record that it is no longer unknown."""
         reply = yield Poll(kickoff_id)
         if isinstance(reply, Execution) and self.record.newest.unknown_since:
             self.record.mark(unknown_since=None)
-        return cast("Execution | CrewError", reply)
+        return cast("Reply", reply)
 
     def _end_timed_out(self, kickoff_id: str) -> Steps[None]:
         """Stop the execution after an earlier try's timeout and fail, unless it has completed or cannot be stopped."""
         message = f"An earlier try failed: {self.record.newest.timed_out}"
-        reply, fate = (yield from self._poll(kickoff_id)), f"Execution {kickoff_id} has ended"
+        reply, stopped = (yield from self._poll(kickoff_id)), False
         if not outcomes.is_over(reply):
-            stopped = yield Stop(kickoff_id, self.record.attempt.is_last)
+            stopped = yield Stop(kickoff_id, self.worker.is_last_try)
             if isinstance(stopped, CrewError):
                 raise outcomes.CrewTryFailed(
                     f"{message}. {fate_of_stop(kickoff_id, stopped)}. A retry of this task stops it"
                 ) from stopped
-            if stopped:
-                fate = fate_of_stop(kickoff_id, stopped)
-            elif not outcomes.is_over(reply := (yield from self._poll(kickoff_id))):
+            if not stopped and not outcomes.is_over(reply := (yield from self._poll(kickoff_id))):
                 self.record.mark(timed_out="")
                 return
         if isinstance(reply, Execution) and reply.state is ExecutionState.COMPLETED:
             return
-        raise outcomes.CrewTaskFailed(f"{message}. {fate}. {NO_RETRY}")
+        raise outcomes.CrewTaskFailed(f"{message}. {fate_of_stop(kickoff_id, stopped, reply)}. {NO_RETRY}")
 
     def _passed_at_its_end(self) -> Steps[str]:
         reply = (yield from self._poll_earlier()) if self._task.budget.limits else None
@@ -471,7 +458,7 @@ class OwnExecution:
         after = reply if stopped else (yield from self._poll(kickoff_id))
         if isinstance(after, CrewNotFound):
             return (yield from self._judge_unknown(kickoff_id, sender))
-        return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped)
+        return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped, after)
 
     def _judge_unknown(self, kickoff_id: str, sender: Sender) -> Steps[tuple[bool, str]]:
         """Return whether an execution that could not be stopped counts as gone, and a sentence about its fate.
@@ -501,11 +488,12 @@ class OwnExecution:
     def watch(self, kickoff_id: str) -> Watch:
         """Return a watch whose deadline is counted from now."""
         task = self._task
+        interval = outcomes.seconds(task.poll_interval, "poll_interval")
         return Watch(
             kickoff_id=kickoff_id,
             started=time.time(),
             deadline=outcomes.deadline_of(self._context, task.timeout, task.execution_timeout),
-            poll_interval=outcomes.seconds(task.poll_interval, "poll_interval") or 10.0,
+            poll_interval=10.0 if interval is None else interval,
             wait_past_pending=True,
             ends_at_unknown=True,
             budget=task.watched_budget,
@@ -517,7 +505,7 @@ class OwnExecution:
 
     def wait(self, kickoff_id: str, **place: Any) -> Wait:
         """Return the wait for the execution; `place` are further arguments of `Wait`."""
-        self._wait = Wait(self._task, self._worker, self.watch(kickoff_id), **place)
+        self._wait = Wait(self._task, self.worker, self.watch(kickoff_id), **place)
         return self._wait
 
     def end_of(self, wait: Steps[Execution]) -> Steps[Execution]:
@@ -534,7 +522,7 @@ class OwnExecution:
             # If this cannot be stored, a retry uses the service's figures.
             passed, problem = over.passed, "The exceeded budget could not be recorded"
             self._keep(lambda: self._read_record().mark(over_budget=passed), problem)
-            outcomes.fail_over_budget(self._worker.poller, over.kickoff_id, over.passed, self._log)
+            self.worker.fail_over_budget(over.kickoff_id, over.passed)
 
     def _end_at(self, timeout: CrewTimeout) -> Steps[Exception]:
         """Stop the execution if `cancel_on_kill` is set; return an error, final if a retry would start another one."""
@@ -543,7 +531,7 @@ class OwnExecution:
         if self._task.cancel_on_kill:
             # Recorded before the stop, because a retry that then finds the execution ended must not start another.
             self._keep_timeout(str(timeout))
-            stopped = yield Stop(kickoff_id, self._attempt.is_last)
+            stopped = yield Stop(kickoff_id, self.worker.is_last_try)
         message = f"{timeout}. {fate_of_stop(kickoff_id, stopped)}"
         if stopped is True:
             return outcomes.CrewTaskFailed(f"{message}. {NO_RETRY}")
@@ -559,7 +547,7 @@ class OwnExecution:
 
         :param finished: whether the execution has ended too
         """
-        posts = self._worker.record.part(KICKOFF_STATE, None)  # with the end of the run, if the task has one
+        posts = self.worker.record.part(KICKOFF_STATE, None)  # with the end of the run, if the task has one
         end = "The end of this task could not be stored"
         self._keep(lambda: PostRecord(posts, self._attempt).close(finished=finished), end)
 
@@ -590,7 +578,7 @@ class OwnExecution:
             )
 
     def _stop_if_ended(self, kickoff_id: str) -> None:
-        self._worker.stop_if_ended(kickoff_id, partial(self._stops_after, kickoff_id), has_ended=self._task.has_ended)
+        self.worker.stop_if_ended(kickoff_id, partial(self._stops_after, kickoff_id), has_ended=self._task.has_ended)
 
     def _stops_after(self, kickoff_id: str, ending: outcomes.Ending) -> bool:
         """Record the end of the task before its execution is stopped; return whether that is to happen.
@@ -599,7 +587,7 @@ class OwnExecution:
         """
         if ending is outcomes.Ending.TIMEOUT and self._task.cancel_on_kill:
             limit = f"The task reached its execution_timeout of {self._task.execution_timeout}"
-            return self._keep_timeout(limit) or self._attempt.is_last
+            return self._keep_timeout(limit) or self.worker.is_last_try
         if ending is outcomes.Ending.CLEARED:
             self._record_clear(kickoff_id)
         return self._task.cancel_on_kill
@@ -650,7 +638,7 @@ def _utc(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
-def _state(reply: Execution | CrewError) -> str:
+def _state(reply: Reply) -> str:
     if isinstance(reply, Execution):
         return str(reply.state)
     return "not known to the service" if isinstance(reply, CrewNotFound) else f"in an unknown state ({reply})"

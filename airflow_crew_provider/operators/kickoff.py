@@ -16,7 +16,7 @@ from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
 from airflow_crew_provider.questions import question_of
 from airflow_crew_provider.resume.unattended import answer_unattended
-from airflow_crew_provider.task.drive import Steps, Worker
+from airflow_crew_provider.task.drive import Steps
 from airflow_crew_provider.task.waiting import Wait
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
@@ -98,7 +98,7 @@ class CrewKickoffOperator(StartingTask):
     @outcomes.ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Start the crew, or reattach to an earlier try's execution; then wait for it, if requested."""
-        worker, own = self._begin(context)
+        own = self._begin(context)
 
         def steps() -> Steps[Any]:
             kickoff_id = yield from own.start(OutputRules(self.schema_of_waits))
@@ -106,21 +106,21 @@ class CrewKickoffOperator(StartingTask):
                 own.close()
                 return kickoff_id
             wait = own.wait(kickoff_id, view=own.view)
-            return (yield from self._until_completed(own, worker, wait, wait.begin()))
+            return (yield from self._until_completed(own, wait, wait.begin()))
 
-        return worker.drive(steps())
+        return own.worker.drive(steps())
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
         """Continue in a worker with the trigger's event."""
-        worker, own = self._begin(context)
+        own = self._begin(context)
         wait = own.wait("")
-        return worker.drive(self._until_completed(own, worker, wait, wait.resumed(event, waiting)))
+        return own.worker.drive(self._until_completed(own, wait, wait.resumed(event, waiting)))
 
     def end_without_trigger(self, context: Any, error: str) -> Any:
         """End the wait after Airflow's own timeout."""
-        worker, own = self._begin(context)
+        own = self._begin(context)
         wait = own.wait(own.last_id() or "")
-        return worker.drive(self._until_completed(own, worker, wait, wait.without_trigger(error)))
+        return own.worker.drive(self._until_completed(own, wait, wait.without_trigger(error)))
 
     def on_kill(self) -> None:
         """Stop the execution when the task is killed, or reaches its execution timeout, in a worker."""
@@ -128,12 +128,11 @@ class CrewKickoffOperator(StartingTask):
         if self._own is not None:
             self._own.on_kill()
 
-    def _begin(self, context: Any) -> tuple[Worker, OwnExecution]:
-        worker = self.new_worker(context)
-        self._own = OwnExecution(self, worker)
-        return worker, self._own
+    def _begin(self, context: Any) -> OwnExecution:
+        self._own = OwnExecution(self, self.new_worker(context))
+        return self._own
 
-    def _until_completed(self, own: OwnExecution, worker: Worker, wait: Wait, steps: Steps[Execution]) -> Steps[Json]:
+    def _until_completed(self, own: OwnExecution, wait: Wait, steps: Steps[Execution]) -> Steps[Json]:
         """Wait until the execution has completed; return its record.
 
         Nobody is asked, so a question about a tool call's unknown outcome is answered ``fail``.
@@ -141,7 +140,7 @@ class CrewKickoffOperator(StartingTask):
         execution = yield from own.end_of(steps)
         while execution.state is ExecutionState.PENDING:
             if question_of(execution).unattended:
-                wait.watch.answered = yield from answer_unattended(self, worker, execution)
+                wait.watch.answered = yield from answer_unattended(self, own.worker, execution)
             execution = yield from own.end_of(wait.go_on())
         changed = wait.result(execution)
         own.close(finished=True)

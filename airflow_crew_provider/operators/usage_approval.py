@@ -33,7 +33,7 @@ from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, fact
 from airflow_crew_provider.task.drive import Steps, drive
 from airflow_crew_provider.task.store import record_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
-from airflow_crew_provider.wait.output import REPORT_USAGE, still_there
+from airflow_crew_provider.wait.output import usage_not_reported
 from airflow_crew_provider.wait.task import push_execution_of
 
 
@@ -165,8 +165,7 @@ class CrewUsageApprovalOperator(QuestionTask):
         if self.budget.passed_by(record.get("usage")):
             return True
         if unknown and self.on_unknown_usage == FAIL:
-            message = f"For execution {record.get('execution_id')}, the service did not report {unknown}"
-            raise CrewTaskFailed(f"{message}. {REPORT_USAGE}. {still_there()}")
+            raise CrewTaskFailed(usage_not_reported(record.get("execution_id"), unknown))
         return bool(unknown) and self.on_unknown_usage == ASK
 
     def _approved(self, content: Json) -> Json:

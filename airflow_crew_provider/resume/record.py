@@ -79,6 +79,11 @@ class ResumeRecord:
         changed_nothing = self.leaves_edit or self.question_is_open or self.state is AnswerState.UNUSED
         return self.said.get("message") if changed_nothing else None
 
+    def refusal_field(self, execution: Execution) -> Json:
+        """Return the field of a pending record that tells its reviewer why this answer did not close the question."""
+        is_same = self.question_is_open and self.crew_task_id == execution.crew_task_id
+        return {REFUSAL: self.refusal} if is_same else {}
+
     @property
     def answered(self) -> AnsweredDraft | None:
         """The answered draft, if known; None if its answer was not sent, because the question is then asked again."""
@@ -90,17 +95,21 @@ class ResumeRecord:
         return AnsweredDraft(draft, self.resumed_at + OLD_PAUSE_SHOWS)
 
 
-def resume_before(context: Any, task: RelatedTask, kickoff_id: str) -> ResumeRecord | None:
+def last_resume(context: Any, task: RelatedTask, kickoff_id: str) -> ResumeRecord | None:
     """Return the last upstream resume's report on the execution with this id; None if there is none."""
+    return max(_resumes(context, task, kickoff_id, upstream=True), key=lambda each: each.resumed_at or 0, default=None)
+
+
+def resume_before(context: Any, task: RelatedTask, kickoff_id: str) -> ResumeRecord | None:
+    """Return the same as `last_resume`, and None if it cannot be read."""
     try:
-        resumes = _resumes(context, task, kickoff_id, upstream=True)
+        return last_resume(context, task, kickoff_id)
     except Exception:
         log.warning(
             "The result of the upstream resume cannot be read; an old pause may be mistaken for a new one",
             exc_info=True,
         )
         return None
-    return _latest(resumes)
 
 
 def _resumes(context: Any, task: RelatedTask, kickoff_id: str, *, upstream: bool) -> list[ResumeRecord]:
@@ -111,26 +120,8 @@ def _resumes(context: Any, task: RelatedTask, kickoff_id: str, *, upstream: bool
     return [each for each in read if each is not None and each.kickoff_id == kickoff_id]
 
 
-def _latest(resumes: list[ResumeRecord]) -> ResumeRecord | None:
-    return max(resumes, key=lambda each: each.resumed_at or 0, default=None)
-
-
-def answered_before(context: Any, task: RelatedTask, kickoff_id: str) -> AnsweredDraft | None:
-    """Return the draft that the last upstream resume of the execution answered."""
-    resume = resume_before(context, task, kickoff_id)
-    return resume.answered if resume else None
-
-
-def refusal_before(context: Any, task: RelatedTask, execution: Execution) -> Json:
-    """Return the field of a pending record that tells its reviewer why the answer before did not close the question."""
-    resume = resume_before(context, task, execution.kickoff_id)
-    asks_again = resume and resume.question_is_open and resume.crew_task_id == execution.crew_task_id
-    return {REFUSAL: resume.refusal} if resume and asks_again else {}
-
-
-def lost_edit(context: Any, task: RelatedTask, execution: Execution) -> str | None:
-    """Return a message if a resume left an edit for a round that never came, else None."""
-    resume = _latest(_resumes(context, task, execution.kickoff_id, upstream=True))
+def lost_edit(context: Any, task: RelatedTask, execution: Execution, resume: ResumeRecord | None) -> str | None:
+    """Return a message if the last resume left an edit for a round that never came, else None."""
     if resume is None or not resume.leaves_edit:
         return None
     if execution.state is ExecutionState.PENDING and execution.crew_task_id in (None, resume.crew_task_id):

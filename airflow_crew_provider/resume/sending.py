@@ -18,8 +18,8 @@ from airflow_crew_provider.api.requests import Resume
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewTooLarge
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
-from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, Sender, SendOnce, fingerprint
+from airflow_crew_provider.kickoff.webhooks import PostWebhooks, tell_inbox
 from airflow_crew_provider.models import Json, Resumed, Webhooks
 from airflow_crew_provider.resume.draft_check import CrewEditTooLate, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord
@@ -65,10 +65,9 @@ class Resuming:
         attempt, name = Attempt.of(self._context, task), fingerprint(answer.request)
         self._record = PostRecord(worker.record.part(RESUME_STATE, None), attempt, name, clears_count=False)
         self._record.begin_try()
-        self._check = DraftCheck(self._hook, answer, self._record, SETTLING, worker.now)
+        self._check = DraftCheck(self._hook, answer, self._record, SETTLING, time.time)
         self._resumed: Resumed | None = None
         self._leaves_question_open = False
-        self._now = worker.now
 
     def send_once(self) -> Steps[str]:
         """Send the answer, unless an earlier try has sent it; return the id to poll next."""
@@ -83,17 +82,17 @@ class Resuming:
         )
         if address is not None:
             return (yield from self._answer_flow(address))
-        webhooks = request.with_credentials(self._webhooks, self._hook)
+        webhooks = PostWebhooks(self._webhooks, self._hook, record)
         try:
-            sender = request.sender_of(webhooks, self._hook, record)
-            if (yield from self._check.check_before_sending(sender)):
+            if (yield from self._check.check_before_sending(webhooks.sender)):
                 return (yield from self._go_on("An earlier try sent this answer"))
         except CrewAnswerNotTaken as refused:
-            if answer.is_late(self._now()):
+            if answer.is_late(time.time()):
                 return (yield from self._leave_to_service(f"This answer came after the deadline. {refused}"))
             if not (isinstance(refused, CrewEditTooLate) and self._task.has_next_round):
                 raise
             return self._hand_on(refused)
+        webhooks.check()
         return (yield from self._send(webhooks))
 
     @property
@@ -127,17 +126,13 @@ class Resuming:
             return self._sent.state is AnswerState.UNUSED
         return self._resumed.status == ALREADY and not self._check.sent_before
 
-    def _send(self, webhooks: Webhooks | str | None) -> Steps[str]:
+    def _send(self, webhooks: PostWebhooks) -> Steps[str]:
         keyed = self._hook.connection.idempotency_keys
         if self._record.same_request:
             because = (
                 "the idempotency key stays the same" if self._check.was_keyed else "the same draft is still waiting"
             )
             self._log.info("The outcome of an earlier try's answer is unknown, and %s. Sending it again", because)
-        sender, added = (
-            request.sender_of(webhooks, self._hook, self._record),
-            request.added_address(webhooks, self._hook),
-        )
 
         def post(key: str | None) -> Resumed:
             return self._hook.send_resume(
@@ -149,18 +144,16 @@ class Resuming:
                     outcome=self._answer.outcome,
                     edited_output=self._answer.edit,
                     output_sha256=self._check.hash_to_send,
-                    webhooks=request.prepare_webhooks(
-                        webhooks, self._context, self._hook, self._record, self._answer.execution_id
-                    ),
+                    webhooks=webhooks.registered(self._context, self._answer.execution_id),
                     idempotency_key=key,
                 )
             )
 
-        noted = self._check.noted
+        added, noted = webhooks.added, self._check.noted
         if self._left_out:
             self._log.info("The deployment decides by the text alone, so the comment on the approval is not sent")
         try:
-            resumed: Resumed = yield SendOnce(self._record, post, sender, keyed, added, self._taken, noted)
+            resumed: Resumed = yield SendOnce(self._record, post, webhooks.sender, keyed, added, self._taken, noted)
         except CrewPostLost as lost:
             self._fail_without_answer(lost.error)
         except CrewError as error:
@@ -172,10 +165,10 @@ class Resuming:
                 if (yield from self._check.is_still_open(error)):
                     self._leaves_question_open = True
                     return self._hand_on(error, _why_refused(error))
-            if isinstance(error, CrewBadRequest) and self._answer.is_late(self._now()):
+            if isinstance(error, CrewBadRequest) and self._answer.is_late(time.time()):
                 return (yield from self._leave_to_service(f"This answer came after the deadline. {error}"))
             self._fail_refused(error)
-        request.tell_inbox(self._context, self._record)
+        tell_inbox(self._context, self._record)
         self._tell(resumed)
         yield from self._let_settle(resumed.kickoff_id)
         return resumed.kickoff_id
@@ -231,7 +224,7 @@ class Resuming:
         self._log.info("%s; execution %s continues", why, kickoff_id)
         if not self._record.kickoff_id:
             self._record.record_id(kickoff_id)
-        request.tell_inbox(self._context, self._record, again=True)
+        tell_inbox(self._context, self._record, again=True)
         yield from self._let_settle(kickoff_id)
         return kickoff_id
 

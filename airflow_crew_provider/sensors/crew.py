@@ -18,9 +18,9 @@ from airflow_crew_provider.inbox.registering import note_run, registered_address
 from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.resume.record import answered_before, lost_edit, refusal_before, resume_before
+from airflow_crew_provider.resume.record import last_resume, lost_edit, resume_before
 from airflow_crew_provider.stored_names import WATCH_STATE
-from airflow_crew_provider.task.attempt import Attempt
+from airflow_crew_provider.task.attempt import Attempt, Relation
 from airflow_crew_provider.task.drive import Steps, Worker
 from airflow_crew_provider.task.record import AnswerState
 from airflow_crew_provider.task.store import Store, TaskStateUnavailable
@@ -33,7 +33,6 @@ from airflow_crew_provider.wait.outcomes import (
     Ending,
     deadline_of,
     ends_in_a_sentence,
-    fail_over_budget,
     fail_task,
     is_final,
     seconds,
@@ -119,8 +118,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def begin(self, context: Any) -> Any:
         """Poll once, then wait in the triggerer unless that poll ends the wait."""
-        wait = self._wait or self._new_wait(context)
-        return self._end(context, wait, wait.begin())
+        assert self._wait is not None  # from `execute`, in this process
+        return self._end(context, self._wait, self._wait.begin())
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
         """Continue in a worker with the trigger's event."""
@@ -164,14 +163,15 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         if not self.wait_past_pending:
             inbox = registered_address(context, self, self.kickoff_id)
             source = InboxSource(self.hook, inbox)
+        resume = None if self.wait_past_pending else resume_before(context, self, self.kickoff_id)
         worker = self.new_worker(context, source)
         watch = Watch(
             kickoff_id=self.kickoff_id,
             started=time.time(),
             deadline=deadline_of(context, self.timeout, self._limit_of_all_polls()),
-            poll_interval=self.poke_interval or 1.0,
+            poll_interval=self.poke_interval,
             wait_past_pending=self.wait_past_pending,
-            answered=None if self.wait_past_pending else answered_before(context, self, self.kickoff_id),
+            answered=resume.answered if resume else None,
             exponential_backoff=self.exponential_backoff,
             max_wait=seconds(self.max_wait),
             budget=self.watched_budget,
@@ -196,13 +196,14 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             message = f"{timeout}. {fate_of_stop(wait.watch.kickoff_id, stopped)}{now}"
             raise AirflowSensorTimeout(message) from None
         except CrewOverBudget as over:
-            fail_over_budget(self._worker.poller, over.kickoff_id, over.passed, self.log)
-        if warning := lost_edit(context, self, execution):
+            self._worker.fail_over_budget(over.kickoff_id, over.passed)
+        resume = last_resume(context, self, execution.kickoff_id)
+        if warning := lost_edit(context, self, execution, resume):
             raise CrewTaskFailed(warning)
         changed: Json = {}
         if execution.state is ExecutionState.PENDING:
             self.log.info("%s", self.hook.mask_for_log(waits_for_a_person(execution)))
-            changed = refusal_before(context, self, execution)
+            changed = resume.refusal_field(execution) if resume else {}
         else:
             changed = wait.result(execution)
         self._forget(context)
@@ -217,8 +218,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return f"The resume of execution {root} was accepted; its continuation failed. "
 
     def _get_next_poke_interval(self, started_at: Any, run_duration: Any, poke_count: int) -> float:
-        if self._wait is None:
-            return super()._get_next_poke_interval(started_at, run_duration, poke_count)
+        assert self._wait is not None  # from `poke`
         pause = self._wait.watch.pause(now=time.time())
         return max(pause, deferral.NOTICED_AFTER) if self.reschedule else pause
 
@@ -236,8 +236,9 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             learned = self._store(context).recall() if self.reschedule else {}
         except TaskStateUnavailable as problem:
             fail_task(problem, f"Execution {self.kickoff_id} is not affected. A retry of this task polls again")
-        about = self._about(context)
-        if "kickoff_id" in learned and all(learned.get(name, value) == value for name, value in about.items()):
+        attempt = Attempt.of(context, self)
+        of_try = (learned.get("kickoff_id"), learned.get("try_number")) == (self.kickoff_id, attempt.try_number)
+        if of_try and attempt.relation_to(learned) is not Relation.OTHER_RUN:
             watch.recall(learned)
 
     def _store(self, context: Any) -> Store:
@@ -259,6 +260,5 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         self.log.warning("%s. Execution %s is not affected, and the task goes on", problem, self.kickoff_id)
 
     def _about(self, context: Any) -> Json:
-        """Return the values that identify this try; the record of a deleted run may have the same try number."""
-        attempt = Attempt.of(context, self)
-        return {"kickoff_id": self.kickoff_id, "try_number": attempt.try_number, "run_after": attempt.run_after}
+        """Return the values that identify this try."""
+        return {"kickoff_id": self.kickoff_id, **Attempt.of(context, self).as_dict()}

@@ -190,14 +190,15 @@ class Attempt:
     def relation_to(self, before: Json) -> Relation:
         """Return what an earlier try is to this one.
 
-        :param before: its `as_dict`; release 0.1 stored neither the try's number nor the run's start
+        :param before: its `as_dict`; empty if there was none, which counts as a retry. Release 0.1 stored neither the
+            try's number nor the run's start
         """
         return self._row(before).relation
 
     def tell_doubt(self, before: Json) -> None:
         """Log a warning if the numbers allow two readings."""
         row = self._row(before)
-        if before and row.relation is Relation.DOUBTFUL:
+        if row.relation is Relation.DOUBTFUL:
             log.warning("%s", row.reason.format(then=before.get("retries"), now=self.retries))
 
     def _row(self, before: Json) -> Row:

@@ -28,10 +28,11 @@ from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.store import NoRecord, record_of
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller, Source
-from airflow_crew_provider.wait.watch import Outcome, Watch, fate_of_stop
+from airflow_crew_provider.wait.watch import Outcome, Reply, Watch, fate_of_stop
 
 T = TypeVar("T")
 NOTHING_FOLLOWS = "nothing follows a deferral"
+WHAT_NOW = "A retry would fail too; raise the limit, or make the crew use less, and clear the kickoff to start again"
 
 
 class Step(Protocol):
@@ -80,7 +81,7 @@ class Worker:
         self.hook, self.log, self.context = hook, log, context
         self.record = record_of(context) if context else NoRecord()
         self.read_also(source)
-        self._is_stopping = False
+        self._stopping: str | None = None  # the execution whose stop was interrupted or failed
 
     def read_also(self, source: Source | None) -> None:
         """Make all polls also read this source of questions, or only the status."""
@@ -100,11 +101,6 @@ class Worker:
         return self.context is not None and Attempt.of(self.context, None).is_last
 
     @staticmethod
-    def now() -> float:
-        """Return the time, in epoch seconds."""
-        return time.time()
-
-    @staticmethod
     def pause(seconds: float) -> None:
         """Pause."""
         time.sleep(seconds)
@@ -117,17 +113,28 @@ class Worker:
 
         :param is_last: whether no later try stops it, so that this one must be patient
         """
-        was_interrupted, self._is_stopping = self._is_stopping, True
+        was_interrupted, self._stopping = self._stopping == kickoff_id, kickoff_id
+        request = partial(self.hook.stop, kickoff_id)
+        warn = partial(self.log.warning, "Execution %s could not be stopped yet: %s", kickoff_id)
         try:
-            stop = partial(outcomes.stop_patiently, self.poller, log=self.log) if is_last else self.hook.stop
-            stopped = stop(kickoff_id)
+            stopped = self.poller.patiently(kickoff_id, request, warn) if is_last else request()
         except CrewError as error:
             return error
         if not stopped and was_interrupted:
             reply = self.poller.poll(kickoff_id)
             return isinstance(reply, Execution) and reply.has_failed
-        self._is_stopping = False
+        self._stopping = None
         return stopped
+
+    def fail_over_budget(self, kickoff_id: str, passed: str) -> NoReturn:
+        """Stop an execution that exceeded its budget, and fail for good.
+
+        :param passed: a description of the limits that it exceeded
+        """
+        stopped = self.stop(kickoff_id, is_last=True)
+        after = self.poller.poll(kickoff_id) if stopped is False else None
+        fate = fate_of_stop(kickoff_id, stopped, after)
+        raise outcomes.CrewTaskFailed(f"Execution {kickoff_id} {passed}. {fate}. {WHAT_NOW}")
 
     def stop_if_ended(
         self,
@@ -180,7 +187,7 @@ class Poll:
     kickoff_id: str
     timeout: float | None = None  # seconds
 
-    def do(self, worker: Worker) -> Execution | CrewError:
+    def do(self, worker: Worker) -> Reply:
         return worker.poller.poll(self.kickoff_id, self.timeout)
 
 

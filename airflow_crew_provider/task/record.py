@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.models import Json
@@ -143,14 +143,25 @@ MOVES: dict[type[StrEnum], dict[str, Mapping[Any, tuple[Any, ...]]]] = {
 Moved = TypeVar("Moved", bound="Part")
 
 
-class Part(Protocol):
-    """A part of the record; ``noun`` names it in messages."""
+class Part:
+    """A part of the record, a dataclass; ``noun`` names it in messages."""
 
     noun: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @classmethod
+    def from_json(cls, stored: Json) -> Self:
+        """Read it from this release or an earlier one: missing fields get their defaults, unknown ones are ignored."""
+        return cls(**{each.name: stored[each.name] for each in fields(cls) if stored.get(each.name) is not None})
+
+    def to_json(self) -> Json:
+        """Return the JSON to store; empty fields are omitted."""
+        return {name: value for name, value in asdict(self).items() if value}
 
     @property
     def state(self) -> StrEnum:
         """The state that the fields describe."""
+        raise NotImplementedError
 
     def moved(self, move: str, new: Moved) -> Moved:
         """Return the part after a move.
@@ -302,15 +313,6 @@ class SentAnswer(Part):
     def of(cls, post: StoredPost) -> SentAnswer:
         """Read the answer's fields from a POST's record."""
         return cls.from_json({**post.more, "intended_at": post.intended_at})
-
-    @classmethod
-    def from_json(cls, post: Json) -> SentAnswer:
-        """Read the record of a POST from this release or an earlier one; missing fields get their defaults."""
-        return cls(**{each.name: post[each.name] for each in fields(cls) if post.get(each.name) is not None})
-
-    def to_json(self) -> Json:
-        """Return the additional fields of the POST's record."""
-        return {name: value for name, value in asdict(self).items() if value}
 
     @property
     def state(self) -> AnswerState:
@@ -471,15 +473,6 @@ class StoredRun(Part):
     continues: list[str] = field(default_factory=list)
 
     noun: ClassVar[str] = "A task"
-
-    @classmethod
-    def from_json(cls, stored: Json) -> StoredRun:
-        """Read a record; unknown fields are ignored."""
-        return cls(**{each.name: stored[each.name] for each in fields(cls) if stored.get(each.name) is not None})
-
-    def to_json(self) -> Json:
-        """Return the JSON to store."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "", [], {}, False)}
 
     @property
     def form(self) -> int:

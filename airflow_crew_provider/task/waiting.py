@@ -25,7 +25,7 @@ from airflow_crew_provider.task.drive import (
     Worker,
 )
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.wait import files, outcomes, output
+from airflow_crew_provider.wait import files, outcomes
 from airflow_crew_provider.wait.output import OutputRules, push_keys
 from airflow_crew_provider.wait.poller import Source
 from airflow_crew_provider.wait.task import CrewTask, push_view
@@ -88,8 +88,8 @@ class WaitingTask(CrewTask):
         self.max_cost = max_cost
         self.on_unknown_usage = on_unknown_usage
         self.stop_over_budget = stop_over_budget
-        self.output_to = output.given_path(output_to)
-        self.files_to = output.given_path(files_to, files.FILES_TO)
+        self.output_to = files.given_path(files.OUTPUT_TO, output_to)
+        self.files_to = files.given_path(files.FILES_TO, files_to)
         self._pushes_keys = self.multiple_outputs = multiple_outputs
         self.output_rules  # noqa: B018  refuses an invalid rule when the DAG file is parsed
 

@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -17,6 +18,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.compat import deferral
+from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox.source import InboxSource
@@ -92,7 +94,8 @@ class CrewStatusTrigger(BaseTrigger):
         self.ended = ended
         self.ends_at_unknown = ends_at_unknown
         self._hook = CrewHook(crew_conn_id)
-        self._poller = Poller(self._hook, InboxSource(self._hook, inbox))
+        self._source = InboxSource(self._hook, inbox)
+        self._poller = Poller(self._hook, self._source)
         self._held = False
         self._handling: asyncio.Future[None] | None = None
 
@@ -133,7 +136,7 @@ class CrewStatusTrigger(BaseTrigger):
             await asyncio.sleep(self._until_noticed())
             yield TriggerEvent(outcome.to_event())
         except asyncio.CancelledError:
-            if outcomes.cancels_without_reason():
+            if not KILLS_CALL_ON_KILL:  # so a user's action may be the reason
                 await outcomes.to_its_end(self._stop_if_killed(without_task=False))
             raise
 
@@ -203,14 +206,12 @@ class CrewStatusTrigger(BaseTrigger):
         return Outcome(GAVE_UP, self.kickoff_id, f"{problem}. {fate}")
 
     async def _stop_if_killed(self, *, without_task: bool) -> None:
-        if await outcomes.is_by_user(self, without_task=without_task, was_woken=self._was_woken):
+        # If the inbox ended this wait, the task may have succeeded without a user's action.
+        was_woken = partial(self._source.was_asked, self.kickoff_id)
+        if await outcomes.is_by_user(self, without_task=without_task, was_woken=was_woken):
             fate = fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
             self.log.info("A user ended the task. %s", fate)
             await outcomes.until_log_is_read(self)
-
-    async def _was_woken(self) -> bool:
-        """Return whether the inbox ended this wait; if so, the task may have succeeded without a user's action."""
-        return await self._poller.was_asked(self.kickoff_id)
 
     async def _stop(self) -> bool | CrewError:
         """Stop the execution through the current connection or, if the lookup fails, through the last known one."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, XComArg
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.crew import ConnectedCrew
@@ -25,35 +25,46 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 log = logging.getLogger(__name__)
 
-FILES_TO = "files_to"
+OUTPUT_TO, FILES_TO = "output_to", "files_to"
+KIND = {OUTPUT_TO: "a file or an object", FILES_TO: "a folder"}
 LISTED = 50  # in a completed record
 SHOWN_WITH_QUESTION = 20
 FIELDS = ("name", "version", "size", "sha256", "content_type", "task_id")  # of each
 LOCAL = ("file", "local", "")
-LISTS_NONE = (404, 405, 501)
 
 
 class CrewStorageUnavailable(CrewError):
     """The storage for an output or for files cannot be opened; a retry opens it again."""
 
 
-def refuse_unusable_folder(folder: Any) -> None:
-    """Fail, before a crew is started or waited for, if the storage for the folder cannot be opened.
+def as_text(path: Any) -> Any:
+    """Return a path object from a DAG as a string, and anything else unchanged."""
+    return str(path) if hasattr(path, "__fspath__") or hasattr(path, "protocol") else path
 
-    :raises CrewInvalidInput: it did not render to the path of a folder
+
+def given_path(name: str, path: Any) -> Any:
+    """Return a path from a DAG as a string; templates and XComs are rendered later.
+
+    :param name: the name of the parameter
+    :raises CrewInvalidInput: it cannot be a path
+    """
+    if path is None or isinstance(path, XComArg):
+        return path
+    text = as_text(path)
+    if isinstance(text, str) and text.strip():
+        return text
+    raise CrewInvalidInput(f"{name} must be the path of {KIND[name]}, not {shown(path)}")
+
+
+def refuse_unusable(name: str, path: Any) -> None:
+    """Fail, before a crew is started or waited for, if the storage for a rendered path cannot be opened.
+
+    :param name: the name of the parameter
+    :raises CrewInvalidInput: it did not render to such a path
     :raises CrewStorageUnavailable: its storage cannot be opened
     """
-    if not isinstance(folder, str) or not folder.strip():
-        raise CrewInvalidInput(f"{FILES_TO} was rendered as {shown(folder)}, which is not the path of a folder")
-    refuse_unavailable_storage(FILES_TO, folder)
-
-
-def refuse_unavailable_storage(name: str, path: str) -> None:
-    """Fail if the storage for a path cannot be opened.
-
-    :param name: the name of the parameter, for the message
-    :raises CrewStorageUnavailable: it cannot be opened
-    """
+    if not isinstance(path, str) or not path.strip() or (name == OUTPUT_TO and path.endswith("/")):
+        raise CrewInvalidInput(f"{name} was rendered as {shown(path)}, which is not the path of {KIND[name]}")
     try:
         opened(path)
     except Exception as error:  # each storage raises its own errors
@@ -77,8 +88,6 @@ def written(hook: ConnectedCrew, execution: Execution, folder: str | None) -> Js
 
 def of_question(hook: ConnectedCrew, execution: Execution) -> list[Json]:
     """Return the files to show with an execution's open question, with their addresses; empty if there are none."""
-    if not execution.has_details:
-        return []
     try:
         files = hook.client.send(endpoints.files_of_question(execution.kickoff_id))
     except CrewError as error:
@@ -99,17 +108,17 @@ def _listed(hook: ConnectedCrew, execution: Execution, *, is_needed: bool) -> li
         return hook.client.send(endpoints.written_files(execution.kickoff_id))
     except CrewApiError as error:
         refused: CrewError = error
-        lists_none = error.status_code in LISTS_NONE
+        lists_none = error.status_code in endpoints.NOT_OFFERED
     except CrewError as error:
         refused, lists_none = error, False
     if not is_needed:
         log.warning("The files of execution %s are not in the record: %s", execution.kickoff_id, refused)
         return None
     message = f"The files of execution {execution.kickoff_id} were not copied"
-    still_there = "The execution has completed, and its output is still available from the service"
+    fate = "The execution has completed, and its output is still available from the service"
     if lists_none:
-        raise CrewTaskFailed(f"{message}: this deployment lists no files, so {FILES_TO} cannot be used. {still_there}")
-    raise AirflowException(f"{message}: {refused}. {still_there}; a retry of this task copies them") from refused
+        raise CrewTaskFailed(f"{message}: this deployment lists no files, so {FILES_TO} cannot be used. {fate}")
+    raise AirflowException(f"{message}: {refused}. {fate}; a retry of this task copies them") from refused
 
 
 def _newest(files: list[WrittenFile]) -> list[WrittenFile]:

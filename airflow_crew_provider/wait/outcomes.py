@@ -31,7 +31,6 @@ from asgiref.sync import sync_to_async
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.budget import used_in
 from airflow_crew_provider.compat.supervisor import (
-    KILLS_CALL_ON_KILL,
     AirflowRescheduleException,
     AirflowTaskTimeout,
     runs_in_worker,
@@ -46,8 +45,8 @@ from airflow_crew_provider.wait.watch import (
     PENDING,
     TIMEOUT,
     Outcome,
+    Reply,
     Watch,
-    fate_of_stop,
     is_transient,
 )
 
@@ -254,7 +253,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | Outcome
     )
 
 
-def is_over(reply: Execution | exceptions.CrewError) -> bool:
+def is_over(reply: Reply) -> bool:
     """Return whether an execution has ended; "not found" may mean that it is waiting for a person (live dialect)."""
     return isinstance(reply, Execution) and reply.state in OVER
 
@@ -280,58 +279,6 @@ def in_short(execution: Execution, page: str) -> str:
     return f"{sentence}. {page}" if page else sentence
 
 
-# --- an execution over its budget: recorded first, then stopped by a worker ---
-
-
-WHAT_NOW = "A retry would fail too; raise the limit, or make the crew use less, and clear the kickoff to start again"
-
-
-def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> NoReturn:
-    """Stop an execution that exceeded its budget, and fail for good.
-
-    :param passed: a description of the limits that it exceeded
-    """
-    raise CrewTaskFailed(f"Execution {kickoff_id} {passed}. {_stop(poller, kickoff_id, log)}. {WHAT_NOW}")
-
-
-def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
-    """Stop an execution; return its fate."""
-    try:
-        stopped = stop_patiently(poller, kickoff_id, log)
-    except exceptions.CrewError as problem:
-        return fate_of_stop(kickoff_id, problem)
-    return fate_of_stop(kickoff_id, True) if stopped else _not_stopped(poller.poll(kickoff_id), kickoff_id)
-
-
-def stop_patiently(poller: Poller, kickoff_id: str, log: Any) -> bool:
-    """Stop an execution, retrying for as long as a wait would, since no later try will; return whether it was stopped.
-
-    :raises CrewError: it is still unknown whether it was stopped
-    """
-    watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
-    while True:
-        try:
-            return poller.hook.stop(kickoff_id)
-        except exceptions.CrewError as error:
-            if watch.failed(error, now=time.time()) is not None:
-                raise
-            log.warning("Execution %s could not be stopped yet: %s", kickoff_id, error)
-        with suppress(exceptions.CrewError):
-            poller.hook.refresh(at_once=False)
-        time.sleep(watch.pause(now=time.time()))
-
-
-def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> str:
-    if is_over(reply):
-        return f"Execution {kickoff_id} has ended"
-    if isinstance(reply, Execution):
-        return (
-            f"Execution {kickoff_id} could not be stopped: the service refused or does not support stopping, so it "
-            "keeps running"
-        )
-    return fate_of_stop(kickoff_id, False)
-
-
 # --- why a wait is cancelled ---
 
 
@@ -353,11 +300,6 @@ WAITS_AGAIN: States = (*GOES_ON, "restarting")
 STOPPING = 40.0  # seconds; a stop may take 30, and its result is only then logged
 LOG_TURNS = 5  # of Airflow's triggerer, which reads 4 KiB of its triggers' log lines in each
 LOOKUP_SECONDS = 2.0  # of the five that Airflow gives a process between asking and forcing it to end
-
-
-def cancels_without_reason() -> bool:
-    """Return whether Airflow cancels triggers without a reason; since 3.3, it calls `on_kill` for user actions only."""
-    return not KILLS_CALL_ON_KILL
 
 
 async def to_its_end(work: Awaitable[None], seconds: float = STOPPING) -> None:
@@ -421,7 +363,7 @@ def ending_of(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False, in
     """
     with suppress(Exception):  # a task may be killed before its `execute` is called
         ti = ti or get_current_context()["ti"]
-    if is_by_timeout():
+    if isinstance(sys.exc_info()[1], AirflowTaskTimeout):  # an exception, so this handler has interrupted nothing
         return Ending.TIMEOUT
     if ti is None or not runs_in_worker(ti):
         return Ending.ENDED
@@ -444,8 +386,3 @@ def ending_of(ti: Any, goes_on: States = GOES_ON, *, has_ended: bool = False, in
     if states[0] in goes_on:
         return None
     return Ending.CLEARED if states[0] == "restarting" else Ending.ENDED
-
-
-def is_by_timeout() -> bool:
-    """Whether the task's execution timeout is being handled: an exception, which has interrupted nothing."""
-    return isinstance(sys.exc_info()[1], AirflowTaskTimeout)

@@ -8,21 +8,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowException, XComArg
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_crew_provider import stored_names
 from airflow_crew_provider.api.budget import FAIL, IGNORE, NO_BUDGET, Budget, refuse_bad_choice
 from airflow_crew_provider.api.values import handed_on
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Execution, Json, reason, shortened, shown
-from airflow_crew_provider.wait.files import (
-    FILES_TO,
-    LOCAL,
-    opened,
-    refuse_unavailable_storage,
-    refuse_unusable_folder,
-)
+from airflow_crew_provider.models import Execution, Json, reason, shortened
+from airflow_crew_provider.wait.files import FILES_TO, LOCAL, OUTPUT_TO, opened, refuse_unusable
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import (
     NAME,
@@ -35,34 +29,6 @@ from airflow_crew_provider.wait.schema import (
 )
 
 log = logging.getLogger(__name__)
-
-OUTPUT_TO = "output_to"
-
-
-def given_path(path: Any, name: str = OUTPUT_TO) -> Any:
-    """Return a path from a DAG as a string; templates and XComs are rendered later.
-
-    :raises CrewInvalidInput: it cannot be a path
-    """
-    if path is None or isinstance(path, XComArg):
-        return path
-    is_path = isinstance(path, str) or hasattr(path, "__fspath__") or hasattr(path, "protocol")
-    if is_path and str(path).strip():
-        return str(path)
-    raise CrewInvalidInput(f"{name} must be the path of a file or an object, not {shown(path)}")
-
-
-def refuse_unusable_path(path: Any) -> None:
-    """Fail, before a crew is started or waited for, if the storage for the path cannot be opened.
-
-    :raises CrewInvalidInput: it did not render to the path of a file
-    :raises CrewStorageUnavailable: its storage cannot be opened
-    """
-    if not isinstance(path, str) or not path.strip() or path.endswith("/"):
-        raise CrewInvalidInput(
-            f"{OUTPUT_TO} was rendered as {shown(path)}, which is not the path of a file or an object"
-        )
-    refuse_unavailable_storage(OUTPUT_TO, path)
 
 
 def stored(path: str, execution: Execution, output: Any) -> Json:
@@ -95,6 +61,20 @@ REPORT_USAGE = (
     "Make the service report its usage (for max_cost, it needs a price for each model), or set "
     "on_unknown_usage='ignore' to use the output unchecked"
 )
+# The fate of an execution whose output was not accepted, and what to do next.
+STILL_THERE = (
+    "The execution has completed, and its output is still available from the service; a retry would fail too. To "
+    "run the crew again, clear its kickoff. If you only changed the rule, check this execution with a "
+    "CrewStatusSensor: clearing a task that started it starts another one"
+)
+
+
+def usage_not_reported(execution_id: str | None, unknown: str) -> str:
+    """Return the message for an execution whose usage cannot be checked against a limit.
+
+    :param unknown: the figures that the service did not report
+    """
+    return f"For execution {execution_id}, the service did not report {unknown}. {REPORT_USAGE}. {STILL_THERE}"
 
 
 @dataclass(frozen=True)
@@ -144,10 +124,9 @@ class OutputRules:
         """
         if self.schema is not None:
             self._refuse_named_keys(model_of(self.schema))
-        if self.output_to is not None:
-            refuse_unusable_path(self.output_to)
-        if self.files_to is not None:
-            refuse_unusable_folder(self.files_to)
+        for name, path in ((OUTPUT_TO, self.output_to), (FILES_TO, self.files_to)):
+            if path is not None:
+                refuse_unusable(name, path)
 
     def _refuse_named_keys(self, schema: Any) -> None:
         if self.multiple_outputs and (problems := _problems_with(named_keys(schema))):
@@ -172,36 +151,30 @@ class OutputRules:
     def _refuse_over_budget(self, execution: Execution, log: Any) -> None:
         passed = self.budget.passed_by(execution.usage)
         if passed:
-            raise CrewTaskFailed(f"Execution {execution.kickoff_id} {passed}. {still_there()}")
+            raise CrewTaskFailed(f"Execution {execution.kickoff_id} {passed}. {STILL_THERE}")
         unknown = self.budget.unknown_in(execution.usage)
         if not unknown:
             return
-        message = f"For execution {execution.kickoff_id}, the service did not report {unknown}"
         if self.on_unknown_usage == FAIL:
-            raise CrewTaskFailed(f"{message}. {REPORT_USAGE}. {still_there()}")
-        log.warning("%s; the output is used anyway because of on_unknown_usage", message)
+            raise CrewTaskFailed(usage_not_reported(execution.kickoff_id, unknown))
+        log.warning(
+            "For execution %s, the service did not report %s; the output is used anyway because of on_unknown_usage",
+            execution.kickoff_id,
+            unknown,
+        )
 
     def _matching(self, kickoff_id: str, output: Any) -> Any:
         try:
             value, violations = matching(validator_of(self.schema), output)
         except CrewInvalidInput as error:
-            fail_task(error, f"The output of execution {kickoff_id} was not checked. {still_there()}")
+            fail_task(error, f"The output of execution {kickoff_id} was not checked. {STILL_THERE}")
         if not violations:
             return value
         count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
         raise CrewTaskFailed(
             f"The output of execution {kickoff_id} does not match {NAME}, {count}: "
-            f"{listed(violations)}. Only a waiting draft can be revised. {still_there()}"
+            f"{listed(violations)}. Only a waiting draft can be revised. {STILL_THERE}"
         )
-
-
-def still_there() -> str:
-    """Return a message with the fate of an execution whose output was not accepted, and what to do next."""
-    return (
-        "The execution has completed, and its output is still available from the service; a retry would fail too. To "
-        "run the crew again, clear its kickoff. If you only changed the rule, check this execution with a "
-        "CrewStatusSensor: clearing a task that started it starts another one"
-    )
 
 
 # --- each key as an XCom ---
@@ -244,7 +217,7 @@ def _checked_keys(kickoff_id: str, output: Any) -> Json:
         if not problems:
             return output
         problem = f"has keys that are not valid for XCom: {listed(problems)}"
-    raise CrewTaskFailed(f"multiple_outputs: the output of execution {kickoff_id} {problem}. {still_there()}")
+    raise CrewTaskFailed(f"multiple_outputs: the output of execution {kickoff_id} {problem}. {STILL_THERE}")
 
 
 def _problems_with(keys: Iterable[str]) -> list[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from airflow_crew_provider.api import endpoints
@@ -22,6 +24,7 @@ from airflow_crew_provider.wait.watch import (
     GAVE_UP,
     Outcome,
     Refresh,
+    Reply,
     Results,
     Sleep,
     StatusRequest,
@@ -30,7 +33,6 @@ from airflow_crew_provider.wait.watch import (
     steps,
 )
 
-Reply = Execution | CrewError
 T = TypeVar("T")
 
 
@@ -42,9 +44,6 @@ class Source(Protocol):
 
         With ``blocking``, the coroutine never suspends.
         """
-
-    async def was_asked(self, kickoff_id: str) -> bool:
-        """Return whether a question for a person has arrived."""
 
 
 @dataclass(frozen=True)
@@ -128,40 +127,53 @@ class Poller:
 
         :raises CrewNotFound: the service does not know the id
         """
+        return self.patiently(kickoff_id, partial(self._conclusive, kickoff_id))
+
+    def _conclusive(self, kickoff_id: str) -> Execution:
+        reply = self.poll(kickoff_id)
+        if isinstance(reply, CrewError):
+            raise reply
+        if not (reply.state_is_known or reply.is_live):
+            raise CrewProtocolError("GET /status returned an unknown state")
+        return reply
+
+    def patiently(
+        self, kickoff_id: str, request: Callable[[], T], failed: Callable[[CrewError], object] = lambda error: None
+    ) -> T:
+        """Return the result of a request, which is repeated for as long as a wait tolerates its failures.
+
+        :param failed: called with each tolerated failure
+        :raises CrewError: the last failure
+        """
         watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
         while True:
-            reply = self.poll(kickoff_id)
-            if isinstance(reply, Execution):
-                if reply.state_is_known or reply.is_live:
-                    return reply
-                reply = CrewProtocolError("GET /status returned an unknown state")
-            if isinstance(reply, CrewNotFound) or watch.failed(reply, now=time.time()) is not None:
-                raise reply
+            try:
+                return request()
+            except CrewError as error:
+                if isinstance(error, CrewNotFound) or watch.failed(error, now=time.time()) is not None:
+                    raise
+                failed(error)
+            with suppress(CrewError):
+                self.hook.refresh(at_once=False)
             time.sleep(watch.pause(now=time.time()))
 
-    def wait(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
+    def wait(self, watch: Watch) -> Outcome:
         """Wait, blocking, until the watch has an outcome."""
-        outcome = finished(self._drive(watch, self._blocking, clock))
+        outcome = finished(self._drive(watch, self._blocking))
         assert outcome is not None
         return outcome
 
     def poll_once(self, watch: Watch) -> Outcome | None:
         """Take one step of a wait; return None if it continues."""
-        return finished(self._drive(watch, self._blocking, time.time, once=True))
+        return finished(self._drive(watch, self._blocking, once=True))
 
-    async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
+    async def await_outcome(self, watch: Watch) -> Outcome:
         """Wait until the watch has an outcome, without blocking the event loop."""
-        outcome = await self._drive(watch, self._awaiting, clock)
+        outcome = await self._drive(watch, self._awaiting)
         assert outcome is not None
         return outcome
 
-    async def was_asked(self, kickoff_id: str) -> bool:
-        """Return whether the source has received a question for a person."""
-        return self._source is not None and await self._source.was_asked(kickoff_id)
-
-    async def _drive(
-        self, watch: Watch, transport: Transport, clock: Callable[[], float], *, once: bool = False
-    ) -> Outcome | None:
+    async def _drive(self, watch: Watch, transport: Transport, *, once: bool = False) -> Outcome | None:
         """Take the steps of a wait until it ends; with ``once``, stop at the first pause and return None."""
 
         def say(line: str) -> None:
@@ -169,7 +181,7 @@ class Poller:
             log = self.hook.log.warning if watch.passes_question else self.hook.log.info
             log("%s", self.hook.mask_for_log(line))
 
-        walk = steps(watch, clock, say)
+        walk = steps(watch, time.time, say)
         step: Step = next(walk)
         while not (once and isinstance(step, Sleep)):
             try:

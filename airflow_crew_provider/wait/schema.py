@@ -45,7 +45,16 @@ def model_of(schema: Any) -> Any:
 
     :raises CrewInvalidInput: the model cannot be imported
     """
-    return _imported(schema) if isinstance(schema, str) else schema
+    if not isinstance(schema, str):
+        return schema
+    module, _, name = schema.replace(":", ".").rpartition(".")
+    try:
+        model = getattr(import_module(module), name)
+    except Exception as error:
+        raise CrewInvalidInput(f"{NAME} {shown(schema)} cannot be imported: {reason(error)}") from None
+    if not _is_model(model):
+        raise CrewInvalidInput(f"{NAME} {shown(schema)} is not a pydantic model")
+    return model
 
 
 def named_keys(schema: Any) -> list[str]:
@@ -219,17 +228,6 @@ def _found_by_json_schema(schema: Json, value: Any) -> list[str]:
 
 def _is_model(schema: Any) -> bool:
     return isinstance(schema, type) and callable(getattr(schema, "model_validate_json", None))
-
-
-def _imported(path: str) -> Any:
-    module, _, name = path.replace(":", ".").rpartition(".")
-    try:
-        model = getattr(import_module(module), name)
-    except Exception as error:
-        raise CrewInvalidInput(f"{NAME} {shown(path)} cannot be imported: {reason(error)}") from None
-    if not _is_model(model):
-        raise CrewInvalidInput(f"{NAME} {shown(path)} is not a pydantic model")
-    return model
 
 
 def _model_violations(model: Any, value: Any) -> list[str]:

@@ -68,20 +68,12 @@ class CrewTask(BaseOperator):
         self._report = {**(self._report or {}), "state": UNKNOWN}
 
     def get_openlineage_facets_on_start(self) -> Any:
-        """Return the lineage at the start; only OpenLineage calls this and the next two, so it must be installed."""
+        """Return the lineage; only OpenLineage calls this, at the start and the end, so it must be installed."""
         from airflow_crew_provider.wait.lineage import lineage_of
 
         inputs = getattr(self, "inputs", None)
         names = sorted(map(str, inputs)) if isinstance(inputs, dict) else []
         return lineage_of(self.crew_conn_id, names, self._report or {})
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the lineage of a task that succeeded."""
-        return self.get_openlineage_facets_on_start()
-
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """Return the lineage of a task that failed."""
-        return self.get_openlineage_facets_on_start()
 
 
 def push_execution(

@@ -87,4 +87,4 @@ class UsedByTask:
 
 
 def _warn(problem: TaskStateUnavailable) -> None:
-    log.warning("The usage of earlier tries is not known: %s", problem)
+    log.warning("The XCom %s of this or a later try may lack executions: %s", USAGE_KEY, problem)

@@ -32,12 +32,13 @@ from typing import Any
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.answers import DraftId
 from airflow_crew_provider.api.budget import NO_BUDGET, Budget, figures
-from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult, shortened
+from airflow_crew_provider.models import OVER, Execution, ExecutionState, Json, TaskResult, shortened
 from airflow_crew_provider.questions import question_of
 from airflow_crew_provider.wait.narrator import Narrator, Progress, duration
 
 COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
 OVER_BUDGET = "over_budget"
+Reply = Execution | exceptions.CrewError  # to a poll
 # The longest message in an outcome, which Airflow stores with the event; errors may be megabytes long.
 LONGEST_MESSAGE = 2000
 KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
@@ -79,18 +80,23 @@ class Outcome:
         return cls(kind, kickoff_id, str(fields.get("message") or ""), task_id, usage, error)
 
 
-def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:
-    """Return the fate of an execution as a sentence, given the result of a stop (None if none was requested)."""
+def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None, after: Reply | None = None) -> str:
+    """Return the fate of an execution as a sentence, given the result of a stop (None if none was requested).
+
+    :param after: the reply to a poll after a refused stop, if there was one
+    """
     if stopped is None:
         return f"Execution {kickoff_id} was not stopped and may still be active"
     if isinstance(stopped, exceptions.CrewError):
         return f"Execution {kickoff_id} could not be stopped ({stopped}) and may still be active"
     if stopped:
         return f"Execution {kickoff_id} was stopped"
-    return (
-        f"Execution {kickoff_id} could not be stopped: the service refused or does not support stopping, or it has "
-        "already ended"
-    )
+    state = after.state if isinstance(after, Execution) and after.state_is_known else None
+    if state in OVER:
+        return f"Execution {kickoff_id} has ended"
+    is_active = state in (ExecutionState.RUNNING, ExecutionState.PENDING)
+    known = "so it keeps running" if is_active else "or it has already ended"
+    return f"Execution {kickoff_id} could not be stopped: the service refused or does not support stopping, {known}"
 
 
 # --- the watch ---
@@ -152,7 +158,7 @@ class Watch:
 
     :param started: when the wait began, in epoch seconds; kept across restarts
     :param deadline: when the wait ends, in epoch seconds; None for no deadline
-    :param poll_interval: the minimum pause between polls, in seconds
+    :param poll_interval: the minimum pause between polls, in seconds; at least `SHORTEST`
     :param wait_past_pending: whether to treat an execution that is waiting for a person as in progress
     :param ends_at_unknown: with `wait_past_pending`, whether a question about a tool call's unknown outcome still ends
         the wait
@@ -214,7 +220,7 @@ class Watch:
             return Outcome(PENDING, self.kickoff_id, crew_task_id=execution.crew_task_id)
         return self._past_deadline(now)
 
-    def repeats(self, execution: Execution | exceptions.CrewError, *, now: float) -> bool:
+    def repeats(self, execution: Reply, *, now: float) -> bool:
         """Return whether a poll shows the same as the last logged one, and nothing else is due."""
         return (
             self.narrator.has_told(execution, now=now)
@@ -412,7 +418,7 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
         yield Sleep(watch.pause(now=now))
 
 
-def _refresh_after(reply: Execution | exceptions.CrewError, watch: Watch, now: float) -> Refresh | None:
+def _refresh_after(reply: Reply, watch: Watch, now: float) -> Refresh | None:
     """Return the lookup to do after a reply, if any: the connection may have a new token or base URL by now."""
     if isinstance(reply, Execution):
         if watch.could_end_after(reply, now=now):
@@ -421,5 +427,5 @@ def _refresh_after(reply: Execution | exceptions.CrewError, watch: Watch, now: f
     return Refresh(at_once=not (is_transient(reply) and watch.forgives_one_more(now=now)))
 
 
-def _is_failure(reply: Execution | exceptions.CrewError) -> bool:
+def _is_failure(reply: Reply) -> bool:
     return isinstance(reply, exceptions.CrewError) and not isinstance(reply, exceptions.CrewNotFound)

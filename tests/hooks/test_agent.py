@@ -120,10 +120,14 @@ def test_the_prompt_goes_to_the_named_or_only_possible_input(
             "the crew asks for topic, tone, and requires",
         ),
         ({"inputs": ["topic", "tone"], "required": ["topic", "tone"]}, None, "only its prompt, as one input,"),
-        ({"inputs": ["topic", "tone"]}, "topic", "requires topic, tone"),
+        (
+            {"inputs": ["topic", "tone"]},
+            "topic",
+            "the crew asks for topic, tone, and does not report which it requires",
+        ),
         ({"inputs": ["topic", "tone"], "required": ["tone"]}, "topic", "only its prompt, as 'topic',"),
         ({"inputs": ["topic"], "required": []}, "subject", "only its prompt, as 'subject'"),
-        ({"inputs": []}, None, "the crew asks for none, and requires none"),
+        ({"inputs": [], "required": []}, None, "the crew asks for none, and requires none"),
     ],
 )
 def test_a_crew_unfit_for_one_prompt_is_refused_with_reason(
@@ -139,10 +143,16 @@ def test_a_crew_unfit_for_one_prompt_is_refused_with_reason(
 
 @pytest.mark.parametrize("more", [{"vendor_options": {"crew_conn_id": "other"}}, {"prompt": None, "messages": [{}]}])
 def test_a_request_beyond_a_crews_capabilities_is_refused_with_reason(server: FaultServer, more: Any) -> None:
-    with pytest.raises(errors.ManagedAgentInvocationError, match=r"A crew accepts only a prompt, not .*Nothing was"):
+    with pytest.raises(errors.ManagedAgentInvocationError, match=r"A crew accepts only a prompt, not \w.*Nothing was"):
         CrewHook().agent("newsroom").invoke(Request(**{"prompt": "x", **more}))
     with pytest.raises(ValueError, match="session_id"):
         ask(session_id="s")
+    assert server.requests == []
+
+
+def test_a_request_without_a_prompt_is_refused(server: FaultServer) -> None:
+    with pytest.raises(errors.ManagedAgentInvocationError, match=r"^A crew needs a prompt\. Nothing was started$"):
+        CrewHook().agent("newsroom").invoke(Request(prompt=None, messages=[]))
     assert server.requests == []
 
 
@@ -242,7 +252,7 @@ def test_asking_for_inputs_counts_towards_the_requests_timeout(server: FaultServ
     with pytest.raises(CrewConnectionError):
         ask(timeout=0.3)
     server.on(ASK, {"inputs": ["topic"]})
-    with pytest.raises(CrewConnectionError, match=r"0\.0 s expired before the kickoff\. Nothing was started"):
+    with pytest.raises(CrewConnectionError, match=r"0\.0 s expired\. Nothing was sent"):
         ask(timeout=0.0)
     assert starts(server) == 0
 
@@ -303,6 +313,17 @@ def test_a_try_after_a_dead_worker_continues_the_execution(server: FaultServer, 
     server.on(POLL, SPEC.running, SPEC.completed)
     asking.retry()
     assert (ask().trace_ref, starts(server)) == ("k-1", 1)
+
+
+@pytest.mark.row("N36")
+def test_an_expired_limit_denies_no_earlier_execution(server: FaultServer, asking: TaskRun) -> None:
+    assert ask().trace_ref == "k-1"
+    asking.retry()
+    with pytest.raises(CrewConnectionError) as failed:
+        ask(timeout=0.0)
+    assert "Nothing was started" not in str(failed.value)
+    asking.retry()
+    assert ask().trace_ref == "k-1"
 
 
 @pytest.mark.row("N36")

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
+from faults.dialects import PENDING_SPEC
 from faults.server import FaultServer
 from faults.variables import keep_beside_state_store
+from faults.wire import RESET, NoReply
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 from simulated_airflow import tell_states
 from sqlalchemy import select
@@ -32,7 +34,7 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResume
 from airflow_crew_provider.stored_names import POSTED_KEY
 from airflow_crew_provider.triggers import crew as triggers
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import OVER_BUDGET, PENDING, Outcome, Watch
 from crew_service.local import LocalService, running_service
@@ -71,6 +73,10 @@ def connect(live: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
     store_variables(monkeypatch)
     connect(inbox_url=dag_run.inbox_url)
     return connect
+
+
+def source_of(task: Task) -> InboxSource:
+    return InboxSource(CrewHook("crew_live"), task.pushed[POSTED_KEY])
 
 
 def poller_of(task: Task) -> Poller:
@@ -154,7 +160,7 @@ def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connec
         await poller.hook.hold()
         try:
             watch = Watch(kickoff_id=kickoff_id, started=time.time())
-            return await poller.await_outcome(watch), await poller.was_asked(kickoff_id)
+            return await poller.await_outcome(watch), await source_of(start).was_asked(kickoff_id)
         finally:
             await poller.hook.release()
 
@@ -307,12 +313,32 @@ def test_a_missing_inbox_address_prevents_sending_and_names_its_place(
     assert start.memory == {}
 
 
+@pytest.mark.since_airflow("3.3")  # before, the record goes with the end of the task
+def test_a_missing_inbox_address_prevents_resending_an_answer(
+    dag_run: RegisteredRun, connect: Any, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_beside_state_store(monkeypatch)
+    server.on("GET /status/k-1", PENDING_SPEC).on("POST /resume", NoReply(RESET))
+    answer = {"execution_id": "k-1", "crew_task_id": "draft_task", "human_feedback": "Shorter.", "is_approve": False}
+    options = {"task_id": "answer", "webhooks": "inbox", "crew_conn_id": "crew_live"}
+    connect(host=server.url, inbox_url=dag_run.inbox_url, idempotency_keys=True)
+    task = Task(dag_run, "answer")
+    with pytest.raises(CrewTryFailed, match="finds out whether the answer was accepted"):
+        task.run(CrewResumeOperator(**answer, **options))
+    before = json.dumps(task.memory)
+    connect(host=server.url, idempotency_keys=True)
+    with pytest.raises(CrewTaskFailed, match="'crew_live' has no inbox_url in its Extra"):
+        task.run(CrewResumeOperator(**answer, **options))
+    assert json.dumps(task.memory) == before
+    assert len(server.sent("POST /resume")) == 1
+
+
 def test_before_airflow_3_the_inbox_is_refused_with_a_sentence(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version, "RELEASE", (2, 11))
     with pytest.raises(CrewInvalidInput, match=r"needs Airflow 3.*polling"):
-        registering.register({}, CrewHook("crew_live"), "key")
+        registering.check(CrewHook("crew_live"))
 
 
 def test_a_failed_registration_says_why_in_a_short_message(

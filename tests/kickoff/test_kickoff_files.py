@@ -311,6 +311,20 @@ def test_a_resent_kickoff_uses_the_recorded_file_addresses(
     assert len(server.sent(UPLOAD)) == (2 if is_gone else 1)
 
 
+@pytest.mark.row("A70")
+def test_a_webhooks_credential_is_no_change_of_the_files(
+    server: FaultServer, connect: Connect, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RECEIVER", '{"conn_type": "http", "password": "a-word"}')
+    connect(server.url, idempotency_keys=True)
+    gone = Reply(status=404, body={"detail": "The file for the input 'report' is not known."})
+    server.on(POST, NoReply(CLOSE), gone, STARTED)
+    task_run, webhooks = TaskRun(), {"human_input": {"url": "https://x.example/h", "conn_id": "receiver"}}
+    with pytest.raises(CrewTryFailed):
+        run(kickoff(report, webhooks=webhooks), task_run)
+    assert run(kickoff(report, webhooks=webhooks), task_run.retry()) == "k-1"
+
+
 def test_a_resent_kickoff_never_uses_changed_files(server: FaultServer, connect: Connect, report: Path) -> None:
     connect(server.url, idempotency_keys=True)
     server.on(POST, NoReply(CLOSE), Reply(status=404, body={"detail": "The file is not known."}), STARTED)

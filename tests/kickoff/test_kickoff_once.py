@@ -237,6 +237,18 @@ def test_a_clear_starts_anew_and_logs_the_old_executions_fate(
 
 
 @pytest.mark.row("A7")
+def test_a_clear_tells_that_the_old_execution_has_ended(
+    server: FaultServer, dialect: Dialect, log_text: Callable[[], str]
+) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.running, dialect.completed)
+    server.on("POST /stop/k-1", 409)
+    task_run = TaskRun()
+    _started_and_died(task_run)
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert "The task was cleared. Execution k-1 has ended. Starting a new execution" in log_text()
+
+
+@pytest.mark.row("A7")
 def test_a_clear_after_success_starts_a_new_execution(server: FaultServer) -> None:
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, {"status": "completed", "result": {"output": "x"}})
     task_run = TaskRun()

@@ -20,6 +20,7 @@ from airflow_crew_provider.inbox.messages import InboxMessages, Registration
 from airflow_crew_provider.inbox.rows import RegisteredTask
 from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
+from airflow_crew_provider.kickoff.webhooks import PostWebhooks, tell_inbox
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.stored_names import KICKOFF_STATE, MESSAGES_KEY, POSTED_KEY
 from airflow_crew_provider.task.attempt import Attempt
@@ -61,7 +62,13 @@ def test_what_is_right_is_read(given: Any, read: Any) -> None:
     assert request.checked_webhooks(given) == read
 
 
-@pytest.mark.parametrize("given", ["Inbox", 5, [], {"other": URL}, {"human_input": {"conn_id": "c"}}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("Inbox", 5, [], {"other": URL}, {"human_input": {"conn_id": "c"}}),
+        *({"human_input": [URL]}, {"human_input": 5}, {"human_input": True}),
+    ],
+)
 def test_what_is_wrong_is_refused_before_anything_is_sent(given: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         request.checked_webhooks(given)
@@ -91,8 +98,8 @@ def hook(server: FaultServer, connect: Connect) -> CrewHook:
 def test_a_posts_inbox_is_stored_unless_it_carries_a_credential(
     webhooks: Any, inbox_url: str | None, added: Any
 ) -> None:
-    hook: Any = SimpleNamespace(connection=SimpleNamespace(inbox_url=inbox_url))
-    assert request.added_address(webhooks, hook) == added
+    hook: Any = SimpleNamespace(connection=SimpleNamespace(inbox_url=inbox_url), with_credentials=lambda given: given)
+    assert PostWebhooks(webhooks, hook, None).added == added  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("keyed", [True, False])
@@ -106,11 +113,11 @@ def test_a_resent_posts_sender_is_that_of_its_own_inbox(keyed: bool) -> None:
         asked.append(keyed)
         return {"inbox_url": "https://before.example"} if keyed else {}
 
-    hook: Any = SimpleNamespace(connection=connection)
+    hook: Any = SimpleNamespace(connection=connection, with_credentials=lambda given: given)
     record: Any = SimpleNamespace(added_before=added_before)
     before = "https://before.example" if keyed else None
-    assert request.sender_of("inbox", hook, record) == Sender.of(connection, "inbox", before)
-    assert request.sender_of(None, hook, record) == Sender.of(connection)
+    assert PostWebhooks("inbox", hook, record).sender == Sender.of(connection, "inbox", before)
+    assert PostWebhooks(None, hook, record).sender == Sender.of(connection)
     assert asked == [keyed, keyed]
 
 
@@ -120,28 +127,30 @@ def new_record(context: Any) -> PostRecord:
     )
 
 
-def test_credentials_are_looked_up_except_for_the_inbox(hook: CrewHook, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("a_memory")
+def test_credentials_are_looked_up_before_the_post(hook: CrewHook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RECEIVER", '{"conn_type": "http", "login": "ann", "password": "word"}')
-    assert request.with_credentials("inbox", hook) == "inbox"
-    assert request.with_credentials(None, hook) is None
-    given = Webhooks(human_input=HumanInputWebhook(URL, conn_id="receiver"))
-    looked_up = request.with_credentials(given, hook)
-    assert isinstance(looked_up, Webhooks)
-    assert looked_up.human_input
-    assert (looked_up.human_input.username, looked_up.human_input.password) == ("ann", "word")
+    context = TaskRun().context()
+    webhooks = PostWebhooks(Webhooks(human_input=HumanInputWebhook(URL, conn_id="receiver")), hook, new_record(context))
+    monkeypatch.delenv("AIRFLOW_CONN_RECEIVER")
+    sent = webhooks.registered(context)
+    assert sent
+    assert sent.human_input
+    assert (sent.human_input.username, sent.human_input.password) == ("ann", "word")
 
 
 @pytest.mark.usefixtures("a_memory")
 def test_a_users_own_webhooks_do_not_need_the_inbox(server: FaultServer, connect: Connect) -> None:
     connect(server.url)
-    context, given = TaskRun().context(), Webhooks(step=URL)
+    context = TaskRun().context()
     record = new_record(context)
-    for webhooks in (given, None):
-        request.check_inbox(webhooks, CrewHook())
-        assert request.prepare_webhooks(webhooks, context, CrewHook(), record) is webhooks
+    for given in (Webhooks(step=URL), None):
+        webhooks = PostWebhooks(given, CrewHook(), record)
+        webhooks.check()
+        assert webhooks.registered(context) is given
     assert record.newest.inbox is None
     with pytest.raises(CrewInvalidInput, match="inbox"):
-        request.check_inbox("inbox", CrewHook())
+        PostWebhooks("inbox", CrewHook(), record).check()
 
 
 @pytest.mark.since_airflow("3.0")
@@ -149,8 +158,9 @@ def test_an_inbox_registration_is_made_and_kept_in_the_record(hook: CrewHook, in
     context = TaskRun().context()
     record = new_record(context)
     record.intend(Sender.of(hook.connection, "inbox"))
-    request.check_inbox("inbox", hook)
-    webhooks = request.prepare_webhooks("inbox", context, hook, record, "e-1")
+    asked = PostWebhooks("inbox", hook, record)
+    asked.check()
+    webhooks = asked.registered(context, "e-1")
     assert webhooks
     assert webhooks.human_input
     kept = Registration.of(record.newest.inbox or {})
@@ -167,7 +177,7 @@ def test_a_request_sent_with_another_inbox_keeps_its_address(hook: CrewHook, inb
     context = TaskRun().context()
     record = new_record(context)
     record.intend(Sender.of(hook.connection, "inbox"), added={"inbox_url": "https://before.example/crew-inbox"})
-    webhooks = request.prepare_webhooks("inbox", context, hook, record)
+    webhooks = PostWebhooks("inbox", hook, record).registered(context)
     assert webhooks
     assert str(webhooks.crew).startswith("https://before.example/crew-inbox/progress/")
 
@@ -181,7 +191,7 @@ def test_a_request_with_the_same_key_has_the_same_addresses(
     for key in ("key-1", "key-1", "key-2"):
         record = new_record(context)
         record.keep(StoredPost(fingerprint="request", idempotency_key=key))
-        found.append(request.prepare_webhooks("inbox", context, hook, record))
+        found.append(PostWebhooks("inbox", hook, record).registered(context))
     assert found[0] == found[1] != found[2]
 
 
@@ -192,11 +202,11 @@ def test_the_inbox_gets_the_id_of_the_answer(hook: CrewHook, inbox_variables: Va
     context = task_run.context()
     record = new_record(context)
     record.intend(Sender.of(hook.connection, "inbox"))
-    request.prepare_webhooks("inbox", context, hook, record)
-    request.tell_inbox(context, record, again=again)
+    PostWebhooks("inbox", hook, record).registered(context)
+    tell_inbox(context, record, again=again)
     assert POSTED_KEY not in task_run.xcom, "there is no answer yet"
     record.record_id("k-1")
-    request.tell_inbox(context, record, again=again)
+    tell_inbox(context, record, again=again)
     assert record.newest.inbox
     posted, registration = task_run.xcom[POSTED_KEY], record.newest.inbox["id"]
     assert (posted["registration"], posted["kickoff_id"]) == (registration, "k-1")
@@ -213,14 +223,14 @@ def test_pre_upgrade_messages_are_kept_if_an_earlier_try_posted(
     context = TaskRun().context()
     record = new_record(context)
     record.intend(Sender.of(hook.connection, "inbox"))
-    request.prepare_webhooks("inbox", context, hook, record)
+    PostWebhooks("inbox", hook, record).registered(context)
     record.record_id("k-1")
     assert record.newest.inbox
     registration = record.newest.inbox["id"]
     arrived = InboxMessages(registration).with_progress("task", {"name": "draft"})
     inbox_variables.delete(rows.messages_key(registration))
     record_of(context).part(MESSAGES_KEY, ()).keep(arrived.as_dict())
-    request.tell_inbox(context, record, **more)
+    tell_inbox(context, record, **more)
     stored = json.loads(unseal(inbox_variables.get(rows.messages_key(registration))))
     assert stored["tasks"] == found
 
@@ -231,5 +241,5 @@ def test_without_a_registration_the_inbox_is_told_nothing(hook: CrewHook, a_memo
     record = new_record(context)
     record.intend(Sender.of(hook.connection))
     record.record_id("k-1")
-    request.tell_inbox(context, record)
+    tell_inbox(context, record)
     assert task_run.xcom == {}

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
 from faults.server import FaultServer
 from faults.wire import Reply
 from simulated_airflow import Connect, TaskRun, fire, run
@@ -18,7 +19,7 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, seconds
-from airflow_crew_provider.wait.watch import FAILED, LONGEST_MESSAGE, Outcome
+from airflow_crew_provider.wait.watch import FAILED, LONGEST_MESSAGE, SHORTEST, Outcome
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 POST = "POST /kickoff"
@@ -52,6 +53,23 @@ def test_a_time_is_read_as_it_is_meant(value: Any, read: float | None) -> None:
 def test_an_invalid_time_is_refused_by_name_at_dag_parsing(name: str, value: Any) -> None:
     with pytest.raises(CrewInvalidInput, match=f"{name} must be a number of seconds"):
         kickoff(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("task", "interval"),
+    [
+        (kickoff(poll_interval=0, wait_for_completion=True, deferrable=True), SHORTEST),
+        (kickoff(poll_interval=timedelta(0), wait_for_completion=True, deferrable=True), SHORTEST),
+        (CrewStatusSensor(task_id="wait", kickoff_id="k-1", poke_interval=0, deferrable=True), SHORTEST),
+        (kickoff(poll_interval=None, wait_for_completion=True, deferrable=True), 10.0),
+        (kickoff(poll_interval=3, wait_for_completion=True, deferrable=True), 3.0),
+    ],
+)
+def test_an_interval_of_zero_is_the_shortest_one(server: FaultServer, task: Any, interval: float) -> None:
+    server.on(POLL, {"status": "running"})
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(TaskRun(task.task_id).context())
+    assert deferred.value.trigger.poll_interval == interval
 
 
 @pytest.mark.row("A19")

@@ -13,9 +13,8 @@ from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.resume.record import (
     OLD_PAUSE_SHOWS,
     ResumeRecord,
-    answered_before,
+    last_resume,
     lost_edit,
-    refusal_before,
     resume_before,
 )
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
@@ -58,6 +57,12 @@ def before(found: Any, kickoff_id: str = "k-1", task: Any = None) -> Any:
     return found.to_json() if found else None
 
 
+def resume(told: Any) -> ResumeRecord:
+    found = ResumeRecord.from_json(told)
+    assert found
+    return found
+
+
 def test_only_resumes_upstream_are_asked() -> None:
     pulled = Pulled([TOLD])
     assert resume_before({"ti": pulled}, Wait(), "k-1") == ResumeRecord.from_json(TOLD)
@@ -73,7 +78,6 @@ def test_without_a_resume_upstream_nothing_is_pulled() -> None:
 @pytest.mark.parametrize("found", [None, [], [None], ["k-1"], [{}], [{**TOLD, "kickoff_id": "k-2"}]])
 def test_reports_on_other_executions_are_left_out(found: Any) -> None:
     assert before(found) is None
-    assert answered_before({"ti": Pulled(found)}, Wait(), "k-1") is None
 
 
 def test_the_last_resume_of_the_execution_counts() -> None:
@@ -97,15 +101,13 @@ def test_unreadable_xcoms_end_no_wait_and_are_logged(caplog: pytest.LogCaptureFi
 
 
 def test_an_answered_draft_may_still_show_shortly_after_the_resume() -> None:
-    found = answered_before({"ti": Pulled([TOLD])}, Wait(), "k-1")
-    assert found == AnsweredDraft(DraftId("e-1", "draft_task", "a hash"), 100.0 + OLD_PAUSE_SHOWS)
-    assert answered_before({"ti": Pulled([TOLD])}, Wait(), "k-2") is None
+    assert resume(TOLD).answered == AnsweredDraft(DraftId("e-1", "draft_task", "a hash"), 100.0 + OLD_PAUSE_SHOWS)
 
 
 @pytest.mark.parametrize("name", ["draft_sha256", "resumed_at"])
 def test_a_resume_lacking_draft_or_time_explains_no_pause(name: str) -> None:
     told = {key: value for key, value in TOLD.items() if key != name}
-    assert answered_before({"ti": Pulled([told])}, Wait(), "k-1") is None
+    assert resume(told).answered is None
 
 
 LEFT = {**TOLD, "status": NOT_SENT, "edited_output": "An edit."}
@@ -132,6 +134,12 @@ class Told:
         return [self.by_task[each] for each in task_ids if each in self.by_task]
 
 
+def lost_before(ti: Any, now: Execution) -> str | None:
+    """Return the message of a wait that sees this execution."""
+    context = {"ti": ti}
+    return lost_edit(context, Round(), now, last_resume(context, Round(), now.kickoff_id))
+
+
 @pytest.mark.parametrize(
     ("now", "where"),
     [
@@ -140,7 +148,7 @@ class Told:
     ],
 )
 def test_an_unapplied_edit_is_reported_if_no_next_round_comes(now: Execution, where: str) -> None:
-    assert lost_edit({"ti": Told(resume_1=LEFT)}, Round(), now) == (
+    assert lost_before(Told(resume_1=LEFT), now) == (
         "The edited draft of task draft_task was not applied: somebody else approved the task without it, and "
         f"execution e-1 {where}. The edited text is in the XCom crew_decision of its review. The crew's text is still "
         "available from the service"
@@ -158,12 +166,12 @@ def test_an_unapplied_edit_is_reported_if_no_next_round_comes(now: Execution, wh
     ids=["no resume", "sent", "the next round", "a cleared wait after the next round"],
 )
 def test_an_edit_sent_or_reviewed_again_is_not_reported_lost(told: Any, now: Execution) -> None:
-    assert lost_edit({"ti": Told(**told)}, Round(), now) is None
+    assert lost_before(Told(**told), now) is None
 
 
 def test_an_unreadable_resume_record_makes_the_wait_retry() -> None:
     with pytest.raises(RuntimeError):
-        lost_edit({"ti": Pulled(RuntimeError("the API server is away"))}, Round(), seen(ExecutionState.COMPLETED))
+        last_resume({"ti": Pulled(RuntimeError("the API server is away"))}, Wait(), "k-1")
 
 
 def test_a_resume_record_reads_back_with_the_answer_sent() -> None:
@@ -218,20 +226,19 @@ REFUSED = {**TOLD, "status": NOT_SENT, "question_open": True, "message": "too lo
 
 def test_a_refused_answer_leaves_the_same_question_with_the_reason() -> None:
     asked = seen(ExecutionState.PENDING, "draft_task")
-    assert refusal_before({"ti": Pulled([REFUSED])}, Wait(), asked) == {"refusal": "too long"}
-    assert answered_before({"ti": Pulled([REFUSED])}, Wait(), "k-1") is None
+    assert resume(REFUSED).refusal_field(asked) == {"refusal": "too long"}
+    assert resume(REFUSED).answered is None
 
 
 @pytest.mark.parametrize(
     ("told", "task"),
     [
-        (None, "draft_task"),
         (TOLD, "draft_task"),
         (LEFT, "draft_task"),
         ({**REFUSED, "status": "resumed"}, "draft_task"),
         (REFUSED, "another_task"),
     ],
-    ids=["no resume", "sent", "another draft", "sent later", "another question"],
+    ids=["sent", "another draft", "sent later", "another question"],
 )
 def test_only_a_refused_answer_has_a_reason_to_tell(told: Any, task: str) -> None:
-    assert refusal_before({"ti": Pulled([told])}, Wait(), seen(ExecutionState.PENDING, task)) == {}
+    assert resume(told).refusal_field(seen(ExecutionState.PENDING, task)) == {}

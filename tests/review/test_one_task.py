@@ -977,7 +977,7 @@ def test_a_retry_stops_an_overspent_execution_under_its_new_id(
     server.on("GET /status/k-2", Reply(body=SPEC.running, headers={USAGE: '{"total_tokens": 1250}'}))
     server.on("POST /resume", {**SPEC.resumed, "kickoff_id": "k-2"}).on("POST /stop/k-2", {"status": "stopped"})
     task = Task(forms, max_total_tokens=1000).start()
-    task.lost_in(monkeypatch, "airflow_crew_provider.wait.outcomes.fail_over_budget", task.event("approve"))
+    task.lost_in(monkeypatch, "airflow_crew_provider.task.drive.Worker.fail_over_budget", task.event("approve"))
     with pytest.raises(CrewTaskFailed, match="Execution k-2 was stopped"):
         task.retry()
     assert [len(server.sent(f"POST /stop/{each}")) for each in ("k-1", "k-2")] == [0, 1]

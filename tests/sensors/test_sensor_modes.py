@@ -7,6 +7,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -340,22 +341,24 @@ def test_exponential_backoff_and_max_wait_replace_the_pace(server: FaultServer, 
 
 
 @pytest.mark.row("A22")
-@pytest.mark.parametrize("recreated", [True, False])
+@pytest.mark.parametrize(
+    "later",
+    [[], ["run_started"], ["run_started", "run_after"]],
+    ids=["the same run", "recreated for the same date", "recreated"],
+)
 def test_a_recreated_run_does_not_inherit_the_deleted_ones_deadline(
-    server: FaultServer, variables: Any, recreated: bool
+    server: FaultServer, variables: Any, later: list[str]
 ) -> None:
     server.on(POLL, SPEC.running)
     operator = sensor("reschedule", timeout=60)
     task_run = TaskRun("wait")
     with pytest.raises(AirflowRescheduleException):
         operator.execute(task_run.context())
-    again = TaskRun("wait", store=task_run.store, run_after=task_run.run_after)
-    if recreated:
-        again.run_after = again.run_after + timedelta(hours=1)
+    again = replace(task_run, **{name: getattr(task_run, name) + timedelta(hours=1) for name in later})
     before = deadline_on_record(variables)
     with pytest.raises(AirflowRescheduleException):
         sensor("reschedule", timeout=600).execute(again.context())
-    assert (deadline_on_record(variables) == before) is not recreated
+    assert (deadline_on_record(variables) == before) is (not later)
 
 
 def deadline_on_record(variables: Any) -> float:

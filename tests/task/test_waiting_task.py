@@ -72,11 +72,11 @@ def test_only_a_watched_budget_stops_an_execution(given: Json, watched: Budget) 
     assert Waiting(max_total_tokens=5, **given).watched_budget == watched
 
 
-@pytest.mark.parametrize("name", ["output_to", "files_to"])
-def test_an_empty_path_is_refused_by_name(name: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("output_to", "a file or an object"), ("files_to", "a folder")])
+def test_an_empty_path_is_refused_by_name(name: str, kind: str) -> None:
     with pytest.raises(CrewInvalidInput) as refused:
         Waiting(**{name: " "})
-    assert str(refused.value) == f"{name} must be the path of a file or an object, not ' '"
+    assert str(refused.value) == f"{name} must be the path of {kind}, not ' '"
 
 
 def test_rules_that_exclude_each_other_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from queue import Queue
 from threading import Event
@@ -121,6 +122,14 @@ def test_a_stop_refused_at_once_needs_no_look() -> None:
 def test_a_stop_that_worked_interrupts_no_later_one() -> None:
     twice = worker(True, False, poll=seen(ExecutionState.ERROR))
     assert [twice.stop("k-1"), twice.stop("k-1")] == [True, False]
+
+
+@pytest.mark.parametrize("first", [KeyboardInterrupt(), AWAY], ids=repr)
+def test_an_unanswered_stop_says_nothing_of_another_execution(first: BaseException) -> None:
+    twice = worker(first, False, poll=seen(ExecutionState.ERROR))
+    with suppress(KeyboardInterrupt):
+        twice.stop("k-0")
+    assert twice.stop("k-1") is False
 
 
 def test_an_accepted_stop_after_an_interrupted_one_needs_no_look() -> None:

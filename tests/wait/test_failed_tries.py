@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewRateLimited
-from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.task.drive import Worker
+from airflow_crew_provider.wait import poller
 from airflow_crew_provider.wait.outcomes import CrewTryFailed, ends_in_a_sentence, fail_task
 
 LIMITED = CrewRateLimited(429, "POST", "/kickoff", "later", 7.0)
@@ -111,17 +112,16 @@ def test_a_patient_stop_gives_up_as_a_wait_does(monkeypatch: pytest.MonkeyPatch)
         assert len(slept) < 400, "it stops for ever"
         ahead[0] += seconds
 
-    monkeypatch.setattr(outcomes, "time", SimpleNamespace(time=lambda: time.time() + ahead[0], sleep=sleep))
+    monkeypatch.setattr(poller, "time", SimpleNamespace(time=lambda: time.time() + ahead[0], sleep=sleep))
     refreshed: list[bool] = []
 
     def stop(kickoff_id: str) -> bool:
         raise CrewConnectionError(f"away from {kickoff_id}")
 
-    hook = SimpleNamespace(stop=stop, refresh=lambda *, at_once: refreshed.append(at_once))
+    hook: Any = SimpleNamespace(stop=stop, refresh=lambda *, at_once: refreshed.append(at_once))
     logged: list[Any] = []
     log = SimpleNamespace(warning=lambda *said: logged.append(said[0] % said[1:]))
-    with pytest.raises(CrewConnectionError, match="away from k-1"):
-        outcomes.stop_patiently(SimpleNamespace(hook=hook), "k-1", log)  # type: ignore[arg-type]
+    assert str(Worker(hook, log).stop("k-1", is_last=True)) == "away from k-1"
     assert 300 <= sum(slept) < 400
     assert min(slept) >= 1
     assert logged == ["Execution k-1 could not be stopped yet: away from k-1"] * len(slept)

@@ -18,8 +18,10 @@ from simulated_airflow import PATHS, TRIGGERER, Connect, wait
 from airflow_crew_provider.client import lookups
 from airflow_crew_provider.compat.connections import aget_connection
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.models import ExecutionState
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait import watch
+from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import COMPLETED
 from scripts.stack.waiting import PATIENCE, wait_until
 
@@ -277,6 +279,17 @@ def test_waits_that_go_on_look_their_connection_up_together(
     first = 1 if path == TRIGGERER else WAITS
     ends = WAITS  # each of which looks it up before it is believed
     assert 1 <= len(looked_up) - first <= (time.monotonic() - began) / short_minute + 1 + ends
+
+
+@pytest.mark.row("N34")
+def test_a_patient_poll_goes_where_the_connection_points_by_now(
+    server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "WHILE_POLLING", 0.0)
+    with FaultServer() as new:
+        new.on(POLL, SPEC.completed)
+        server.on(POLL, lambda request: connect(new.url) or Reply(status=503), SPEC.running)
+        assert Poller(CrewHook()).poll_patiently("k-1").state is ExecutionState.COMPLETED
 
 
 @pytest.mark.row("N34")

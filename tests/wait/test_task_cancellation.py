@@ -18,7 +18,6 @@ from airflow_crew_provider.compat.supervisor import DELETED, AirflowTaskTimeout
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import (
     Ending,
-    cancels_without_reason,
     ending_of,
     is_by_user,
     to_its_end,
@@ -152,12 +151,6 @@ def test_an_airflow_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
     assert is_for_good(TASK) is False  # though the look-up has not ended
     over.set()
     assert keeps_the_process == [False]
-
-
-@pytest.mark.parametrize("tells", [True, False])
-def test_nothing_is_looked_up_if_airflow_reports_kills_itself(tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "KILLS_CALL_ON_KILL", tells)
-    assert cancels_without_reason() is not tells
 
 
 def test_work_at_a_kill_goes_on_through_further_cancellations() -> None:

@@ -29,7 +29,9 @@ from airflow_crew_provider.exceptions import (
     CrewWebPage,
 )
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
+from airflow_crew_provider.task.drive import Worker
 from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait import poller as poller_module
 from airflow_crew_provider.wait import watch as watch_module
 from airflow_crew_provider.wait.narrator import Progress
 from airflow_crew_provider.wait.outcomes import (
@@ -37,7 +39,6 @@ from airflow_crew_provider.wait.outcomes import (
     CrewTaskFailed,
     CrewTryFailed,
     ends_in_a_sentence,
-    fail_over_budget,
     fail_task,
     is_final,
     seconds,
@@ -380,8 +381,10 @@ WHAT_NOW = "A retry would fail too; raise the limit, or make the crew use less, 
 class Service:
     """Answers requests to stop an execution one after the other, the last for ever; time passes by sleeping."""
 
+    crew_conn_id = "crew_default"
+
     def __init__(self, *answers: bool | CrewError, shows: Any = None) -> None:
-        self.hook, self.answers, self.shows = self, [*answers], shows
+        self.client, self.answers, self.shows = self, [*answers], shows
         self.now, self.slept, self.renewed = 1000.0, list[float](), list[bool]()
 
     def stop(self, kickoff_id: str) -> bool:
@@ -391,8 +394,10 @@ class Service:
             raise answer
         return answer
 
-    def poll(self, kickoff_id: str) -> Any:
-        assert kickoff_id == "k-1"
+    def send(self, call: Any, *, timeout: float | None) -> Any:
+        assert call.path == "/status/k-1"
+        if isinstance(self.shows, CrewError):
+            raise self.shows
         return self.shows
 
     def refresh(self, *, at_once: bool) -> bool:
@@ -405,11 +410,11 @@ class Service:
         self.now += seconds
 
 
-def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any = None) -> str:
-    monkeypatch.setattr(outcomes, "time", SimpleNamespace(time=lambda: service.now, sleep=service.sleep))
+def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any) -> str:
+    monkeypatch.setattr(poller_module, "time", SimpleNamespace(time=lambda: service.now, sleep=service.sleep))
     monkeypatch.setattr(watch_module, "random", SimpleNamespace(random=lambda: 0.5))
     with pytest.raises(CrewTaskFailed) as failure:
-        fail_over_budget(service, "k-1", "used 7 tokens, more than max_total_tokens of 5", log)
+        Worker(service, log).fail_over_budget("k-1", "used 7 tokens, more than max_total_tokens of 5")
     said = str(failure.value)
     assert said.startswith("Execution k-1 used 7 tokens, more than max_total_tokens of 5. ")
     assert said.endswith(f". {WHAT_NOW}")
@@ -430,6 +435,12 @@ def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any = None) 
         ),
         (
             False,
+            execution(ExecutionState.NOT_FOUND),
+            "Execution k-1 could not be stopped: the service refused or does not support stopping, or it has already "
+            "ended",
+        ),
+        (
+            False,
             BUSY,
             "Execution k-1 could not be stopped: the service refused or does not support stopping, or it has already "
             "ended",
@@ -441,13 +452,13 @@ def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any = None) 
             "active",
         ),
     ],
-    ids=["stopped", "completed", "failed", "runs on", "not known", "refused"],
+    ids=["stopped", "completed", "failed", "runs on", "not shown", "not known", "refused"],
 )
 def test_an_execution_over_its_budget_fails_with_its_fate(
     monkeypatch: pytest.MonkeyPatch, stopped: Any, shows: Any, fate: str
 ) -> None:
     service = Service(stopped, shows=shows)
-    assert over_budget(service, monkeypatch) == fate
+    assert over_budget(service, monkeypatch, WarningLog()) == fate
     assert service.slept == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from airflow.providers.common.compat import sdk
 from airflow.providers.common.compat.sdk import AirflowException
 from pydantic import BaseModel, Field, create_model
+from waiting_tasks import kickoff_that_waits
 from warning_log import WarningLog
 
 from airflow_crew_provider.api.budget import Budget, figures
@@ -374,15 +375,17 @@ def test_no_folder_is_made_in_an_object_store(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("given", ["", " ", 5, []])
-def test_an_impossible_path_is_refused_when_the_dag_is_parsed(given: Any) -> None:
-    with pytest.raises(CrewInvalidInput, match="output_to must be the path of a file or an object"):
-        output_storage.given_path(given)
+@pytest.mark.parametrize(("name", "kind"), [("output_to", "a file or an object"), ("files_to", "a folder")])
+def test_an_impossible_path_is_refused_when_the_dag_is_parsed(given: Any, name: str, kind: str) -> None:
+    with pytest.raises(CrewInvalidInput, match=f"{name} must be the path of {kind}, not"):
+        kickoff_that_waits(**{name: given})
 
 
 def test_a_path_object_is_taken_as_its_text(tmp_path: Path) -> None:
-    assert output_storage.given_path(tmp_path) == str(tmp_path)
-    assert output_storage.given_path(sdk.ObjectStoragePath("file:///tmp/x")) == "file:///tmp/x"
-    assert output_storage.given_path(None) is None
+    assert kickoff_that_waits(output_to=tmp_path).output_to == str(tmp_path)
+    stored = sdk.ObjectStoragePath("file:///tmp/x")
+    assert kickoff_that_waits(files_to=stored).files_to == "file:///tmp/x"
+    assert kickoff_that_waits().output_to is None
 
 
 def test_an_overflowing_cost_is_unknown_and_stops_no_wait() -> None:

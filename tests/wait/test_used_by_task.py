@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -110,6 +111,18 @@ def test_a_try_that_starts_nothing_pushes_what_earlier_ones_used(server: FaultSe
     assert ended(kickoff_that_waits(deferrable=False), task_run, fails=True) == [("k-1", "error", 100)]
     refused = kickoff_that_waits(deferrable=False, inputs={"topic": {1, 2}})
     assert ended(refused, task_run.retry(), fails=True) == [("k-1", "error", 100)]
+
+
+def test_usage_that_cannot_be_stored_is_reported_as_such(
+    server: FaultServer, a_memory: Variables, log_text: Callable[[], str]
+) -> None:
+    def fail(request: object) -> Reply:
+        a_memory.writable = False
+        return status("error", 100)
+
+    server.on("GET /status/k-1", fail)
+    assert ended(kickoff_that_waits(deferrable=False), TaskRun(retries=5), fails=True) == [("k-1", "error", 100)]
+    assert "XCom crew_usage of this or a later try may lack executions: The stored state" in log_text()
 
 
 def test_a_second_try_in_one_process_pushes_no_earlier_usage(server: FaultServer) -> None:

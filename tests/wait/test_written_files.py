@@ -223,9 +223,9 @@ def test_an_unreadable_file_list_fails_only_tries_that_want_files(server: FaultS
 @pytest.mark.parametrize("folder", ["", " ", None, 1])
 def test_a_folder_that_is_none_is_refused_before_anything_starts(folder: Any) -> None:
     with pytest.raises(CrewInvalidInput, match="files_to was rendered as"):
-        files.refuse_unusable_folder(folder)
+        files.refuse_unusable("files_to", folder)
 
 
 def test_a_scheme_that_is_unknown_is_refused_before_anything_starts(connect: Connect) -> None:
     with pytest.raises(files.CrewStorageUnavailable, match="files_to 'nowhere://a' cannot be opened"):
-        files.refuse_unusable_folder("nowhere://a")
+        files.refuse_unusable("files_to", "nowhere://a")
