@@ -77,5 +77,6 @@ def restored(record: Stored) -> Any:
 def problem(error: codec.NotStorable, whole: str) -> str:
     """Return which part of a value is not kept, and what would be, as the end of a sentence."""
     part = f"{error.place!r} in {whole}" if error.place else whole
-    addition = f"; only the text {error.kept!r} would be kept" if error.kept else ""
+    kept = error.kept
+    addition = f"; only the text {kept!r} would be kept" if kept else ""
     return f"{part} ({error.kind}) {error.reason or 'cannot be stored'}{addition}"

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
 import time
 from collections import Counter, deque
@@ -35,7 +34,7 @@ from pydantic import BaseModel
 
 from crew_service.crewai import answers, codec, prepared_calls, tool_arguments
 from crew_service.crewai.ask_person import AskPerson
-from crew_service.crewai.errors import Asked, Fatal
+from crew_service.crewai.errors import Asked, Fatal, told
 from crew_service.crewai.flow_asks import AskForFlow
 from crew_service.crewai.internals import step_events, tool_calls
 from crew_service.crewai.prepared_calls import PreparedCall, Tools
@@ -52,7 +51,6 @@ from crew_service.engine.crew import (
     TaskOutput,
     TaskStarted,
 )
-from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import APPROVE, PREPARE, REPEAT, ToolRule, rule_of
 
 log = logging.getLogger(__name__)
@@ -99,11 +97,14 @@ class NotRun(Fatal):
     """A tool that may run only once was not run."""
 
     def __init__(self, name: str, arguments: str, reason: str) -> None:
-        super().__init__(tool_rules.not_run(name, masked(arguments, secrets_of(os.environ)), reason))
+        super().__init__(tool_rules.not_run(name, told(arguments), reason))
 
 
 class NotPrepared(Fatal):
     """The effect of an earlier call, which later calls need, could not be repeated."""
+
+    def __init__(self, name: str, arguments: str, reason: str) -> None:
+        super().__init__(tool_rules.not_prepared(name, told(arguments), reason))
 
 
 class NotDeclared(Fatal):
@@ -361,7 +362,7 @@ class Journal:
         names = (tool.name, tool_calls.tool_name(tool), name)
         if place.again:
             if rule_of(self._rules, names) in tool_rules.RUN_ONCE:
-                raise NotPrepared(tool_rules.not_run(name, answers.as_text(arguments), tool_rules.CALLED_AGAIN))
+                raise NotRun(name, answers.as_text(arguments), tool_rules.CALLED_AGAIN)
             return None
         if problem := tool_rules.conflict(self._rules, names):
             raise NotRun(name, answers.as_text(arguments), problem.rstrip("."))
@@ -423,7 +424,7 @@ class Journal:
     def await_prepared(self, entry: JournalEntry, text: str) -> None:
         """Wait until the effects of all earlier calls in the task are there: parallel calls may come a moment later.
 
-        :raises NotPrepared: if one of them is not made again
+        :raises NotRun: if one of them is not made again
         """
         around = set(self._around(entry))
 
@@ -438,7 +439,7 @@ class Journal:
             elif not self._taken.wait_for(lambda: missing() is None, CAME_BY) and (lost := missing()):
                 reason = f"the call of {lost.name} that prepared for it was not made again in this task's new process"
         if reason:
-            raise NotPrepared(tool_rules.not_run(entry.name, masked(text, secrets_of(os.environ)), reason))
+            raise NotRun(entry.name, text, reason)
 
     def note_call(self, entry: JournalEntry, call: PreparedCall) -> None:
         with self._lock:
@@ -494,9 +495,7 @@ class Journal:
         finally:
             PLACE.reset(before)
         if difference:
-            raise NotPrepared(
-                masked(tool_rules.not_prepared(call.name, call.shown, difference), secrets_of(os.environ))
-            )
+            raise NotPrepared(call.name, call.shown, difference)
 
     def _around(self, entry: JournalEntry) -> Iterator[str]:
         """Yield the keys of a recorded call and of the calls that enclose it."""
@@ -862,9 +861,7 @@ class Call:
         finally:
             PLACE.reset(before)
         if raised != has_raised:
-            text = answers.as_text(self.asked)
-            reason = tool_rules.not_prepared(self.entry.name, text, difference)
-            raise NotPrepared(masked(reason, secrets_of(os.environ)))
+            raise NotPrepared(self.entry.name, answers.as_text(self.asked), difference)
         self.journal.note_prepared(self.entry)
 
     def begin(self) -> None:
