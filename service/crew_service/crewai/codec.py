@@ -550,7 +550,8 @@ class Unpacking:
         if kind is dict:
             mapping: dict[Any, Any] = self._begun({}, number)
             for name, each in items:
-                mapping[self.value(name)] = self.value(each)
+                key = self.value(name)  # first, as it was written: its parts may occur again in the value
+                mapping[key] = self.value(each)
             return mapping
         made = self._begun(set(), number) if kind is set else None
         elements = [self.value(each) for each in items]

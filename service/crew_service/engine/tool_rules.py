@@ -164,18 +164,18 @@ def asking(rules: Iterable[ToolRule]) -> str | None:
 
 def not_prepared(name: str, arguments: str, reason: str) -> str:
     return (
-        f"The tool {name} prepares for later calls, but its call with {shortened(arguments, LONGEST_SHOWN)}, made again because the task "
+        f"The tool {name} prepares for later calls, but its call with {_short(arguments)}, made again because the task "
         f"began again, {reason}. No later call was made; start the crew again."
     )
 
 
 def not_run(name: str, arguments: str, reason: str) -> str:
-    return f"The tool {name} may run only once, and it was not run with {shortened(arguments, LONGEST_SHOWN)}: {reason}."
+    return f"The tool {name} may run only once, and it was not run with {_short(arguments)}: {reason}."
 
 
 def not_known(name: str, arguments: str, reason: str) -> str:
     return (
-        f"The tool {name} may run only once, but it is unknown whether it did its work with {shortened(arguments, LONGEST_SHOWN)}: "
+        f"The tool {name} may run only once, but it is unknown whether it did its work with {_short(arguments)}: "
         f"{reason}. It was not run again; check what it did before you start the crew again."
     )
 
@@ -186,3 +186,7 @@ def task_gone(name: str, task_id: str) -> str:
         "run; restore that task's name or place to continue, or check what the call did before you start the crew "
         "again."
     )
+
+
+def _short(arguments: str) -> str:
+    return shortened(arguments, LONGEST_SHOWN)
