@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -40,7 +41,7 @@ from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import FileLimits, Settings
-from crew_service.storage import claims, queries, schema, webhooks
+from crew_service.storage import claims, integrity, queries, schema, webhooks
 from crew_service.storage.availability import Availability, DatabaseUnavailable, FileUnusable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.tables import dead_letters, executions, journal, webhook_queues
@@ -208,6 +209,38 @@ def test_a_question_waits_for_the_database(tmp_path: Path) -> None:
     database.away = True
     running._run(segment)
     assert ended(database) == ("waiting", None)
+
+
+@pytest.mark.row("S15")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("asked", "{broken"), ("asked", "[]"), ("gate", "{broken"), ("gate", None), ("gate", "of a kind nobody knows")],
+)
+def test_an_unreadable_overdue_question_blocks_no_others(tmp_path: Path, column: str, value: str | None) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    entry = JournalEntry(1, "ask", "", "tool", "a-key:1", "ask_person")
+    terms: Any = {"timeout": 0.0, "metadata": None}
+    asking = PendingQuestion("question", entry, "", None, "Which tea?", of_flow=terms)
+    for execution_id in ("bad", "good"):
+        queue(database, execution_id)
+        running = runner(database, f"process of {execution_id}", lambda job, report: asking)
+        assert claim(database, f"process of {execution_id}") == [execution_id]
+        segment = running._load(execution_id)
+        assert segment is not None
+        running._run(segment)
+    with database.writing() as connection:
+        if value == "of a kind nobody knows":
+            gate = connection.execute(select(executions.c.gate).where(executions.c.id == "bad")).scalar_one()
+            value = json.dumps({**gate, "ask": {**gate["ask"], "kind": "riddle"}})
+        spoilt = text(f"UPDATE executions SET {column} = :value, answer_by = 1.0 WHERE id = 'bad'")
+        connection.execute(spoilt, {"value": value})
+    settings = Settings(token="x" * 20, database=str(tmp_path / "x.db"))
+    process = Process(settings, {"": StandInCrew()}, DIALECTS["spec"]())
+    process._expire()
+    with database.reading() as connection:
+        found = connection.execute(select(executions.c.state, executions.c.error).order_by(executions.c.id)).all()
+    process.database.close()
+    assert [tuple(each) for each in found] == [("failed", integrity.ERROR), ("queued", None)]
 
 
 @pytest.mark.row("S12")

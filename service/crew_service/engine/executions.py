@@ -303,11 +303,15 @@ class Executions:
         self._wake()
         return said_once
 
-    def expire(self, execution_id: str, task_id: str) -> None:
-        """Answer a question whose deadline has passed, with nobody's answer."""
-        decision = Decision(execution_id, task_id, None, "", is_expiry=True)
-        with suppress(Refused):  # somebody was faster
-            self.resume(Principal(), decision, None, lambda *_: {}, answered_by=DEADLINE)
+    def expire(self, row: Row[Any]) -> None:
+        """Answer a question whose deadline has passed, with nobody's answer; if unreadable, end its execution."""
+        try:
+            decision = Decision(row.id, row.asked[-1], None, "", is_expiry=True)
+            with suppress(Refused):  # somebody was faster
+                self.resume(Principal(), decision, None, lambda *_: {}, answered_by=DEADLINE)
+        except integrity.MALFORMED:
+            log.exception("a question cannot be read", extra={"execution_id": row.id})
+            self.end_unreadable(row.id)
 
     def _give_up(self, connection: Connection, row: Row[Any], question: CallQuestion, now: float) -> None:
         """End the execution with the same error as if there were nobody to ask about the call's outcome."""

@@ -14,13 +14,14 @@ from crew_service.storage.states import State
 from crew_service.storage.tables import dead_letters, executions, outbox, webhook_queues
 
 ERROR = "The stored execution cannot be read, so it was ended."
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError)  # raised by malformed stored values
 NUMBER, NONE = (int, float), type(None)
 TASK = frozenset({"task_id", "output", "agent", "execution_time"})
 QUESTION = frozenset({"task_id", "key", "output", "agent", "state", "rounds"})
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("segment", "writes", "completed_tasks", "tokens"), (int,)),
     **dict.fromkeys(("created_at", "due_at", "updated_at", "work_seconds"), NUMBER),
-    **dict.fromkeys(("started_at", "ended_at", "counted_at"), (*NUMBER, NONE)),
+    **dict.fromkeys(("started_at", "ended_at", "counted_at", "answer_by"), (*NUMBER, NONE)),
     **dict.fromkeys(("current_task", "current_agent", "output", "error"), (str, NONE)),
     **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits", "trace"), (dict, NONE)),
     **dict.fromkeys(("usage", "model_usage", "open_tasks", "earlier_usage", "failure", "booked"), (dict, NONE)),
