@@ -44,7 +44,7 @@ from crew_service.settings import FileLimits, Settings
 from crew_service.storage import claims, integrity, queries, schema, webhooks
 from crew_service.storage.availability import Availability, DatabaseUnavailable, FileUnusable
 from crew_service.storage.database import Database, DatabaseUnusable
-from crew_service.storage.tables import dead_letters, executions, journal, webhook_queues
+from crew_service.storage.tables import dead_letters, executions, journal, outbox, webhook_queues
 from scripts.stack.waiting import FACTOR, wait_until
 
 PATIENCE = 5.0
@@ -241,6 +241,48 @@ def test_an_unreadable_overdue_question_blocks_no_others(tmp_path: Path, column:
         found = connection.execute(select(executions.c.state, executions.c.error).order_by(executions.c.id)).all()
     process.database.close()
     assert [tuple(each) for each in found] == [("failed", integrity.ERROR), ("queued", None)]
+
+
+EVENTS = {"url": "https://receiver.example/events", "realtime": False}
+
+
+def posted(database: Database) -> list[list[str]]:
+    """Return the types of the events in each webhook."""
+    with database.reading() as connection:
+        bodies = connection.execute(select(outbox.c.body).order_by(outbox.c.created_at, outbox.c.id)).scalars()
+        return [[each["type"] for each in json.loads(body)["events"]] for body in bodies]
+
+
+def test_events_without_realtime_outlive_their_process(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database, webhooks={"events": EVENTS})
+    with database.writing() as connection:
+        claims.register(connection, "mortal", host="here", alone=False, now=database.now())
+    for process_id in ("mortal", "process of x"):
+        assert claim(database, process_id) == ["x"]
+        running = runner(database, process_id, lambda job, report: Completed("done"))
+        segment = running._load("x")
+        assert segment is not None
+        segment.report(StepDone(result=process_id))
+        assert posted(database) == []
+        with database.writing() as connection:
+            claims.remove_process(connection, "mortal", beat=0, now=database.now())
+    running._run(segment)
+    told = ["crew_kickoff_started", *["agent_execution_completed"] * 2, "crew_kickoff_completed"]
+    assert (ended(database)[0], posted(database)) == ("completed", [told])
+
+
+def test_many_events_without_realtime_are_sent_earlier(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database, webhooks={"events": EVENTS})
+    claim(database, "process of x")
+    segment = runner(database, "process of x")._load("x")
+    assert segment is not None
+    for _ in range(20):
+        segment.report(StepDone(result="a" * 9_000))
+    sizes = [len(each) for each in posted(database)]
+    assert len(sizes) > 1, sizes
+    assert all(1 < size < 12 for size in sizes), sizes
 
 
 @pytest.mark.row("S12")

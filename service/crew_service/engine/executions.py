@@ -420,10 +420,10 @@ class Executions:
         log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
 
     def _tell_of_end(self, connection: Connection, row: Row[Any], error: str, now: float) -> None:
-        hook = (row.webhooks or {}).get("events")
-        if hook and (not hook.get("events") or "crew_kickoff_failed" in hook["events"]):
-            body = events.body(row.id, [events.failed(error, now=now)])
-            webhooks.post(connection, row.id, "events", hook, body, now=now)
+        if hook := (row.webhooks or {}).get("events"):
+            due, _ = events.Stream(hook).parted([events.failed(error, now=now)], is_pause=True)
+            if due:
+                webhooks.post(connection, row.id, "events", hook, events.body(row.id, due), now=now)
 
     def check_edit(self, caller: Principal, decision: Decision) -> None:
         """Check an edited answer with the crew before it is applied, because the crew's code may take a while.
