@@ -237,7 +237,7 @@ class Journal:
         self._lock = threading.RLock()
         self._taken = threading.Condition(self._lock)
         self._entered: dict[str, set[str]] = {}  # by task: the nested tasks that began or were settled
-        self._cancelled: set[tuple[str, str]] = set()  # tasks, and their run-once tools cancelled while running
+        self._cancelled: dict[str, set[str]] = {}  # by task: the run-once tools cancelled while running
         self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; excludes calls made again
         self._within: dict[str, str | None] = {}  # by the key of a recorded call: the call that made it
         self._unprepared: dict[str, dict[str, JournalEntry]] = {}  # by task and key: calls whose effect is missing
@@ -251,7 +251,7 @@ class Journal:
         self._running: dict[str, Scope] = {}
         self._at_work = 0  # running tools
         self._unrecorded: set[str] = set()  # tasks with an answer that cannot be stored
-        self._answered: set[str] = set()  # the keys of calls whose answers are stored
+        self._answered: dict[str, set[str]] = {}  # by task: the keys of calls whose answers are stored
         self._asked: Asked | None = None
         self._stopped: set[str] = set()  # the tasks that a question has stopped
         self._has_branches = False
@@ -621,7 +621,7 @@ class Journal:
             # Parallel calls may come a moment later.
             if not self._taken.wait_for(lambda: not self._has(known, call), CAME_BY):
                 raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call to it")
-            if (entry.task_id, entry.name) in self._cancelled:
+            if entry.name in self._cancelled.get(entry.task_id, ()):
                 raise call.asks(asks.UNKNOWN, "an earlier call to it was cancelled")
 
     @contextmanager
@@ -670,7 +670,8 @@ class Journal:
     def _is_left_over(self) -> bool:
         scope = SCOPE.get()
         place = _place()
-        return not self._answered.isdisjoint((place.model, place.within)) or (
+        keys = {place.model, place.within}
+        return any(not keys.isdisjoint(known) for known in list(self._answered.values())) or (
             scope is not None and scope.task in self._over
         )
 
@@ -718,7 +719,7 @@ class Journal:
         return any(part == entry.part or ("/" in part and _nested(part) not in entered) for part in parts)
 
     def note_answered(self, entry: JournalEntry) -> None:
-        self._answered.add(entry.key)
+        self._answered.setdefault(entry.task_id, set()).add(entry.key)
 
     def note_unrecorded(self, entry: JournalEntry, answer: Any) -> None:
         """Log once per task that an answer cannot be stored."""
@@ -735,7 +736,7 @@ class Journal:
 
     def note_cancelled(self, entry: JournalEntry) -> None:
         with self._lock:
-            self._cancelled.add((entry.task_id, entry.name))
+            self._cancelled.setdefault(entry.task_id, set()).add(entry.name)
 
     def _take(self, task: str, key: str) -> JournalEntry | None:
         """Remove and return a call recorded by the last attempt."""
@@ -784,8 +785,9 @@ class Journal:
     def _forget(self, task: str) -> None:
         with self._lock:
             self._over.add(task)
-            kept_by_task = (self._running, self._earlier, self._counts, self._failed, self._sizes, self._replaying)
-            for entries in (*kept_by_task, self._agents, self._entered, self._unprepared, self._prepared):
+            of_calls = (self._earlier, self._counts, self._failed, self._sizes, self._unprepared, self._prepared)
+            since_begun = (self._finished, self._cancelled, self._answered)
+            for entries in (*of_calls, *since_begun, self._running, self._replaying, self._agents, self._entered):
                 entries.pop(task, None)
 
 

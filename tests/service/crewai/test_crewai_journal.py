@@ -19,7 +19,7 @@ from openai_server import USAGE, OpenAI, environment
 from sampling import sampled
 from sqlalchemy import create_engine, text
 
-from crew_service.engine.crew import LONGEST_TOLD, JournalEntry, Step
+from crew_service.engine.crew import LONGEST_TOLD, JournalEntry, PendingQuestion, Step, TaskDone
 from crew_service.engine.tool_rules import ToolRule
 from scripts.stack.waiting import PATIENCE
 
@@ -472,6 +472,49 @@ def test_an_error_of_a_preparing_call_shows_no_partial_secret(long_text: str, of
         with pytest.raises(Fatal) as error:
             kept.make_again(journal.Scope("task"), [("", add)], is_over=False)
     assert ("a-token" in str(error.value), "***" in str(error.value)) == (False, True), error.value
+
+
+@pytest.mark.row("S57")
+def test_a_methods_next_call_knows_nothing_of_the_last_one() -> None:
+    from crewai.tools import tool
+
+    from crew_service.crewai import journal
+    from crew_service.crewai.errors import Asked
+
+    @tool("look")
+    def look() -> str:
+        """Look."""
+        return ""
+
+    @tool("pay")
+    def pay() -> str:
+        """Pay."""
+        return ""
+
+    kept = journal.Journal([], 0, [ToolRule("pay", "once")], Told())
+    done: Any = {"task_id": "method", "agent": "", "output": "", "execution_time": 0.1}
+
+    def call(called: Any) -> journal.Call:
+        made = kept.of_tool(called, "_run", (), {})
+        assert made
+        made.begin()
+        return made
+
+    kept.enter(journal.Scope("method"))
+    call(look).end("seen")
+    with suppress(asyncio.CancelledError), call(pay).inside():
+        raise asyncio.CancelledError
+    with pytest.raises(Asked, match="a person must decide"):
+        call(pay)  # of this call of the method, it is unknown whether it paid
+    kept._asked = None
+    kept(TaskDone(done))
+    kept.enter(journal.Scope("method"))
+    looking = call(look)
+    assert kept.earlier_calls("method") == 0
+    call(pay).end("paid")
+    kept.ask(PendingQuestion("tool", looking.entry, "", {}))
+    with pytest.raises(Asked), looking.inside():
+        kept.stop_if_asked()
 
 
 def recorded(steps: list[Step]) -> list[JournalEntry]:
