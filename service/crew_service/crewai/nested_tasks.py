@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from crewai import Crew, Task, TaskOutput
 
-from crew_service.crewai import answers, journal, task_outputs, tool_caches
+from crew_service.crewai import answers, journal, points, tool_caches
 from crew_service.crewai.approved import finish
 from crew_service.crewai.callbacks import callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
@@ -150,7 +150,7 @@ class NestedTasks:
     def lost(self) -> list[str]:
         """List why outputs of tasks cannot be stored."""
         outputs = [*self._finished.values(), *self._drafts.values(), *self._approved.values()]
-        return [problem for output in outputs if (problem := task_outputs.lost(output))]
+        return [problem for output in outputs if (problem := points.lost(output))]
 
     def rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
         """Return a task's earlier rounds; None if none of the Flow's methods started the task."""
