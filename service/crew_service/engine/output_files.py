@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Row
 
 from crew_service.engine import paths
 from crew_service.engine.crew import FilePiece, InputFile
-from crew_service.engine.files import PIECE, Files, StoredFile, StoreFull, TooLarge, Upload
+from crew_service.engine.files import PIECE, Files, OwnerFull, StoredFile, StoreFull, TooLarge, Upload
 from crew_service.storage import files, questions
 
 MOST_FILES = 200  # of an execution, without their earlier versions
@@ -87,6 +87,8 @@ class OutputFiles:
             return f"the files of an execution may have at most {most} bytes"
         try:
             return self._store.begin(f"execution {self._execution_id}", piece.size)
+        except OwnerFull:
+            return "earlier uploads of this execution that did not end still take its room, for up to an hour"
         except StoreFull:
             return "this service stores no more files"
 
