@@ -23,7 +23,7 @@ from crew_service.engine import membership, retention
 from crew_service.engine import runner as runner_module
 from crew_service.engine.budgets import Budgets
 from crew_service.engine.container import Process
-from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TokensUsed
+from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TaskDone, TokensUsed
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.drafts import hashes_of
 from crew_service.engine.executions import Start
@@ -99,6 +99,34 @@ def test_an_execution_taken_over_before_loading_does_not_run(tmp_path: Path) -> 
     segment = runner(database, "other")._load("x")
     assert segment is not None
     segment.report(START)
+
+
+@pytest.mark.row("S19")
+def test_an_execution_taken_over_while_loading_goes_on_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database)
+    with database.writing() as connection:
+        for process_id in ("paused", "other"):
+            claims.register(connection, process_id, host=process_id, alone=False, now=0.0)
+    assert claim(database, "paused") == ["x"]
+    read, others = queries.tasks_of, []
+
+    def late(connection: Any, execution_id: str) -> list[Any]:
+        """Read after the process was removed, and another one has finished a task."""
+        monkeypatch.setattr(queries, "tasks_of", read)
+        with database.writing() as writing:
+            claims.remove_process(writing, "paused", beat=0, now=database.now())
+        assert claim(database, "other") == ["x"]
+        others.append(runner(database, "other")._load("x"))
+        others[0].report(TaskDone({"task_id": "a", "agent": "", "output": "", "execution_time": 0.1}))
+        return read(connection, execution_id)
+
+    monkeypatch.setattr(queries, "tasks_of", late)
+    assert runner(database, "paused")._load("x") is None
+    others[0].report(START)
+    assert ended(database) == ("running", None)
 
 
 def lose(database: Database, number: int) -> None:

@@ -209,8 +209,10 @@ class Runner:
         except integrity.MALFORMED as error:
             log.error("a stored value is invalid: %r", error, extra={"execution_id": execution_id})
         with self._database.writing() as connection:
-            integrity.end_unreadable(connection, execution_id, now=self._database.now())
-        log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
+            mine = self._membership.id  # it may have been taken over while its tasks were read
+            is_over = integrity.end_unreadable(connection, execution_id, now=self._database.now(), claimed_by=mine)
+        if is_over:
+            log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
         return None
 
     def _run(self, segment: Segment) -> None:
