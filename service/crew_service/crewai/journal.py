@@ -36,7 +36,7 @@ from crew_service.crewai import answers, codec, prepared_calls, tool_arguments
 from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import Asked, Fatal, told
 from crew_service.crewai.flow_asks import AskForFlow
-from crew_service.crewai.internals import step_events, tool_calls
+from crew_service.crewai.internals import crew_tasks, step_events, tool_calls
 from crew_service.crewai.prepared_calls import PreparedCall, Tools
 from crew_service.engine import asks, tool_rules
 from crew_service.engine.crew import (
@@ -327,7 +327,7 @@ class Journal:
             self._check_functions(arguments.get("available_functions") or {})
         if call:
             call.asked = messages[-1] if isinstance(messages, list) and messages else messages
-            role = str(getattr(arguments.get("from_agent"), "role", None) or "").strip()
+            role = crew_tasks.role_of(arguments.get("from_agent"))
             call.agent = self._agent(call.entry.task_id, call.entry.within, role)
         return call
 
