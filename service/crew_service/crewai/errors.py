@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import ClassVar
 
 from crew_service.engine.crew import PendingQuestion
@@ -33,6 +34,15 @@ class Fatal(Interrupted):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.noted.append(self)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and its causes and contexts."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def told(text: str, most: int | None = None) -> str:

@@ -34,7 +34,7 @@ from pydantic import BaseModel
 
 from crew_service.crewai import answers, codec, prepared_calls, tool_arguments
 from crew_service.crewai.ask_person import AskPerson
-from crew_service.crewai.errors import Asked, Fatal, told
+from crew_service.crewai.errors import Asked, Fatal, causes, told
 from crew_service.crewai.flow_asks import AskForFlow
 from crew_service.crewai.internals import crew_tasks, step_events, tool_calls
 from crew_service.crewai.prepared_calls import PreparedCall, Tools
@@ -687,17 +687,17 @@ class Journal:
             self._left.append((error, scope.task))
 
     def blame(self, error: BaseException) -> tuple[str | None, list[int]]:
-        causes = list(_causes(error))
-        tools = set(filter(None, map(tool_calls.failed_tool, causes)))
+        behind = list(causes(error))
+        tools = set(filter(None, map(tool_calls.failed_tool, behind)))
         failed = [
             entry
             for each, entry in list(self._failed_calls)
-            if any(each is cause for cause in causes) or (entry and entry.name in tools)
+            if any(each is cause for cause in behind) or (entry and entry.name in tools)
         ]
-        if failed or tools or any(isinstance(each, FROM_OUTSIDE) for each in causes):
+        if failed or tools or any(isinstance(each, FROM_OUTSIDE) for each in behind):
             numbers = {entry.number for entry in failed if entry and entry.kind == "tool"}
             return None, sorted(numbers | {self._used_tools[name] for name in tools & self._used_tools.keys()})
-        left = (task for each, task in list(self._left) if any(each is cause for cause in causes))
+        left = (task for each, task in list(self._left) if any(each is cause for cause in behind))
         return next(left, None), []
 
     def _has(self, known: dict[str, JournalEntry], call: Call) -> bool:
@@ -1007,15 +1007,6 @@ def _nested(part: str) -> str:
 def _own_part(part: str) -> str:
     """Return the nested task of a part; empty for a part of the task itself."""
     return _nested(part) if "/" in part else ""
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and its causes and contexts."""
-    visited: set[int] = set()
-    while error is not None and id(error) not in visited:
-        visited.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _place() -> Place:
