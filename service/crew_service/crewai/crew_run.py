@@ -36,6 +36,7 @@ from crew_service.engine.crew import (
     PendingReview,
     Progress,
     ReviewDecision,
+    Round,
     TaskDone,
     TaskStarted,
 )
@@ -147,12 +148,17 @@ class CrewRun:
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:
-        revised = self._gate if self._gate and not self._gate.is_approve else None
-        task = self._tasks[revised.task_id] if revised else None
-        human_input.ask(StoredFeedback(self._crew.tasks, task, revised.rounds if revised else ()))
+        human_input.ask(StoredFeedback(self._rounds_of))
         with ExitStack() as ends:
             ends.callback(hooks.register(InterceptionPoint.PRE_STEP, self._starting))
             yield
+
+    def _rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
+        """Return a task's rounds so far if it is the revised one; None for a task of another crew."""
+        if not any(task is each for each in self._crew.tasks):
+            return None
+        revised = self._gate if self._gate and not self._gate.is_approve else None
+        return revised.rounds if revised and task is self._tasks[revised.task_id] else ()
 
     def _starting(self, step: Any) -> None:
         if step.kind != "task":

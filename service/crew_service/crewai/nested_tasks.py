@@ -27,7 +27,7 @@ from crew_service.crewai.callbacks import callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
-from crew_service.crewai.feedback import OF_A_TASK, NestedFeedback
+from crew_service.crewai.feedback import OF_A_TASK, StoredFeedback
 from crew_service.crewai.internals import crew_tasks, human_input
 from crew_service.crewai.task_outputs import restored, save, stored
 from crew_service.crewai.tool_caches import ToolCaches
@@ -107,7 +107,7 @@ class NestedTasks:
         crew_tasks.wrap_crews(_of_crew)
         self._caches = ToolCaches()
         crew_tasks.wrap_tasks(_going_back, self._settled, self._answered, self._done)
-        human_input.ask(NestedFeedback(self.rounds_of))
+        human_input.ask(StoredFeedback(self.rounds_of))
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
