@@ -246,11 +246,11 @@ def test_a_move_and_a_write_carry_more_values(database: Database) -> None:
 
 
 def test_an_end_erases_credentials_and_the_question(database: Database) -> None:
-    put(database, "a", webhooks={"token": "secret"}, gate={"key": "secret"})
+    put(database, "a", webhooks={"token": "secret"}, gate={"key": "secret"}, answer_by=1.0)
     with database.writing() as connection:
         assert queries.move(connection, "a", states.COMPLETE, now=3.0, **queries.ended(2.5))
     made = row(database)
-    assert (made.ended_at, made.webhooks, made.gate) == (2.5, None, None)
+    assert (made.ended_at, made.webhooks, made.gate, made.answer_by) == (2.5, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_questions_past_their_deadline_come_oldest_first(database: Database) -> 
         put(database, each, state=State.WAITING, answer_by=at, asked=[each])
     put(database, "running", state=State.RUNNING, answer_by=1.0)
     with database.reading() as connection:
-        found = queries.overdue(connection, now=10.0)
+        found = queries.overdue(connection, [row(database, "late").crew, "another"], now=10.0)
     assert [tuple(each) for each in found] == [
         (each, row(database, each).crew, [each]) for each in ("late", "later", "latest")
     ]
@@ -307,7 +307,8 @@ def test_questions_past_their_deadline_come_oldest_first(database: Database) -> 
 
 def test_only_some_questions_are_answered_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "MOST_OVERDUE", 1)
+    put(database, "of a crew that nothing serves", crew="gone", state=State.WAITING, answer_by=0.5)
     for each in ("a", "b"):
-        put(database, each, state=State.WAITING, answer_by=1.0)
+        put(database, each, crew="here", state=State.WAITING, answer_by=1.0)
     with database.reading() as connection:
-        assert len(queries.overdue(connection, now=2.0)) == 1
+        assert [each.crew for each in queries.overdue(connection, ["here"], now=2.0)] == ["here"]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from crew_client import Serve
+from crew_client import Serve, eventually
 
+from crew_service.engine.files import MOST_FILES
 from crew_service.http import downloads
 from crew_service.http.downloads import NotFetched, is_public, opened
+from crew_service.settings import FileLimits
+from scripts.stack.waiting import FACTOR
 
 CONTENT = b"of the web" * 20_000
 READS = {"tasks": [{"id": "read_task", "output": "{report.size}"}]}
@@ -41,6 +46,8 @@ def web() -> Iterator[Any]:
             port = self.server.server_address[1]
             targets = {"/moved": "/file", "/round": "/round", "/inside": f"http://127.0.0.2:{port}/file"}
             server.asked.append((self.path, self.headers.get("Authorization"), self.headers.get("Cookie")))
+            if self.path.startswith("/slow"):
+                server.go_on.wait()
             self.send_response(302 if self.path in targets else 200 if self.path == "/file" else 404)
             if self.path in targets:
                 self.send_header("Location", targets[self.path])
@@ -53,12 +60,18 @@ def web() -> Iterator[Any]:
             pass
 
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked = []
+    server.asked, server.go_on = [], threading.Event()
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
+    server.go_on.set()
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "is_public", lambda host: host == "127.0.0.1")  # no test needs the internet
 
 
 def fetched(address: str) -> bytes:
@@ -118,12 +131,62 @@ def test_a_kickoff_names_a_private_address(serve: Serve, web: Any, allowed: bool
 
 
 @pytest.mark.row("S78")
+@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("scheme", ["http", "HTTP"])
-def test_a_kickoff_names_a_web_address(serve: Serve, web: Any, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
-    monkeypatch.setattr(downloads, "is_public", lambda host: host == "127.0.0.1")  # no test needs the internet
+def test_a_kickoff_names_a_web_address(serve: Serve, web: Any, scheme: str) -> None:
     client = serve(READS, allow_file_urls=True)
     address = f"{scheme}{web.url.removeprefix('http')}/file"
     started = client.post("/kickoff", {"input_files": {"report": address}})
     assert started.status_code == 200, started.text
     assert client.until(started.json()["kickoff_id"], "completed")["result"]["output"] == str(len(CONTENT))
     assert [(authorization, cookie) for _, authorization, cookie in web.asked] == [(None, None)]
+
+
+@pytest.mark.row("S78")
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"input_files": {"report": "{url}/file"}, "inputs": {}}, 422),
+        ({"input_files": {"topic": "{url}/file"}}, 400),
+        ({"input_files": {"report": "{url}/file", **{f"a{n}": f"{{url}}/{n}" for n in range(MOST_FILES)}}}, 413),
+        ({"input_files": {"report": "{url}/file"}, "continueFrom": 5}, 400),
+    ],
+)
+def test_a_refused_kickoff_fetches_nothing(serve: Serve, web: Any, body: dict[str, Any], code: int) -> None:
+    client = serve({**READS, "inputs": ["topic"]}, allow_file_urls=True)
+    sent = json.loads(json.dumps({"inputs": {"topic": "tea"}, **body}).replace("{url}", web.url))
+    refused = client.post("/kickoff", sent)
+    assert (refused.status_code, web.asked) == (code, []), refused.text
+
+
+@pytest.mark.row("S78")
+@pytest.mark.usefixtures("local")
+def test_files_together_too_large_are_not_all_fetched(serve: Serve, web: Any) -> None:
+    client = serve(READS, allow_file_urls=True, file_limits=FileLimits(of_execution=2 * len(CONTENT)))
+    files = {"report": f"{web.url}/file", **{f"a{n}": f"{web.url}/file#{n}" for n in range(9)}}
+    assert client.post("/kickoff", {"input_files": files}).status_code == 413
+    assert len(web.asked) == 3
+
+
+@pytest.mark.row("S78")
+@pytest.mark.usefixtures("local")
+def test_slow_downloads_of_one_owner_delay_nobody(serve: Serve, web: Any) -> None:
+    client = serve(READS, allow_file_urls=True)
+    answered: list[int] = []
+
+    def kick_off(number: int) -> None:
+        own = client.holding(client.token)
+        answered.append(own.post("/kickoff", {"input_files": {"report": f"{web.url}/slow/{number}"}}).status_code)
+
+    senders = [threading.Thread(target=kick_off, args=(number,)) for number in range(45)]
+    for sender in senders:
+        sender.start()
+    # As many as the server has threads, or all but those that the owner may have.
+    eventually(lambda: len(web.asked) == 40 or len(web.asked) + len(answered) == 45, "the downloads")
+    stopped = client.session.post(f"{client.url}/stop/{uuid4()}", timeout=10 * FACTOR)
+    assert stopped.status_code == 404
+    web.go_on.set()
+    for sender in senders:
+        sender.join()
+    assert set(answered) == {400, 429}

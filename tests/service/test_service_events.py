@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from crew_client import GATED, PLAIN, SLOW, Client, Receiver, Serve, eventually
 from stand_in_crew import StandInCrew
 
 from crew_service.engine import machine
-from crew_service.engine.crew import Completed, Job, Report
+from crew_service.engine.crew import Cancelled, Completed, Job, Report, TaskStarted
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 TOKEN = "stream-token-0123456789"
@@ -105,6 +107,24 @@ def test_a_failure_and_a_stop_are_streamed(
     act(serve(scenario), receiver)
     eventually(lambda: "crew_kickoff_failed" in types(receiver), "the failure")
     assert streamed(receiver)[-1]["data"] == {"error": error}
+
+
+def test_a_stop_sends_the_events_that_were_held(serve: Serve, receiver: Receiver) -> None:
+    has_begun = threading.Event()
+
+    class Endless(StandInCrew):
+        def run(self, job: Job, report: Report) -> Completed:
+            report(TaskStarted("only_task"))
+            has_begun.set()
+            job.cancelled.wait()
+            raise Cancelled
+
+    client = serve(crew=Endless())
+    kickoff_id = client.kickoff(webhooks=hook(receiver, realtime=False))
+    assert has_begun.wait(PATIENCE)
+    client.post(f"/stop/{kickoff_id}")
+    eventually(lambda: types(receiver), "the events")
+    assert types(receiver) == ["crew_kickoff_started", "task_started", "crew_kickoff_failed"]
 
 
 @pytest.mark.parametrize(

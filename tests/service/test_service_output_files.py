@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import re
@@ -15,11 +16,13 @@ import requests
 from crew_client import Client, Receiver, Serve, eventually
 
 from crew_service.engine import output_files
-from crew_service.engine.files import PIECE
+from crew_service.engine.crew import FilePiece
+from crew_service.engine.files import PIECE, UNUSED_OF_OWNER, Files
 from crew_service.local import running_service
 from crew_service.settings import FileLimits
 from crew_service.storage import files
 from crew_service.storage.availability import DatabaseUnavailable
+from crew_service.storage.database import Database
 from scripts.stack.waiting import PATIENCE
 
 HTML = "<html><script>alert(1)</script>"
@@ -213,6 +216,16 @@ def test_a_file_begun_during_an_outage_is_stored_after_it(serve: Serve, monkeypa
     client.until(started, "completed")
     assert next(looks) > 2
     assert {each["name"] for each in listed(client, started)} == {"a.md", "b.md", "c.md"}
+
+
+def test_a_file_waits_for_no_room_that_unused_uploads_take(tmp_path: Path) -> None:
+    with contextlib.closing(Database(str(tmp_path / "x.db"))) as database:
+        store = Files(database, FileLimits(of_file=PIECE, of_execution=PIECE))
+        for _ in range(UNUSED_OF_OWNER):  # as killed processes leave them behind
+            store.begin("execution x", PIECE)
+        piece = FilePiece("a.md", "", 1, "YQ==", True)
+        told = output_files.OutputFiles(store, "x").receive(piece)
+    assert told == "earlier uploads of this execution that did not end still take its room, for up to an hour"
 
 
 def test_rejected_files_stay_drafts_in_the_continuing_execution(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -22,7 +23,7 @@ from crew_service.engine import membership, retention
 from crew_service.engine import runner as runner_module
 from crew_service.engine.budgets import Budgets
 from crew_service.engine.container import Process
-from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TokensUsed
+from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TaskDone, TokensUsed
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.drafts import hashes_of
 from crew_service.engine.executions import Start
@@ -40,10 +41,10 @@ from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import FileLimits, Settings
-from crew_service.storage import claims, queries, schema, webhooks
+from crew_service.storage import claims, integrity, queries, schema, webhooks
 from crew_service.storage.availability import Availability, DatabaseUnavailable, FileUnusable
 from crew_service.storage.database import Database, DatabaseUnusable
-from crew_service.storage.tables import dead_letters, executions, journal, webhook_queues
+from crew_service.storage.tables import dead_letters, executions, journal, outbox, webhook_queues
 from scripts.stack.waiting import FACTOR, wait_until
 
 PATIENCE = 5.0
@@ -98,6 +99,34 @@ def test_an_execution_taken_over_before_loading_does_not_run(tmp_path: Path) -> 
     segment = runner(database, "other")._load("x")
     assert segment is not None
     segment.report(START)
+
+
+@pytest.mark.row("S19")
+def test_an_execution_taken_over_while_loading_goes_on_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database)
+    with database.writing() as connection:
+        for process_id in ("paused", "other"):
+            claims.register(connection, process_id, host=process_id, alone=False, now=0.0)
+    assert claim(database, "paused") == ["x"]
+    read, others = queries.tasks_of, []
+
+    def late(connection: Any, execution_id: str) -> list[Any]:
+        """Read after the process was removed, and another one has finished a task."""
+        monkeypatch.setattr(queries, "tasks_of", read)
+        with database.writing() as writing:
+            claims.remove_process(writing, "paused", beat=0, now=database.now())
+        assert claim(database, "other") == ["x"]
+        others.append(runner(database, "other")._load("x"))
+        others[0].report(TaskDone({"task_id": "a", "agent": "", "output": "", "execution_time": 0.1}))
+        return read(connection, execution_id)
+
+    monkeypatch.setattr(queries, "tasks_of", late)
+    assert runner(database, "paused")._load("x") is None
+    others[0].report(START)
+    assert ended(database) == ("running", None)
 
 
 def lose(database: Database, number: int) -> None:
@@ -208,6 +237,80 @@ def test_a_question_waits_for_the_database(tmp_path: Path) -> None:
     database.away = True
     running._run(segment)
     assert ended(database) == ("waiting", None)
+
+
+@pytest.mark.row("S15")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("asked", "{broken"), ("asked", "[]"), ("gate", "{broken"), ("gate", None), ("gate", "of a kind nobody knows")],
+)
+def test_an_unreadable_overdue_question_blocks_no_others(tmp_path: Path, column: str, value: str | None) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    entry = JournalEntry(1, "ask", "", "tool", "a-key:1", "ask_person")
+    terms: Any = {"timeout": 0.0, "metadata": None}
+    asking = PendingQuestion("question", entry, "", None, "Which tea?", of_flow=terms)
+    for execution_id in ("bad", "good"):
+        queue(database, execution_id)
+        running = runner(database, f"process of {execution_id}", lambda job, report: asking)
+        assert claim(database, f"process of {execution_id}") == [execution_id]
+        segment = running._load(execution_id)
+        assert segment is not None
+        running._run(segment)
+    with database.writing() as connection:
+        if value == "of a kind nobody knows":
+            gate = connection.execute(select(executions.c.gate).where(executions.c.id == "bad")).scalar_one()
+            value = json.dumps({**gate, "ask": {**gate["ask"], "kind": "riddle"}})
+        spoilt = text(f"UPDATE executions SET {column} = :value, answer_by = 1.0 WHERE id = 'bad'")
+        connection.execute(spoilt, {"value": value})
+    settings = Settings(token="x" * 20, database=str(tmp_path / "x.db"))
+    process = Process(settings, {"": StandInCrew()}, DIALECTS["spec"]())
+    process._expire()
+    with database.reading() as connection:
+        found = connection.execute(select(executions.c.state, executions.c.error).order_by(executions.c.id)).all()
+    process.database.close()
+    assert [tuple(each) for each in found] == [("failed", integrity.ERROR), ("queued", None)]
+
+
+EVENTS = {"url": "https://receiver.example/events", "realtime": False}
+
+
+def posted(database: Database) -> list[list[str]]:
+    """Return the types of the events in each webhook."""
+    with database.reading() as connection:
+        bodies = connection.execute(select(outbox.c.body).order_by(outbox.c.created_at, outbox.c.id)).scalars()
+        return [[each["type"] for each in json.loads(body)["events"]] for body in bodies]
+
+
+def test_events_without_realtime_outlive_their_process(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database, webhooks={"events": EVENTS})
+    with database.writing() as connection:
+        claims.register(connection, "mortal", host="here", alone=False, now=database.now())
+    for process_id in ("mortal", "process of x"):
+        assert claim(database, process_id) == ["x"]
+        running = runner(database, process_id, lambda job, report: Completed("done"))
+        segment = running._load("x")
+        assert segment is not None
+        segment.report(StepDone(result=process_id))
+        assert posted(database) == []
+        with database.writing() as connection:
+            claims.remove_process(connection, "mortal", beat=0, now=database.now())
+    running._run(segment)
+    told = ["crew_kickoff_started", *["agent_execution_completed"] * 2, "crew_kickoff_completed"]
+    assert (ended(database)[0], posted(database)) == ("completed", [told])
+
+
+def test_many_events_without_realtime_are_sent_earlier(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database, webhooks={"events": EVENTS})
+    claim(database, "process of x")
+    segment = runner(database, "process of x")._load("x")
+    assert segment is not None
+    for _ in range(20):
+        segment.report(StepDone(result="a" * 9_000))
+    sizes = [len(each) for each in posted(database)]
+    assert len(sizes) > 1, sizes
+    assert all(1 < size < 12 for size in sizes), sizes
 
 
 @pytest.mark.row("S12")

@@ -250,6 +250,26 @@ def test_a_thread_that_has_ended_starts_again() -> None:
     assert loop.problem is None
 
 
+def test_a_step_may_fail_any_number_of_times() -> None:
+    failures = 1_100
+    worked = threading.Event()
+
+    def step() -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise ValueError("not yet")
+        worked.set()
+
+    loop = Background("a thread", step, pause=0.0, longest=0.0)
+    loop.start()
+    try:
+        eventually(lambda: loop.problem or worked.is_set(), "a step that succeeds")
+        assert loop.problem is None
+    finally:
+        loop.stop()
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 def test_an_outbox_that_fails_unforeseen_goes_on(

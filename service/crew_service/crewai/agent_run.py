@@ -76,7 +76,8 @@ class AgentRun:
             return _completed(done)
         source, began = self._source, time.monotonic()
         messages = source.begin(self._job.inputs)
-        self._report(TaskStarted(AGENT, source.agent.role.strip()))
+        role = crew_tasks.role_of(source.agent)
+        self._report(TaskStarted(AGENT, role))
         journal.enter(AGENT)
         listen_to_steps([source.agent], self._report)
         files: dict[str, Any] = execution_files.of_kickoff(self._job)
@@ -85,7 +86,9 @@ class AgentRun:
         finally:
             self._report.tell()
         seconds, description = round(time.monotonic() - began, 3), messages if isinstance(messages, str) else ""
-        record = task_outputs.of_value(AGENT, source.agent.role.strip(), result, seconds, description=description)
+        record = task_outputs.of_value(
+            AGENT, crew_tasks.role_of(source.agent), result, seconds, description=description
+        )
         self._report(TaskDone(record))
         return _completed(record)
 

@@ -49,7 +49,7 @@ from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
 from crew_service.crewai.edit_check import EditCheck
-from crew_service.crewai.errors import Fatal, Interrupted, UnsupportedCrew
+from crew_service.crewai.errors import Fatal, Interrupted, UnsupportedCrew, told
 from crew_service.crewai.flow_run import FlowRun, PlainFlowRun
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.internals import (
@@ -64,7 +64,7 @@ from crew_service.crewai.internals import (
 from crew_service.crewai.loading import JsonCrew
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import CrewFailed, Job, Progress, Report, Step, TaskDone
-from crew_service.engine.printed import masked, secrets_of
+from crew_service.engine.printed import secrets_of
 from crew_service.engine.tool_rules import ToolRule
 
 CHECKED = 1.0  # seconds between checks of the link
@@ -212,7 +212,7 @@ def _answer(service: ServiceConnection, request: Message, dotenv: Path | None) -
         failure = error
         if not isinstance(error, CrewFailed | Interrupted):
             with contextlib.suppress(BaseException):  # the crew may have replaced the streams
-                sys.stderr.write(_told(traceback.format_exc()))
+                sys.stderr.write(told(traceback.format_exc()))
         return _failed(error, continues=_continues(request))
     finally:
         if not service.is_mine:
@@ -228,18 +228,13 @@ def _continues(request: Message) -> bool:
 def _failed(error: BaseException, *, continues: bool = False) -> Message:
     kind = "" if isinstance(error, CrewFailed | Fatal) else f"{type(error).__name__}: "
     refused, unanswered = journal.blame(error)
-    text = _told(kind + codec.text_of(error))
+    text = told(kind + codec.text_of(error))
     own = [each for each in traceback.extract_tb(error.__traceback__) if loading.is_own(each.filename)]
     if continues and own and isinstance(error, AttributeError | NameError):
         text += FORGOTTEN
     if isinstance(error, EOFError) and str(error) == OF_INPUT:
         text += NO_TERMINAL
     return {"type": "failed", "error": text, "refused": refused, "unanswered": unanswered}
-
-
-def _told(text: str) -> str:
-    """Mask secrets that only this process knows: the service does not read the crew's `.env`."""
-    return masked(text, secrets_of(os.environ))
 
 
 def _end_copy(failure: BaseException | None) -> NoReturn:
@@ -344,12 +339,12 @@ def _loaded(
             tool_calls.record_tools()
         return served, description.describe(served, request.get("flow_tools", ())), notes
     except UnsupportedCrew as refusal:
-        raise _Refused(_told(str(refusal))) from None
+        raise _Refused(told(str(refusal))) from None
     except BaseException as error:
         if "edit" in request:
             raise
-        trace = _told(traceback.format_exc())
-        raise _Refused(_told(loading.why_not(error, request["target"])), trace=trace) from None
+        trace = told(traceback.format_exc())
+        raise _Refused(told(loading.why_not(error, request["target"])), trace=trace) from None
 
 
 def _watch(served: loading.Served) -> None:

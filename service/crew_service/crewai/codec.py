@@ -55,6 +55,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, RootModel, SecretBytes, SecretStr, TypeAdapter
 from pydantic_core import TzInfo
 
+from crew_service.crewai.errors import told
+
 ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # an object's address, as it appears in its text
 PLAIN = (str, int, float, bool, type(None))
 CONTAINERS = (dict, tuple, set, frozenset)
@@ -96,10 +98,9 @@ class NotStorable(Exception):
     def kept(self) -> str:
         """Return the text that would remain of the part."""
         try:
-            text = ADDRESS.sub("", str(self.value))
+            return told(ADDRESS.sub("", str(self.value)), LONGEST_KEPT_TEXT)
         except Exception:  # raised by a user's class
             return ""
-        return text if len(text) <= LONGEST_KEPT_TEXT else f"{text[:LONGEST_KEPT_TEXT]}..."
 
     def within(self, place: str) -> NotStorable:
         """Return the same problem of the value that has this one at a place."""
@@ -549,7 +550,8 @@ class Unpacking:
         if kind is dict:
             mapping: dict[Any, Any] = self._begun({}, number)
             for name, each in items:
-                mapping[self.value(name)] = self.value(each)
+                key = self.value(name)  # first, as it was written: its parts may occur again in the value
+                mapping[key] = self.value(each)
             return mapping
         made = self._begun(set(), number) if kind is set else None
         elements = [self.value(each) for each in items]

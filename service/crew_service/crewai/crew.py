@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from crew_service import tracing
-from crew_service.crewai import channel, execution_files, project, world
+from crew_service.crewai import channel, execution_files, points, project, world
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Message
 from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.internals import NO_JOURNAL
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 BATCH = 0.2  # seconds between checks for a job's cancellation
 LOADING = 120.0  # seconds to import a target's modules when the service starts
-RETURNED = ("result", "answer")  # of a finished method, in its `point`
 CHECKING = 60.0  # seconds for a task's model and guardrail to check an edited answer
 LONGEST_TRACE = 10_000  # characters
 LONGEST = 1_000  # characters of an error about a target; a validation error can be long
@@ -83,14 +82,10 @@ class CrewAICrew:
         return any(map(rule.matches, self._tools))
 
     def lost(self, finished: Sequence[TaskOutput], state: dict[str, Any]) -> str | None:
-        """Return which Flow method's result is needed again but could not be stored."""
+        """Return what of the finished tasks is needed again but could not be stored."""
         if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last question
             state = nested["before"]["state"] if nested["before"] else {}
-        for task in finished[state.get("done", 0) :]:
-            point: dict[str, Any] = task.get("point") or {}
-            if kind := next((point[part]["lost"] for part in RETURNED if "lost" in point.get(part, {})), None):
-                return f"the return value ({kind}) of its finished method {task['task_id']!r} cannot be stored"
-        return None
+        return next(filter(None, map(points.lost, finished[state.get("done", 0) :])), None)
 
     @property
     def _told_rules(self) -> list[list[Any]]:

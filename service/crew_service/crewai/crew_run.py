@@ -18,7 +18,7 @@ from crewai import Agent, Crew, Process, Task, TaskOutput
 from crewai.hooks import InterceptionPoint
 from crewai.tasks.conditional_task import ConditionalTask
 
-from crew_service.crewai import execution_files, flow_values, hooks, journal, prepared_calls, usage
+from crew_service.crewai import execution_files, flow_values, hooks, journal, points, prepared_calls, usage
 from crew_service.crewai.approved import finish
 from crew_service.crewai.callbacks import call, callbacks_of, listen_to_steps
 from crew_service.crewai.description import named_tasks
@@ -26,7 +26,7 @@ from crew_service.crewai.errors import Asked, Fatal, Interrupted
 from crew_service.crewai.feedback import OF_A_TASK, StoredFeedback
 from crew_service.crewai.internals import crew_tasks, human_input, step_events
 from crew_service.crewai.internals.crew_tasks import CONTINUE
-from crew_service.crewai.task_outputs import edited, lost, restored, save, stored
+from crew_service.crewai.task_outputs import edited, restored, save, stored
 from crew_service.crewai.tool_caches import ToolCaches
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
@@ -36,6 +36,7 @@ from crew_service.engine.crew import (
     PendingReview,
     Progress,
     ReviewDecision,
+    Round,
     TaskDone,
     TaskStarted,
 )
@@ -147,12 +148,17 @@ class CrewRun:
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:
-        revised = self._gate if self._gate and not self._gate.is_approve else None
-        task = self._tasks[revised.task_id] if revised else None
-        human_input.ask(StoredFeedback(self._crew.tasks, task, revised.rounds if revised else ()))
+        human_input.ask(StoredFeedback(self._rounds_of))
         with ExitStack() as ends:
             ends.callback(hooks.register(InterceptionPoint.PRE_STEP, self._starting))
             yield
+
+    def _rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
+        """Return a task's rounds so far if it is the revised one; None for a task of another crew."""
+        if not any(task is each for each in self._crew.tasks):
+            return None
+        revised = self._gate if self._gate and not self._gate.is_approve else None
+        return revised.rounds if revised and task is self._tasks[revised.task_id] else ()
 
     def _starting(self, step: Any) -> None:
         if step.kind != "task":
@@ -237,7 +243,7 @@ class TaskOrder:
                 f"{', '.join(known)}, but the crew begins with {', '.join(list(tasks)[: len(known)])}."
             )
         for output in done:
-            if problem := lost(output):
+            if problem := points.lost(output):
                 raise CrewFailed(f"The crew cannot continue in a new process: {problem}. Start it again.")
         self._tasks = tasks
         self._kept = list(done)
@@ -261,7 +267,7 @@ class TaskOrder:
 
     def check_kept(self, *waiting: StoredOutput) -> None:
         """Fail before a person is asked if the process that continues would lack a part of an output."""
-        if problem := next(filter(None, map(lost, (*self._kept, *waiting))), None):
+        if problem := next(filter(None, map(points.lost, (*self._kept, *waiting))), None):
             raise Fatal(
                 f"A task asks a person, but nobody was asked: another process continues the crew after the answer, "
                 f"and {problem}."

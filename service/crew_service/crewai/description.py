@@ -19,7 +19,7 @@ from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import Fatal, UnsupportedCrew
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.internals import Seam, first_missing, task_ends, tool_calls
-from crew_service.crewai.internals.crew_tasks import CONTINUE, FILES, TEXTS
+from crew_service.crewai.internals.crew_tasks import CONTINUE, FILES, TEXTS, role_of
 from crew_service.crewai.internals.human_input import PEOPLE
 from crew_service.crewai.loading import JsonCrew, Served, agents_of, tasks_of
 from crew_service.engine.agent_messages import AGENT, MESSAGES
@@ -86,7 +86,7 @@ def _agent(source: AgentSource) -> dict[str, Any]:
         raise UnsupportedCrew(f"its texts contain inputs, which cannot be filled in: {TEXTS.reason}.")
     task = {
         "id": AGENT,
-        "agent": source.agent.role,
+        "agent": role_of(source.agent),
         "human_input": False,
         "digest": _digest([source.messages], source.agent, (source.response_format,)),
     }
@@ -166,8 +166,8 @@ def inputs(crew: Crew) -> list[str]:
 
 def _role(crew: Crew, task: Task) -> str:
     if crew.process == Process.hierarchical:
-        return crew.manager_agent.role if crew.manager_agent else "Crew Manager"
-    return task.agent.role if task.agent else ""
+        return role_of(crew.manager_agent) if crew.manager_agent else "Crew Manager"
+    return role_of(task.agent)
 
 
 def _problems(crew: Crew) -> Iterator[str]:

@@ -25,12 +25,13 @@ def refuse(module: str) -> NoReturn:
 
 
 class StoredFeedback:
-    """Answers CrewAI's requests for human input from the stored decisions: a human input provider."""
+    """Answers CrewAI's requests for human input from the stored decisions: a human input provider.
 
-    def __init__(self, tasks: list[Task], revised: Task | None, rounds: tuple[Round, ...]) -> None:
-        self._tasks = tasks
-        self._revised = revised
-        self._rounds = rounds
+    :param rounds_of: returns a task's earlier rounds; None for a task that cannot ask
+    """
+
+    def __init__(self, rounds_of: Callable[[Task | None], tuple[Round, ...] | None]) -> None:
+        self._rounds_of = rounds_of
 
     def __getattr__(self, name: str) -> Any:
         """Do as CrewAI's own provider does what a later release asks of providers, too."""
@@ -40,41 +41,16 @@ class StoredFeedback:
         return False
 
     def post_setup_messages(self, context: Any, *_: Any, **__: Any) -> None:
-        """Restore the conversation from the earlier rounds if the task that is starting is the revised one."""
-        if context.task is None or context.task is not self._revised:
-            return
-        _tell(context, self._rounds)
+        """Restore the conversation from the earlier rounds of the task that is starting."""
+        for earlier in self._rounds_of(context.task) or ():
+            context.messages.append({"role": "assistant", "content": earlier.output})
+            context.messages.append(human_input.feedback_message(context, earlier.feedback))
 
     def handle_feedback(self, formatted_answer: Any, context: Any, *_: Any, **__: Any) -> Any:
         """Accept the answer unchanged: the crew then stops so that a person can decide."""
-        if not any(context.task is task for task in self._tasks):
+        if self._rounds_of(context.task) is None:
             raise Fatal(OF_A_TASK)
         return formatted_answer
 
     async def handle_feedback_async(self, formatted_answer: Any, context: Any, *_: Any, **__: Any) -> Any:
         return self.handle_feedback(formatted_answer, context)
-
-
-class NestedFeedback(StoredFeedback):
-    """Answers requests for human input from tasks of crews that a Flow's methods start.
-
-    :param rounds_of: returns a task's earlier rounds; None for a task that cannot ask
-    """
-
-    def __init__(self, rounds_of: Callable[[Task | None], tuple[Round, ...] | None]) -> None:
-        super().__init__([], None, ())
-        self._rounds_of = rounds_of
-
-    def post_setup_messages(self, context: Any, *_: Any, **__: Any) -> None:
-        _tell(context, self._rounds_of(context.task) or ())
-
-    def handle_feedback(self, formatted_answer: Any, context: Any, *_: Any, **__: Any) -> Any:
-        if self._rounds_of(context.task) is None:
-            raise Fatal(OF_A_TASK)
-        return formatted_answer
-
-
-def _tell(context: Any, rounds: tuple[Round, ...]) -> None:
-    for earlier in rounds:
-        context.messages.append({"role": "assistant", "content": earlier.output})
-        context.messages.append(human_input.feedback_message(context, earlier.feedback))

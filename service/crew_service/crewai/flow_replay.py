@@ -17,7 +17,7 @@ from crewai.flow import PendingFeedbackContext
 from crewai.flow.flow import Flow
 from crewai.flow.human_feedback import HumanFeedbackResult
 
-from crew_service.crewai import codec, flow_values
+from crew_service.crewai import codec, flow_values, points
 from crew_service.crewai.errors import Fatal
 from crew_service.crewai.flow_state import FlowState
 from crew_service.crewai.internals import flow_methods
@@ -42,15 +42,15 @@ class Ended:
     answer: HumanFeedbackResult | None = None
 
     def stored(self, packages: Container[str], name: str) -> dict[str, flow_values.Stored]:
-        point = {"result": flow_values.stored(self.result, packages, name)}
+        point = {points.RESULT: flow_values.stored(self.result, packages, name)}
         if self.answer is not None:
-            point["answer"] = flow_values.stored(self.answer, packages, name)
+            point[points.ANSWER] = flow_values.stored(self.answer, packages, name)
         return point
 
     @classmethod
     def restored(cls, name: str, point: dict[str, flow_values.Stored]) -> Ended:
-        answer = _restored(name, point["answer"]) if "answer" in point else None
-        return cls(_restored(name, point["result"]), answer)
+        answer = _restored(name, point[points.ANSWER]) if points.ANSWER in point else None
+        return cls(_restored(name, point[points.RESULT]), answer)
 
 
 class Replay:
@@ -66,14 +66,14 @@ class Replay:
         self._state_id, self._kept = state_id, state
         # What an earlier process made of the answer; None as soon as the methods that follow it run.
         self.answer = _answer_in(finished[0], asked) if finished and asked else None
-        points: list[Any] = [(task["task_id"], task.get("point")) for task in finished[1 if asked else 0 :]]
-        self._results = [(name, Ended.restored(name, point)) for name, point in points if point and "result" in point]
+        known: list[Any] = [(task["task_id"], points.of(task)) for task in finished[1 if asked else 0 :]]
+        self._results = [(name, Ended.restored(name, point)) for name, point in known if points.RESULT in point]
         self._order = list(self._results)  # those not replayed yet
         self._running = 0  # calls whose turn it is
         self.has_new_id = False  # so nothing is saved under the state's id
         self._changed = asyncio.Event()
         # Release 0.2.0 stored the state with each result.
-        self._state = next((point["state"] for _, point in reversed(points) if point and "state" in point), None)
+        self._state = next((point["state"] for _, point in reversed(known) if "state" in point), None)
         if self._results and self._state is None and not state.is_kept:
             problem = state.problem or "its state was not kept"
             raise CrewFailed(
@@ -129,11 +129,11 @@ class Replay:
 
 def answer_point(answer: HumanFeedbackResult) -> dict[str, str]:
     """Return what is stored of an answer, without what the question has."""
-    return {"answered": codec.encoded(replace(answer, output=None, metadata={}))}
+    return {points.ANSWERED: codec.encoded(replace(answer, output=None, metadata={}))}
 
 
 def _answer_in(record: TaskOutput, asked: PendingFeedbackContext) -> HumanFeedbackResult | None:
-    stored = (record.get("point") or {}).get("answered")
+    stored = points.of(record).get(points.ANSWERED)
     if stored is None:  # by an earlier release
         return None
     answer: HumanFeedbackResult = codec.decoded(stored)
@@ -141,9 +141,9 @@ def _answer_in(record: TaskOutput, asked: PendingFeedbackContext) -> HumanFeedba
 
 
 def _restored(name: str, result: flow_values.Stored) -> Any:
-    if "lost" in result:
+    if points.LOST in result:
         raise CrewFailed(
-            f"The Flow's method {name!r} has finished, but its return value ({result['lost']}) cannot be stored, "
+            f"The Flow's method {name!r} has finished, but its return value ({result[points.LOST]}) cannot be stored, "
             f"so the Flow cannot continue from there{_because(result)}. Start the Flow again."
         )
     try:

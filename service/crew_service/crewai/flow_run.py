@@ -81,7 +81,6 @@ class FlowRun:
             self._report.tell()
         # If a question is waiting, ignore the return value: a Flow may override `kickoff` and return anything.
         if waiting := self._branches.waiting:
-            step_events.flush()  # as CrewAI does at a Flow's end
             asks = next((self._asks[id(each.context)] for each in waiting if id(each.context) in self._asks), None)
             if asks or journal.question():  # its method runs again, after the finished ones are replayed
                 problems = [*self._lost, *self._nested.lost(), *filter(None, [self._state.problem])]

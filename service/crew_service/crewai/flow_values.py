@@ -9,7 +9,7 @@ from typing import Any
 from crewai import CrewOutput, TaskOutput
 from crewai.flow.human_feedback import HumanFeedbackResult
 
-from crew_service.crewai import codec
+from crew_service.crewai import codec, points
 
 LONGEST_RESULT = 11 * 1024 * 1024  # characters of an encoded result
 Stored = dict[str, Any]
@@ -57,10 +57,13 @@ def stored(value: Any, packages: Container[str], name: str) -> Stored:
     try:
         text = codec.encoded(value, packages=packages)
     except codec.NotStorable as error:
-        return {"lost": type(value).__name__, "problem": problem(error, f"the return value of its method {name!r}")}
+        return {
+            points.LOST: type(value).__name__,
+            "problem": problem(error, f"the return value of its method {name!r}"),
+        }
     if len(text) > LONGEST_RESULT:
         reason = f"the return value of its method {name!r} takes {len(text) >> 20} MiB, more than are kept"
-        return {"lost": type(value).__name__, "problem": reason}
+        return {points.LOST: type(value).__name__, "problem": reason}
     return {"kept": text}
 
 
@@ -77,5 +80,6 @@ def restored(record: Stored) -> Any:
 def problem(error: codec.NotStorable, whole: str) -> str:
     """Return which part of a value is not kept, and what would be, as the end of a sentence."""
     part = f"{error.place!r} in {whole}" if error.place else whole
-    addition = f"; only the text {error.kept!r} would be kept" if error.kept else ""
+    kept = error.kept
+    addition = f"; only the text {kept!r} would be kept" if kept else ""
     return f"{part} ({error.kind}) {error.reason or 'cannot be stored'}{addition}"

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
 import time
 from collections import Counter, deque
@@ -35,9 +34,9 @@ from pydantic import BaseModel
 
 from crew_service.crewai import answers, codec, prepared_calls, tool_arguments
 from crew_service.crewai.ask_person import AskPerson
-from crew_service.crewai.errors import Asked, Fatal
+from crew_service.crewai.errors import Asked, Fatal, causes, told
 from crew_service.crewai.flow_asks import AskForFlow
-from crew_service.crewai.internals import step_events, tool_calls
+from crew_service.crewai.internals import crew_tasks, step_events, tool_calls
 from crew_service.crewai.prepared_calls import PreparedCall, Tools
 from crew_service.engine import asks, tool_rules
 from crew_service.engine.crew import (
@@ -52,7 +51,6 @@ from crew_service.engine.crew import (
     TaskOutput,
     TaskStarted,
 )
-from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import APPROVE, PREPARE, REPEAT, ToolRule, rule_of
 
 log = logging.getLogger(__name__)
@@ -99,11 +97,14 @@ class NotRun(Fatal):
     """A tool that may run only once was not run."""
 
     def __init__(self, name: str, arguments: str, reason: str) -> None:
-        super().__init__(tool_rules.not_run(name, masked(arguments, secrets_of(os.environ)), reason))
+        super().__init__(tool_rules.not_run(name, told(arguments), reason))
 
 
 class NotPrepared(Fatal):
     """The effect of an earlier call, which later calls need, could not be repeated."""
+
+    def __init__(self, name: str, arguments: str, reason: str) -> None:
+        super().__init__(tool_rules.not_prepared(name, told(arguments), reason))
 
 
 class NotDeclared(Fatal):
@@ -236,7 +237,7 @@ class Journal:
         self._lock = threading.RLock()
         self._taken = threading.Condition(self._lock)
         self._entered: dict[str, set[str]] = {}  # by task: the nested tasks that began or were settled
-        self._cancelled: set[tuple[str, str]] = set()  # tasks, and their run-once tools cancelled while running
+        self._cancelled: dict[str, set[str]] = {}  # by task: the run-once tools cancelled while running
         self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; excludes calls made again
         self._within: dict[str, str | None] = {}  # by the key of a recorded call: the call that made it
         self._unprepared: dict[str, dict[str, JournalEntry]] = {}  # by task and key: calls whose effect is missing
@@ -250,7 +251,7 @@ class Journal:
         self._running: dict[str, Scope] = {}
         self._at_work = 0  # running tools
         self._unrecorded: set[str] = set()  # tasks with an answer that cannot be stored
-        self._answered: set[str] = set()  # the keys of calls whose answers are stored
+        self._answered: dict[str, set[str]] = {}  # by task: the keys of calls whose answers are stored
         self._asked: Asked | None = None
         self._stopped: set[str] = set()  # the tasks that a question has stopped
         self._has_branches = False
@@ -326,7 +327,7 @@ class Journal:
             self._check_functions(arguments.get("available_functions") or {})
         if call:
             call.asked = messages[-1] if isinstance(messages, list) and messages else messages
-            role = str(getattr(arguments.get("from_agent"), "role", None) or "").strip()
+            role = crew_tasks.role_of(arguments.get("from_agent"))
             call.agent = self._agent(call.entry.task_id, call.entry.within, role)
         return call
 
@@ -361,7 +362,7 @@ class Journal:
         names = (tool.name, tool_calls.tool_name(tool), name)
         if place.again:
             if rule_of(self._rules, names) in tool_rules.RUN_ONCE:
-                raise NotPrepared(tool_rules.not_run(name, answers.as_text(arguments), tool_rules.CALLED_AGAIN))
+                raise NotRun(name, answers.as_text(arguments), tool_rules.CALLED_AGAIN)
             return None
         if problem := tool_rules.conflict(self._rules, names):
             raise NotRun(name, answers.as_text(arguments), problem.rstrip("."))
@@ -423,7 +424,7 @@ class Journal:
     def await_prepared(self, entry: JournalEntry, text: str) -> None:
         """Wait until the effects of all earlier calls in the task are there: parallel calls may come a moment later.
 
-        :raises NotPrepared: if one of them is not made again
+        :raises NotRun: if one of them is not made again
         """
         around = set(self._around(entry))
 
@@ -438,7 +439,7 @@ class Journal:
             elif not self._taken.wait_for(lambda: missing() is None, CAME_BY) and (lost := missing()):
                 reason = f"the call of {lost.name} that prepared for it was not made again in this task's new process"
         if reason:
-            raise NotPrepared(tool_rules.not_run(entry.name, masked(text, secrets_of(os.environ)), reason))
+            raise NotRun(entry.name, text, reason)
 
     def note_call(self, entry: JournalEntry, call: PreparedCall) -> None:
         with self._lock:
@@ -494,9 +495,7 @@ class Journal:
         finally:
             PLACE.reset(before)
         if difference:
-            raise NotPrepared(
-                masked(tool_rules.not_prepared(call.name, call.shown, difference), secrets_of(os.environ))
-            )
+            raise NotPrepared(call.name, call.shown, difference)
 
     def _around(self, entry: JournalEntry) -> Iterator[str]:
         """Yield the keys of a recorded call and of the calls that enclose it."""
@@ -622,7 +621,7 @@ class Journal:
             # Parallel calls may come a moment later.
             if not self._taken.wait_for(lambda: not self._has(known, call), CAME_BY):
                 raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call to it")
-            if (entry.task_id, entry.name) in self._cancelled:
+            if entry.name in self._cancelled.get(entry.task_id, ()):
                 raise call.asks(asks.UNKNOWN, "an earlier call to it was cancelled")
 
     @contextmanager
@@ -671,7 +670,8 @@ class Journal:
     def _is_left_over(self) -> bool:
         scope = SCOPE.get()
         place = _place()
-        return not self._answered.isdisjoint((place.model, place.within)) or (
+        keys = {place.model, place.within}
+        return any(not keys.isdisjoint(known) for known in list(self._answered.values())) or (
             scope is not None and scope.task in self._over
         )
 
@@ -687,17 +687,17 @@ class Journal:
             self._left.append((error, scope.task))
 
     def blame(self, error: BaseException) -> tuple[str | None, list[int]]:
-        causes = list(_causes(error))
-        tools = set(filter(None, map(tool_calls.failed_tool, causes)))
+        behind = list(causes(error))
+        tools = set(filter(None, map(tool_calls.failed_tool, behind)))
         failed = [
             entry
             for each, entry in list(self._failed_calls)
-            if any(each is cause for cause in causes) or (entry and entry.name in tools)
+            if any(each is cause for cause in behind) or (entry and entry.name in tools)
         ]
-        if failed or tools or any(isinstance(each, FROM_OUTSIDE) for each in causes):
+        if failed or tools or any(isinstance(each, FROM_OUTSIDE) for each in behind):
             numbers = {entry.number for entry in failed if entry and entry.kind == "tool"}
             return None, sorted(numbers | {self._used_tools[name] for name in tools & self._used_tools.keys()})
-        left = (task for each, task in list(self._left) if any(each is cause for cause in causes))
+        left = (task for each, task in list(self._left) if any(each is cause for cause in behind))
         return next(left, None), []
 
     def _has(self, known: dict[str, JournalEntry], call: Call) -> bool:
@@ -719,7 +719,7 @@ class Journal:
         return any(part == entry.part or ("/" in part and _nested(part) not in entered) for part in parts)
 
     def note_answered(self, entry: JournalEntry) -> None:
-        self._answered.add(entry.key)
+        self._answered.setdefault(entry.task_id, set()).add(entry.key)
 
     def note_unrecorded(self, entry: JournalEntry, answer: Any) -> None:
         """Log once per task that an answer cannot be stored."""
@@ -736,7 +736,7 @@ class Journal:
 
     def note_cancelled(self, entry: JournalEntry) -> None:
         with self._lock:
-            self._cancelled.add((entry.task_id, entry.name))
+            self._cancelled.setdefault(entry.task_id, set()).add(entry.name)
 
     def _take(self, task: str, key: str) -> JournalEntry | None:
         """Remove and return a call recorded by the last attempt."""
@@ -785,8 +785,9 @@ class Journal:
     def _forget(self, task: str) -> None:
         with self._lock:
             self._over.add(task)
-            kept_by_task = (self._running, self._earlier, self._counts, self._failed, self._sizes, self._replaying)
-            for entries in (*kept_by_task, self._agents, self._entered, self._unprepared, self._prepared):
+            of_calls = (self._earlier, self._counts, self._failed, self._sizes, self._unprepared, self._prepared)
+            since_begun = (self._finished, self._cancelled, self._answered)
+            for entries in (*of_calls, *since_begun, self._running, self._replaying, self._agents, self._entered):
                 entries.pop(task, None)
 
 
@@ -862,9 +863,7 @@ class Call:
         finally:
             PLACE.reset(before)
         if raised != has_raised:
-            text = answers.as_text(self.asked)
-            reason = tool_rules.not_prepared(self.entry.name, text, difference)
-            raise NotPrepared(masked(reason, secrets_of(os.environ)))
+            raise NotPrepared(self.entry.name, answers.as_text(self.asked), difference)
         self.journal.note_prepared(self.entry)
 
     def begin(self) -> None:
@@ -1008,15 +1007,6 @@ def _nested(part: str) -> str:
 def _own_part(part: str) -> str:
     """Return the nested task of a part; empty for a part of the task itself."""
     return _nested(part) if "/" in part else ""
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and its causes and contexts."""
-    visited: set[int] = set()
-    while error is not None and id(error) not in visited:
-        visited.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _place() -> Place:

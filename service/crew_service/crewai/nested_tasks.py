@@ -21,13 +21,13 @@ from typing import Any, NoReturn
 
 from crewai import Crew, Task, TaskOutput
 
-from crew_service.crewai import answers, journal, task_outputs, tool_caches
+from crew_service.crewai import answers, journal, points, tool_caches
 from crew_service.crewai.approved import finish
 from crew_service.crewai.callbacks import callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
-from crew_service.crewai.feedback import OF_A_TASK, NestedFeedback
+from crew_service.crewai.feedback import OF_A_TASK, StoredFeedback
 from crew_service.crewai.internals import crew_tasks, human_input
 from crew_service.crewai.task_outputs import restored, save, stored
 from crew_service.crewai.tool_caches import ToolCaches
@@ -107,7 +107,7 @@ class NestedTasks:
         crew_tasks.wrap_crews(_of_crew)
         self._caches = ToolCaches()
         crew_tasks.wrap_tasks(_going_back, self._settled, self._answered, self._done)
-        human_input.ask(NestedFeedback(self.rounds_of))
+        human_input.ask(StoredFeedback(self.rounds_of))
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
@@ -150,7 +150,7 @@ class NestedTasks:
     def lost(self) -> list[str]:
         """List why outputs of tasks cannot be stored."""
         outputs = [*self._finished.values(), *self._drafts.values(), *self._approved.values()]
-        return [problem for output in outputs if (problem := task_outputs.lost(output))]
+        return [problem for output in outputs if (problem := points.lost(output))]
 
     def rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
         """Return a task's earlier rounds; None if none of the Flow's methods started the task."""

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from crew_service.crewai import codec
+from crew_service.crewai import codec, points
 from crew_service.crewai.coroutines import awaited
 from crew_service.crewai.internals import tool_calls
 
-KEY = "prepared"  # of a task's output, in its `point`
 Tools = Iterable[tuple[str, Any]]  # with the role of the agent that has the tool
 
 
@@ -90,11 +89,11 @@ def _of(text: str) -> dict[str, Any]:
 def with_calls(output: Any, calls: Iterable[PreparedCall]) -> Any:
     """Return a task's output with its calls."""
     stored = [[each.role, each.name, each.method, each.arguments, each.has_raised] for each in calls]
-    return {**output, "point": {**(output.get("point") or {}), KEY: stored}} if stored else output
+    return points.with_more(output, points.PREPARED, stored)
 
 
 def of_finished(outputs: Iterable[Any]) -> Iterator[PreparedCall]:
     """Yield the calls of finished tasks, in order."""
     for output in outputs:
-        for call in (output.get("point") or {}).get(KEY, ()):
+        for call in points.of(output).get(points.PREPARED, ()):
             yield PreparedCall(output["task_id"], *call)

@@ -12,7 +12,7 @@ from typing import Any
 from crewai import Task, TaskOutput
 from pydantic import BaseModel, ValidationError
 
-from crew_service.crewai import artifacts, codec, flow_values, output_files
+from crew_service.crewai import artifacts, codec, flow_values, output_files, points
 from crew_service.crewai.internals import crew_tasks
 from crew_service.engine.crew import CrewFailed
 from crew_service.engine.crew import TaskOutput as StoredOutput
@@ -26,7 +26,6 @@ TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "a
 LEFT_OUT = frozenset(("messages",))
 LONGEST_KEPT = 8 * 1024 * 1024  # characters per field; each process receives those of all finished tasks
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-LOST = "lost"  # why a field cannot be stored, beside the fields that were
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +79,8 @@ def _kept(output: TaskOutput, data: Any) -> dict[str, str]:
                 raise codec.NotStorable(value, f"takes more than {LONGEST_KEPT >> 20} MiB")
         except codec.NotStorable as error:
             fields.pop(name, None)
-            fields[LOST] = f"{error.place!r} in its field {name!r}" if error.place else f"its field {name!r}"
-            fields[LOST] += f" ({error.kind}) {error.reason or 'cannot be stored'}"
+            fields[points.LOST] = f"{error.place!r} in its field {name!r}" if error.place else f"its field {name!r}"
+            fields[points.LOST] += f" ({error.kind}) {error.reason or 'cannot be stored'}"
     return fields
 
 
@@ -89,12 +88,6 @@ def _follows(name: str, output: TaskOutput, data: Any) -> bool:
     """Return whether a field is restored from the stored JSON."""
     is_format = name == "pydantic" or output.output_format == "json"
     return name in STRUCTURED and is_format and codec.is_in_json(getattr(output, name), data)
-
-
-def lost(output: StoredOutput) -> str | None:
-    """Return what of an output cannot be passed to another process, as the end of a sentence; None if all of it can."""
-    problem = (output.get("point") or {}).get(LOST)
-    return f"of the output of the task {output['task_id']!r}, {problem}" if problem else None
 
 
 def structured(output: Any) -> dict[str, Any] | None:
@@ -114,7 +107,7 @@ def edited(task: Task, output: StoredOutput, approved: str) -> StoredOutput:
         if changed["output_json"] is None:
             raise CrewFailed("The approved output must be a JSON object: the task has an output model.")
         _check(task.output_pydantic, changed["output_json"])
-    if point := output.get("point"):
+    if point := points.of(output):
         changed["point"] = {name: text for name, text in point.items() if name not in STRUCTURED}
     return changed
 
@@ -131,7 +124,7 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
         json_dict=data if task.output_json else None,
         output_format=_format(task),
     )
-    point = output.get("point") or {}
+    point = points.of(output)
     for name in TaskOutput.model_fields.keys() & point.keys():
         with suppress(Exception):  # its class may be gone
             setattr(result, name, codec.decoded(point[name]))

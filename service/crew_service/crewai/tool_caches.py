@@ -15,11 +15,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
-from crew_service.crewai import codec, journal
+from crew_service.crewai import codec, journal, points
 from crew_service.crewai.internals import tool_caches, tool_calls
 from crew_service.crewai.prepared_calls import Tools
 
-KEY = "tool_results"  # of a task's output, in its `point`
 MOST = 1024 * 1024  # characters per task; each process receives those of all finished tasks
 
 Added = dict[tuple[int, str, str], Any]  # caches, by their ids, tools' names and calls' arguments
@@ -89,12 +88,12 @@ class ToolCaches:
                 "process ends, equal calls of later tasks are made again",
                 *(output["task_id"], MOST >> 20, len(results) - len(kept)),
             )
-        return {**output, "point": {**(output.get("point") or {}), KEY: kept}} if kept else output
+        return points.with_more(output, points.TOOL_RESULTS, kept)
 
     def put_back(self, output: Any, agents: Collection[Any]) -> None:
         """Add to these agents' caches what an earlier process stored with a task's output."""
         caches = dict(enumerate(tool_caches.of_agents(agents)))
-        for place, name, arguments, text in (output.get("point") or {}).get(KEY, ()):
+        for place, name, arguments, text in points.of(output).get(points.TOOL_RESULTS, ()):
             with suppress(Exception):  # its class may be gone
                 caches[place].add(name, arguments, codec.decoded(text))
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from crew_service.engine.retrying import growing
 from crew_service.storage.availability import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
@@ -113,4 +114,5 @@ class Background:
         except Exception:
             self._failures += 1
             log.exception("%s failed; trying again", self.name)
-            return min(self._longest, max(self._pause, 2.0**self._failures))
+            pause = growing(self._failures, first=1.0, factor=2.0, longest=self._longest)
+            return min(self._longest, max(self._pause, pause))

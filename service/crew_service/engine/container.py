@@ -149,10 +149,9 @@ class Process:
     def _expire(self) -> None:
         """Answer what nobody has answered in time."""
         with self.database.reading() as connection:
-            overdue = queries.overdue(connection, now=self.database.now())
+            overdue = queries.overdue(connection, self.crews, now=self.database.now())
         for row in overdue:
-            if crew := self.crews.get(row.crew):
-                crew.executions.expire(row.id, row.asked[-1])
+            self.crews[row.crew].executions.expire(row)
 
     def _judge_held(self) -> None:
         """Judge again what a budget holds, in case the budgets or the clock have changed since."""

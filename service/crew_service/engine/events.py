@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from typing import Any
 from uuid import uuid4
 
 from crew_service.storage import states
+
+MOST_HELD = 64 * 1024  # characters; each write stores them again
 
 Event = dict[str, Any]
 
@@ -52,21 +55,19 @@ def body(execution_id: str, events: list[Event]) -> dict[str, Any]:
 
 
 class Stream:
-    """A segment's events for their receiver; without `realtime`, they are held until a task or the segment ends."""
+    """An execution's events for their receiver; without `realtime`, they are held until a task or the segment ends.
+
+    Those that are held are stored with the receiver, in the write that tells of them.
+    """
 
     def __init__(self, hook: dict[str, Any] | None) -> None:
         self.hook = hook
         self._wanted = frozenset((hook or {}).get("events") or ())
         self._realtime = (hook or {}).get("realtime", True)
-        self._held: list[Event] = []
+        self.held: list[Event] = (hook or {}).get("held", [])
 
-    def due(self, events: list[Event], *, is_pause: bool) -> list[Event]:
-        """Return what to send with this write. Nothing changes before `sent`, because a write may be retried."""
-        wanted = [event for event in events if not self._wanted or event["type"] in self._wanted]
-        return [*self._held, *wanted] if self._realtime or is_pause else []
-
-    def sent(self, events: list[Event], *, is_pause: bool) -> None:
-        if self._realtime or is_pause:
-            self._held = []
-        else:
-            self._held += [event for event in events if not self._wanted or event["type"] in self._wanted]
+    def parted(self, events: list[Event], *, is_pause: bool) -> tuple[list[Event], list[Event]]:
+        """Return what to send with this write, and what to hold from then on."""
+        known = [*self.held, *(event for event in events if not self._wanted or event["type"] in self._wanted)]
+        is_due = self._realtime or is_pause or len(json.dumps(known)) > MOST_HELD
+        return (known, []) if is_due else ([], known)

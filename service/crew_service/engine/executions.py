@@ -303,11 +303,15 @@ class Executions:
         self._wake()
         return said_once
 
-    def expire(self, execution_id: str, task_id: str) -> None:
-        """Answer a question whose deadline has passed, with nobody's answer."""
-        decision = Decision(execution_id, task_id, None, "", is_expiry=True)
-        with suppress(Refused):  # somebody was faster
-            self.resume(Principal(), decision, None, lambda *_: {}, answered_by=DEADLINE)
+    def expire(self, row: Row[Any]) -> None:
+        """Answer a question whose deadline has passed, with nobody's answer; if unreadable, end its execution."""
+        try:
+            decision = Decision(row.id, row.asked[-1], None, "", is_expiry=True)
+            with suppress(Refused):  # somebody was faster
+                self.resume(Principal(), decision, None, lambda *_: {}, answered_by=DEADLINE)
+        except integrity.MALFORMED:
+            log.exception("a question cannot be read", extra={"execution_id": row.id})
+            self.end_unreadable(row.id)
 
     def _give_up(self, connection: Connection, row: Row[Any], question: CallQuestion, now: float) -> None:
         """End the execution with the same error as if there were nobody to ask about the call's outcome."""
@@ -416,10 +420,10 @@ class Executions:
         log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
 
     def _tell_of_end(self, connection: Connection, row: Row[Any], error: str, now: float) -> None:
-        hook = (row.webhooks or {}).get("events")
-        if hook and (not hook.get("events") or "crew_kickoff_failed" in hook["events"]):
-            body = events.body(row.id, [events.failed(error, now=now)])
-            webhooks.post(connection, row.id, "events", hook, body, now=now)
+        if hook := (row.webhooks or {}).get("events"):
+            due, _ = events.Stream(hook).parted([events.failed(error, now=now)], is_pause=True)
+            if due:
+                webhooks.post(connection, row.id, "events", hook, events.body(row.id, due), now=now)
 
     def check_edit(self, caller: Principal, decision: Decision) -> None:
         """Check an edited answer with the crew before it is applied, because the crew's code may take a while.

@@ -423,5 +423,5 @@ def _threads() -> ThreadPoolExecutor:
 
 def _pause(attempts: int) -> float:
     """Return the seconds until the next attempt, randomized so that recovering receivers are not flooded."""
-    longest = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), webhooks.LONGEST_PAUSE)
+    longest = retrying.growing(attempts, first=FIRST_PAUSE, factor=2.0, longest=webhooks.LONGEST_PAUSE)
     return longest * random.uniform(0.8, 1.0)  # noqa: S311

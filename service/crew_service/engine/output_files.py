@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Row
 
 from crew_service.engine import paths
 from crew_service.engine.crew import FilePiece, InputFile
-from crew_service.engine.files import PIECE, Files, StoredFile, StoreFull, TooLarge, Upload
+from crew_service.engine.files import PIECE, Files, OwnerFull, StoredFile, StoreFull, TooLarge, Upload
 from crew_service.storage import files, questions
 
 MOST_FILES = 200  # of an execution, without their earlier versions
@@ -87,6 +87,8 @@ class OutputFiles:
             return f"the files of an execution may have at most {most} bytes"
         try:
             return self._store.begin(f"execution {self._execution_id}", piece.size)
+        except OwnerFull:
+            return "earlier uploads of this execution that did not end still take its room, for up to an hour"
         except StoreFull:
             return "this service stores no more files"
 
@@ -98,7 +100,7 @@ class OutputFiles:
         if stored is None:
             return None
         values = {"task_id": piece.task_id or None, "is_draft": piece.task_id in self.gated}
-        return Completion(self._execution_id, stored, piece.name, values, most=self._store.limits.of_execution)
+        return Completion(self._execution_id, stored, piece.name, values, self._store.limits.of_execution)
 
     def _drop(self, name: str) -> None:
         self._buffer.clear()
@@ -107,6 +109,7 @@ class OutputFiles:
             self._store.discard([upload.id])
 
 
+@dataclass(frozen=True)
 class Completion:
     """The write that gives a complete file to its execution.
 
@@ -114,25 +117,22 @@ class Completion:
     :param most: bytes of an execution's files
     """
 
-    def __init__(self, execution_id: str, stored: StoredFile, name: str, values: dict[str, Any], *, most: int) -> None:
-        self._execution_id, self._stored, self._name, self._values, self._most = (
-            execution_id,
-            stored,
-            name,
-            values,
-            most,
-        )
+    execution_id: str
+    stored: StoredFile
+    name: str
+    values: dict[str, Any]
+    most: int
 
     def __call__(self, connection: Connection, now: float) -> None:
-        known = files.versions(connection, self._execution_id, self._name)
-        if known and known[0].sha256 == self._stored.sha256 and not _is_rejected(known[0]):
-            files.delete_ids(connection, [self._stored.id])
+        known = files.versions(connection, self.execution_id, self.name)
+        if known and known[0].sha256 == self.stored.sha256 and not _is_rejected(known[0]):
+            files.delete_ids(connection, [self.stored.id])
             return
         version = known[0].version + 1 if known else 1
-        values = {**self._values, "name": self._name, "version": version, "changed_at": now}
-        rows, is_draft = files.outputs(connection, self._execution_id), self._values["is_draft"]
-        gone = _giving_way(rows, self._name, self._stored.size, most=self._most, is_draft=is_draft)
-        files.change(connection, [self._stored.id], execution_id=self._execution_id, **values)
+        values = {**self.values, "name": self.name, "version": version, "changed_at": now}
+        rows, is_draft = files.outputs(connection, self.execution_id), self.values["is_draft"]
+        gone = _giving_way(rows, self.name, self.stored.size, most=self.most, is_draft=is_draft)
+        files.change(connection, [self.stored.id], execution_id=self.execution_id, **values)
         files.delete_ids(connection, [each.id for each in gone or ()])
 
 

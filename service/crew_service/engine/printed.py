@@ -49,6 +49,11 @@ def masked(text: str, secrets: Iterable[str]) -> str:
     return printed.masked(text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Truncate a text, which must already be masked, because a truncated secret would not be recognized."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 class Printed:
     """The printed output of an execution's segments in this process, before it is stored."""
 

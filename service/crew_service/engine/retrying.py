@@ -13,11 +13,18 @@ from crew_service.storage.availability import DatabaseUnavailable
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0  # seconds
 REFUSED_AFTER = 60.0  # seconds of the same error that a write may cause, while other executions' writes succeed
 
+MOST_GROWTHS = 30  # pauses that are longer than the one before; a float cannot hold 1.5**1751
+
 Written = TypeVar("Written")
 
 
 class WriteRefused(Exception):
     """The database refuses this write alone, so that waiting does not help."""
+
+
+def growing(tries: int, *, first: float, factor: float, longest: float) -> float:
+    """Return the pause after so many tries, each `factor` times as long as the one before, up to the longest."""
+    return min(first * factor ** min(tries, MOST_GROWTHS), longest)
 
 
 def until_available(
@@ -44,4 +51,5 @@ def until_available(
                 cause, since = error.cause, now()
             elif cause and now() - since >= REFUSED_AFTER and progressed_at() > since:
                 raise WriteRefused(f"The database has refused this write for a minute. {error}") from None
-            cancelled.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 1.5**tries) * random.uniform(0.8, 1.2))  # noqa: S311
+            pause = growing(tries, first=FIRST_PAUSE, factor=1.5, longest=LONGEST_PAUSE)
+            cancelled.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311

@@ -29,7 +29,6 @@ TICK = 0.25  # seconds between polls for work that another process queued
 SYNC = 1.0  # seconds within which a stop by another process is noticed
 RECOVERY = 30.0  # seconds between polls for orphaned executions; an error triggers one at once
 UNSTORED = "The database refused what the crew returned, so the execution was ended."
-UNREADABLE = (TypeError, ValueError, LookupError, AttributeError)  # raised by malformed stored values
 GRACE = 5.0  # seconds for a cancelled segment to return before its place is reused
 
 
@@ -207,11 +206,13 @@ class Runner:
         try:
             if integrity.can_go_on(row, done):
                 return self._segment(row, done)
-        except UNREADABLE as error:
+        except integrity.MALFORMED as error:
             log.error("a stored value is invalid: %r", error, extra={"execution_id": execution_id})
         with self._database.writing() as connection:
-            integrity.end_unreadable(connection, execution_id, now=self._database.now())
-        log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
+            mine = self._membership.id  # it may have been taken over while its tasks were read
+            is_over = integrity.end_unreadable(connection, execution_id, now=self._database.now(), claimed_by=mine)
+        if is_over:
+            log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
         return None
 
     def _run(self, segment: Segment) -> None:

@@ -109,6 +109,9 @@ class Writes:
         """Write in one transaction, during the caller's turn; return True if written, now or earlier."""
         now = self._database.now()
         values = {**write.values, **({"gate": write.question.stored()} if write.question else {})}
+        due, held = self._stream.parted(self._happened(write, now), is_pause=write.is_pause)
+        if held != self._stream.held:
+            values["webhooks"] = {**self._row.webhooks, "events": {**self._row.webhooks["events"], "held": held}}
         if write.move is not states.NOTE:
             values |= {"work_seconds": self.work_seconds}
         if write.move.target in states.OVER:
@@ -117,22 +120,21 @@ class Writes:
             values["interrupted_at"] = now
         calm = self._calm.next(now) if write.is_calm else self._calm
         values |= calm.values if write.is_calm else {}
-        happened = self._happened(write, now)
         with self._database.writing() as connection:
             if queries.write_fenced(connection, self._fence, write.move, now=now, **values):
-                self._put_rest(connection, write, happened, now)
+                self._put_rest(connection, write, due, now)
                 if BOOKED in values:
                     self._ledger.book(connection, self._row, self._booked, values[BOOKED], now)
             elif not queries.was_written(connection, self._fence, write.move):
                 return False
-        self._stream.sent(happened, is_pause=write.is_pause)
+        self._stream.held = held
         self._booked = values.get(BOOKED, self._booked)
         self._fence, self._calm = self._fence._replace(writes=self._fence.writes + 1), calm
         if self._row.webhooks or write.question:
             self._posted()
         return True
 
-    def _put_rest(self, connection: Connection, write: Write, happened: list[events.Event], now: float) -> None:
+    def _put_rest(self, connection: Connection, write: Write, due: list[events.Event], now: float) -> None:
         execution_id = self._row.id
         if write.result is not None:
             queries.add_result(connection, execution_id, *write.result)
@@ -148,10 +150,8 @@ class Writes:
             kind, body = write.news
             full = {**body, "kickoff_id": self._row.kickoff_id, "meta": self._row.meta}
             webhooks.post(connection, execution_id, kind, hook, full, now=now)
-        if self._stream.hook and (due := self._stream.due(happened, is_pause=write.is_pause)):
-            webhooks.post(
-                connection, execution_id, "events", self._stream.hook, events.body(execution_id, due), now=now
-            )
+        if due:
+            webhooks.post(connection, execution_id, "events", hooks["events"], events.body(execution_id, due), now=now)
 
     def _happened(self, write: Write, now: float) -> list[events.Event]:
         if self._stream.hook is None:

@@ -90,9 +90,7 @@ class Segment:
         self._printed = printed
         self._trouble: Exception | None = None  # the last exception raised by a report
         self._state = RunState(row, done)
-        self.job = replace(
-            _job(database, row, done, self._state.answered, printed), largest_file=stored_files.limits.of_file
-        )
+        self.job = _job(database, row, done, self._state.answered, printed, stored_files)
         self._output_files = output_files.OutputFiles(stored_files, row.id)
         self._writes = Writes(database, row, self.job.cancelled, posted, ledger)
 
@@ -257,14 +255,12 @@ class Segment:
     def _complete(self, completed: Completed) -> None:
         output, output_json = tidy([completed.output, completed.output_json])
         body = {"result": output, "result_json": output_json, "token_usage": self._state.used}
-        if written := _read(self._database, self.job.cancelled, self._finished_files):
+        finished = partial(output_files.finished, execution_id=self.execution_id)
+        if written := _read(self._database, self.job.cancelled, finished):
             body["files"] = written
         news = ("crew", body)
         values = {"output": output, "output_json": output_json, "current_task": None}
         self._move(Write(states.COMPLETE, {"tasks": self._state.finished_tasks, **values}, news))
-
-    def _finished_files(self, connection: Connection) -> list[Any]:
-        return output_files.finished(connection, self.execution_id)
 
     def _ask(self, pending: PendingQuestion) -> None:
         """Wait for a person's decision on a call; fail if nobody can be asked or an earlier release is also running."""
@@ -344,7 +340,14 @@ class Segment:
             self._database.erased.set()
 
 
-def _job(database: Database, row: Row[Any], done: list[Any], answered: Question | None, printed: PrintedWriter) -> Job:
+def _job(
+    database: Database,
+    row: Row[Any],
+    done: list[Any],
+    answered: Question | None,
+    printed: PrintedWriter,
+    stored_files: files.Files,
+) -> Job:
     cancelled = Cancellation()
     return Job(
         row.id,
@@ -361,6 +364,7 @@ def _job(database: Database, row: Row[Any], done: list[Any], answered: Question 
         flow_state=partial(_read, database, cancelled, lambda connection: flow_states.get(connection, row.id)),
         files=[InputFile(**each) for each in row.files or ()],
         read_file=partial(files.read, database, cancelled=cancelled),
+        largest_file=stored_files.limits.of_file,
         written=partial(_read, database, cancelled, lambda connection: output_files.newest(connection, row.id)),
     )
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from crew_service.engine.printed import shortened
+
 REPEAT, ONCE, APPROVE, PREPARE = "repeat", "once", "approve", "prepare"
 KNOWN = (REPEAT, ONCE, APPROVE, PREPARE)
 RUN_ONCE = (ONCE, APPROVE)  # tools with these rules may run only once
@@ -187,5 +189,4 @@ def task_gone(name: str, task_id: str) -> str:
 
 
 def _short(arguments: str) -> str:
-    """Cut arguments, which must already be masked, because a truncated secret would not be recognized."""
-    return arguments if len(arguments) <= LONGEST_SHOWN else f"{arguments[:LONGEST_SHOWN]}..."
+    return shortened(arguments, LONGEST_SHOWN)

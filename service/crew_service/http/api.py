@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from anyio import from_thread
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
@@ -42,7 +41,7 @@ from crew_service.http import bodies
 from crew_service.http.auth import DENIED
 from crew_service.http.dialects import Dialect
 from crew_service.http.dialects.base import Body
-from crew_service.http.dialects.kickoff_files import KickoffFiles, form_body, is_field
+from crew_service.http.dialects.kickoff_files import NOT_FETCHED, KickoffFiles, form_body, is_field
 from crew_service.http.dialects.request_models import FlowAnswerBody, ResumeFeedbackBody
 from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.downloads import NotFetched
@@ -193,26 +192,34 @@ class Api:
             kickoff_files.append(KickoffFiles.of(body, self._service.crew, partial(self._service.files.find, owner)))
             return kickoff_files[0].canonical(body)
 
-        def fetch(name: str, address: str) -> StoredFile:
-            assert downloads
-            try:
-                return from_thread.run(self._uploads.fetched, owner, address, downloads)
-            except NotFetched as problem:
-                sentence = f"The file for the input {name[:SHOWN]!r} was not fetched from its address: {problem}."
-                raise HTTPException(self._dialect.bad_request, sentence) from None
-
-        def understand(body: dict[str, Any]) -> Start:
-            files = kickoff_files[0].fetched(fetch) if downloads else kickoff_files[0]
-            limits = self._service.limits, files, self._service.files.limits
+        def started(body: dict[str, Any], fetched: Mapping[str, StoredFile]) -> Start:
+            limits = self._service.limits, kickoff_files[0].fetched(fetched), self._service.files.limits
             return replace(self._dialect.start(body, self._service.crew, *limits), files_of=owner)
 
+        def understand(body: dict[str, Any]) -> tuple[Start, Callable[[Mapping[str, StoredFile]], Start]]:
+            web = kickoff_files[0].web if downloads else ()
+            return started(body, dict.fromkeys(web, NOT_FETCHED)), partial(started, body)
+
         try:
-            start, once = await self._read(request, "kickoff", understand, identified, form)
+            (start, started_with), once = await self._read(request, "kickoff", understand, identified, form)
         except Repeated as repeated:
             answer = repeated.answer
         else:
+            if downloads and (web := kickoff_files[0].web):
+                await self._fetch(owner, web, downloads)
+                start = await run_in_threadpool(started_with, downloads.files)
             answer = await run_in_threadpool(self._executions.kickoff, caller, start, once)
         return JSONResponse(answer, headers={VIEW: paths.view(answer["kickoff_id"])})
+
+    async def _fetch(self, owner: str, web: Mapping[str, str], downloads: Form) -> None:
+        """Fetch the files at web addresses, each of which is given with the name of its input."""
+        async with self._slots.downloads.slot(owner):
+            for address, name in web.items():
+                try:
+                    await self._uploads.fetch(owner, address, downloads)
+                except NotFetched as problem:
+                    sentence = f"The file for the input {name[:SHOWN]!r} was not fetched from its address: {problem}."
+                    raise HTTPException(self._dialect.bad_request, sentence) from None
 
     async def executions(self, request: Request) -> JSONResponse:
         limit, states = self._limit(request), self._states(request)
@@ -425,7 +432,9 @@ class Api:
                 raise Repeated(answer)
             return understand(body), once
 
-        may_name_files = form is not None or b"iles" in raw or self._service.crew.file_inputs.are_in_inputs
+        may_name_files = (
+            form is not None or b"iles" in raw or b"\\u" in raw or self._service.crew.file_inputs.are_in_inputs
+        )
         is_quick = len(raw) <= SMALL_BODY and "idempotency-key" not in request.headers and not may_name_files
         return parse() if is_quick else await run_in_threadpool(parse)
 

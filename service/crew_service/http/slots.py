@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -30,6 +31,7 @@ EDITS = 8  # edited answers per owner, running or waiting
 BATCHES = 2  # concurrent polls of many executions per process, and one per owner, so that others find a free thread
 STATUSES = 2  # concurrent large statuses per process, and one per owner: each takes twice its size in memory
 CHECKS = 2  # per process, and one per owner: each starts a process that runs the crew's code for up to a minute
+DOWNLOADS = 4  # kickoffs per owner that fetch files, or wait for their turn to do so
 PROBES = 2
 RETRY_AFTER = {"Retry-After": "2"}
 
@@ -86,13 +88,18 @@ class Shares:
     async def run(self, owner: str, work: Callable[..., Made], *args: Any) -> Made:
         """Run work in a thread; no slot is held while a body is received or sent."""
         OWNER.set(owner)  # each request has its own context
+        async with self.slot(owner) as own, own.threads:
+            return await self._threads.run(work, *args)
+
+    @asynccontextmanager
+    async def slot(self, owner: str) -> AsyncIterator[_Owner]:
+        """Hold one of the owner's slots within this block."""
         own = self._owners[owner]
         self._here[owner] += 1
         try:
             await self._enter(own)
             try:
-                async with own.threads:
-                    return await self._threads.run(work, *args)
+                yield own
             finally:
                 own.slots.release()
         finally:
@@ -156,6 +163,7 @@ class Slots(Shares):
         self.batches = Shares("batches", slots=1, threads=BATCHES, of_one=1, is_patient=True, unsent=unsent)
         self.statuses = Shares("large statuses", slots=1, threads=STATUSES, of_one=1, is_patient=True, unsent=unsent)
         self.edits = Shares("edited answers", slots=EDITS, threads=CHECKS, of_one=1)
+        self.downloads = Shares("kickoffs that fetch files", slots=DOWNLOADS, threads=1, of_one=1)
         self.pages = MadeOnce()
 
 

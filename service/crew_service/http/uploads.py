@@ -36,7 +36,7 @@ from crew_service.http.slots import RETRY_AFTER, Threads
 from crew_service.settings import FileLimits
 
 FORM = "multipart/form-data"
-AT_ONCE = 16  # uploads per process
+AT_ONCE = 16  # uploads per process, and as many downloads
 THREADS = 4  # of them that write to the database at the same time
 LEAST_RATE = 16 * 1024  # bytes per second, on average, once the time for a body is over
 MOST_PARTS = 300
@@ -87,6 +87,7 @@ class Uploads:
         self._seconds = seconds
         self._most_text = most_text
         self._places = asyncio.Semaphore(AT_ONCE)
+        self._downloads = asyncio.Semaphore(AT_ONCE)
         self._threads = Threads(THREADS)
         self._is_public = is_public or downloads.is_public
 
@@ -189,9 +190,7 @@ class Uploads:
                     if part.upload is None:
                         form.texts[part.name] = bytes(part.text)
                         continue
-                    form.files[part.name] = await self._completed(part.upload, buffer)
-                    if sum(each.size for each in form.files.values()) > self.limits.of_execution:
-                        raise HTTPException(413, too_much(self.limits))
+                    self._keep(form, part.name, await self._completed(part.upload, buffer))
             if around > MOST_AROUND:
                 raise HTTPException(413, f"Besides fields and files, a form may have at most {MOST_AROUND} bytes.")
         if not parser.is_over:
@@ -203,25 +202,34 @@ class Uploads:
             await self._threads.run(upload.add, bytes(buffer[:PIECE]))
             del buffer[:PIECE]
 
+    def _keep(self, form: Form, name: str, file: StoredFile) -> None:
+        form.files[name] = file
+        if sum(each.size for each in form.files.values()) > self.limits.of_execution:
+            raise HTTPException(413, too_much(self.limits))
+
     async def _completed(self, upload: Upload, buffer: bytearray) -> StoredFile:
         if buffer:
             await self._threads.run(upload.add, bytes(buffer))
             buffer.clear()
         return await self._threads.run(upload.complete)
 
-    async def fetched(self, owner: str, address: str, form: Form) -> StoredFile:
-        """Store what a web address has; see `received` for its deletion.
+    async def fetch(self, owner: str, address: str, form: Form) -> None:
+        """Store what a web address has as a file of the form; see `received` for its deletion.
 
         :raises NotFetched: if the address is not public, or has no file
         """
-        with self._refusing():
-            async with downloads.opened(address, is_public=self._is_public) as (size, chunks):
-                upload = await self._threads.run(self._files.begin, owner, size)
-                form.begun.append(upload.id)
-                buffer = bytearray()
-                async for chunk in chunks:
-                    await self._add(upload, buffer, chunk)
-                return await self._completed(upload, buffer)
+        async with self._downloads:
+            with self._refusing():
+                self._keep(form, address, await self._fetched(owner, address, form))
+
+    async def _fetched(self, owner: str, address: str, form: Form) -> StoredFile:
+        async with downloads.opened(address, is_public=self._is_public) as (size, chunks):
+            upload = await self._threads.run(self._files.begin, owner, size)
+            form.begun.append(upload.id)
+            buffer = bytearray()
+            async for chunk in chunks:
+                await self._add(upload, buffer, chunk)
+            return await self._completed(upload, buffer)
 
     async def _chunks(self, request: Request) -> AsyncIterator[bytes]:
         """Yield the body as it arrives; time spent on storing it does not count."""

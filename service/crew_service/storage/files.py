@@ -83,10 +83,10 @@ EARLIER_ROUND = 0  # of drafts that were rejected before the execution was conti
 NEWEST_FIRST = (files.c.changed_at.desc(), files.c.name, files.c.version.desc())
 
 
-def outputs(connection: Connection, execution_id: str, *, most: int | None = None) -> list[Row[Any]]:
+def outputs(connection: Connection, execution_id: str) -> list[Row[Any]]:
     """Return the files that an execution has written, newest first."""
     mine = select(files).where(files.c.execution_id == execution_id, IS_OUTPUT)
-    return list(connection.execute(mine.order_by(*NEWEST_FIRST).limit(most)))
+    return list(connection.execute(mine.order_by(*NEWEST_FIRST)))
 
 
 def given(connection: Connection, execution_id: str) -> tuple[list[dict[str, Any]], float] | None:

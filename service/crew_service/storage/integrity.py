@@ -14,13 +14,14 @@ from crew_service.storage.states import State
 from crew_service.storage.tables import dead_letters, executions, outbox, webhook_queues
 
 ERROR = "The stored execution cannot be read, so it was ended."
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError)  # raised by malformed stored values
 NUMBER, NONE = (int, float), type(None)
 TASK = frozenset({"task_id", "output", "agent", "execution_time"})
 QUESTION = frozenset({"task_id", "key", "output", "agent", "state", "rounds"})
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("segment", "writes", "completed_tasks", "tokens"), (int,)),
     **dict.fromkeys(("created_at", "due_at", "updated_at", "work_seconds"), NUMBER),
-    **dict.fromkeys(("started_at", "ended_at", "counted_at"), (*NUMBER, NONE)),
+    **dict.fromkeys(("started_at", "ended_at", "counted_at", "answer_by"), (*NUMBER, NONE)),
     **dict.fromkeys(("current_task", "current_agent", "output", "error"), (str, NONE)),
     **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits", "trace"), (dict, NONE)),
     **dict.fromkeys(("usage", "model_usage", "open_tasks", "earlier_usage", "failure", "booked"), (dict, NONE)),
@@ -76,13 +77,21 @@ def can_go_on(row: Row[Any], done: list[Any]) -> bool:
     )
 
 
-def end_unreadable(connection: Connection, execution_id: str, *, now: float) -> None:
-    """End an execution with an error, without reading it; replace every value that may be the corrupt one."""
+def end_unreadable(connection: Connection, execution_id: str, *, now: float, claimed_by: str | None = None) -> bool:
+    """End an execution with an error, without reading it; replace every value that may be the corrupt one.
+
+    :param claimed_by: end it only while this process has it; None ends it wherever it is
+    """
     empty: dict[str, Any] = {name: None for name, kinds in KINDS.items() if NONE in kinds}
     numbers = dict.fromkeys(("created_at", "due_at", "updated_at", "ended_at", "aged_from", "counted_at"), now)
     counts: dict[str, Any] = dict.fromkeys(("completed_tasks", "tokens", "writes", "work_seconds"), 0)
     values = {**empty, **numbers, **counts, "segment": executions.c.segment + 1, "inputs": {}, "asked": []}
     values |= {"state": State.FAILED, "error": ERROR, "claimed_by": None, "output_json": None}
-    connection.execute(update(executions).where(executions.c.id == execution_id).values(values))
+    query = update(executions).where(executions.c.id == execution_id)
+    if claimed_by is not None:
+        query = query.where(executions.c.claimed_by == claimed_by)
+    if connection.execute(query.values(values)).rowcount == 0:
+        return False
     for table in (outbox, webhook_queues, dead_letters):
         connection.execute(delete(table).where(table.c.execution_id == execution_id))
+    return True

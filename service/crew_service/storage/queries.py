@@ -167,10 +167,10 @@ def latest(
     return newest(connection, columns, crew=crew, owner=owner, states=states, limit=limit)
 
 
-def overdue(connection: Connection, *, now: float) -> list[Row[Any]]:
-    """Return the executions whose question the service must answer itself, the oldest deadline first."""
+def overdue(connection: Connection, crews: Collection[str], *, now: float) -> list[Row[Any]]:
+    """Return the executions of these crews whose question the service must answer itself, the oldest deadline first."""
     due = select(executions.c.id, executions.c.crew, executions.c.asked).where(executions.c.answer_by <= now)
-    due = due.where(executions.c.state == State.WAITING).order_by(executions.c.answer_by)
+    due = due.where(executions.c.state == State.WAITING, executions.c.crew.in_(crews)).order_by(executions.c.answer_by)
     return list(connection.execute(due.limit(MOST_OVERDUE)))
 
 
@@ -252,7 +252,7 @@ def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
 
 def ended(now: float) -> dict[str, Any]:
     """Return the columns to write when an execution ends; they erase data no longer needed, above all credentials."""
-    return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
+    return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None, "answer_by": None}
 
 
 def add_result(

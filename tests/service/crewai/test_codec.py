@@ -499,6 +499,13 @@ def test_what_is_shared_within_a_value_stays_shared(kind: str) -> None:
     assert "shared" not in codec.encoded([thing]), "an earlier release can read it"
 
 
+def test_a_key_of_a_dict_may_occur_in_its_value() -> None:
+    cart = Cart()
+    back = codec.decoded(codec.encoded({cart: [cart]}))
+    [(key, [value])] = back.items()
+    assert key is value
+
+
 def test_what_cannot_change_is_written_as_by_earlier_releases() -> None:
     assert [kind for kind, value in EQUAL.items() if '"same"' in codec.encoded(value)] == []
     for each in (1, "a" * 99, 1.5, (1, 2), frozenset((1,)), date(2026, 1, 2), Path("a"), Colour.RED, UUID(int=3), b"a"):

@@ -19,7 +19,7 @@ from openai_server import USAGE, OpenAI, environment
 from sampling import sampled
 from sqlalchemy import create_engine, text
 
-from crew_service.engine.crew import LONGEST_TOLD, JournalEntry, Step
+from crew_service.engine.crew import LONGEST_TOLD, JournalEntry, PendingQuestion, Step, TaskDone
 from crew_service.engine.tool_rules import ToolRule
 from scripts.stack.waiting import PATIENCE
 
@@ -413,16 +413,108 @@ def test_a_full_journal_keeps_a_run_once_tool_from_running(monkeypatch: pytest.M
     assert not any(step.is_kept for step in told.steps[6:])
 
 
-def test_truncated_call_arguments_in_an_error_show_no_partial_secret(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from crew_service.crewai import journal
+BANK = "a-token-of-the-bank"
+
+
+@pytest.fixture
+def long_text(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A text with a secret where an error truncates it."""
     from crew_service.crewai.errors import Fatal
 
     monkeypatch.setattr(Fatal, "noted", [])
-    monkeypatch.setenv("BANK_TOKEN", "a-token-of-the-bank")
-    error = str(journal.NotRun("pay", "." * 490 + "a-token-of-the-bank", "the journal is full"))
+    monkeypatch.setenv("BANK_TOKEN", BANK)
+    return "." * 480 + BANK
+
+
+def test_truncated_call_arguments_in_an_error_show_no_partial_secret(long_text: str) -> None:
+    from crew_service.crewai import journal
+
+    error = str(journal.NotRun("pay", f"{'.' * 10}{long_text}", "the journal is full"))
     assert ("a-token" in error, "..***: the journal is full" in error) == (False, True)
+
+
+@pytest.mark.parametrize("of", ["its task", "a finished task", "a finished task, calling a run-once tool"])
+def test_an_error_of_a_preparing_call_shows_no_partial_secret(long_text: str, of: str) -> None:
+    from crewai.tools import tool
+
+    from crew_service.crewai import journal, prepared_calls
+    from crew_service.crewai.errors import Fatal
+
+    @tool("pay")
+    def pay(text: str) -> str:
+        """Pay."""
+        return text
+
+    @tool("add")
+    def add(text: str) -> str:
+        """Add."""
+        if "run-once" in of:
+            kept.of_tool(pay, "_run", (), {"text": text})
+        raise LookupError("sold out")
+
+    told, rules, given = Told(), [ToolRule("add", "prepare"), ToolRule("pay", "once")], {"text": long_text}
+    if of == "its task":
+        kept = journal.Journal([], 0, rules, told)
+        kept.enter(journal.Scope("task"))
+        first = kept.of_tool(add, "_run", (), given)
+        assert first
+        first.begin()
+        first.end("added")
+        kept = journal.Journal(recorded(told.steps), 1, rules, Told())
+        kept.enter(journal.Scope("task"))
+        again = kept.of_tool(add, "_run", (), given)
+        assert again
+        with pytest.raises(Fatal) as error, again.preparing():
+            add._run(**given)
+    else:
+        call = prepared_calls.PreparedCall("first", "", "add", "_run", prepared_calls.arguments((), given))
+        kept = journal.Journal([], 0, rules, told, done=[prepared_calls.with_calls({"task_id": "first"}, [call])])
+        with pytest.raises(Fatal) as error:
+            kept.make_again(journal.Scope("task"), [("", add)], is_over=False)
+    assert ("a-token" in str(error.value), "***" in str(error.value)) == (False, True), error.value
+
+
+@pytest.mark.row("S57")
+def test_a_methods_next_call_knows_nothing_of_the_last_one() -> None:
+    from crewai.tools import tool
+
+    from crew_service.crewai import journal
+    from crew_service.crewai.errors import Asked
+
+    @tool("look")
+    def look() -> str:
+        """Look."""
+        return ""
+
+    @tool("pay")
+    def pay() -> str:
+        """Pay."""
+        return ""
+
+    kept = journal.Journal([], 0, [ToolRule("pay", "once")], Told())
+    done: Any = {"task_id": "method", "agent": "", "output": "", "execution_time": 0.1}
+
+    def call(called: Any) -> journal.Call:
+        made = kept.of_tool(called, "_run", (), {})
+        assert made
+        made.begin()
+        return made
+
+    kept.enter(journal.Scope("method"))
+    call(look).end("seen")
+    with suppress(asyncio.CancelledError), call(pay).inside():
+        raise asyncio.CancelledError
+    with pytest.raises(Asked, match="a person must decide"):
+        call(pay)  # of this call of the method, it is unknown whether it paid
+    kept._asked = None
+    kept(TaskDone(done))
+    kept.enter(journal.Scope("method"))
+    looking = call(look)
+    assert kept.earlier_calls("method") == 0
+    call(pay).end("paid")
+    kept.ask(PendingQuestion("tool", looking.entry, "", {}))
+    with pytest.raises(Asked), looking.inside():
+        kept.stop_if_asked()
 
 
 def recorded(steps: list[Step]) -> list[JournalEntry]:

@@ -92,6 +92,12 @@ def test_a_kickoff_in_the_crews_factory_function_ends_the_start(tmp_path: Path) 
     assert not (tmp_path / "paid").exists()
 
 
+@pytest.mark.parametrize("kind", ["crew", "agent"])
+def test_a_role_is_shown_without_the_blanks_around_it(tmp_path: Path, kind: str) -> None:
+    target = written(tmp_path, f"agent.role = 'Researcher\\n'\n{kind} = {kind}", name=kind)
+    assert [task.agent for task in load(target).tasks] == ["Researcher"]
+
+
 @pytest.mark.long
 @pytest.mark.row("S46")
 @pytest.mark.parametrize(

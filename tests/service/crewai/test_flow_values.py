@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from random import Random
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from crewai.flow import Flow
 from engine_stub import CREWS, EngineStub
 from pydantic import BaseModel
 
-from crew_service.crewai import codec, flow_state, load
+from crew_service.crewai import codec, flow_state, flow_values, load
 from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, TaskDone
 
 pytestmark = pytest.mark.row("S45")
@@ -148,6 +150,19 @@ def test_the_error_says_what_would_be_kept(play: Player) -> None:
         run.segment()
 
 
+def test_what_would_be_kept_shows_no_partial_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        def __init__(self) -> None:
+            self.lock = Lock()
+
+        def __str__(self) -> str:
+            return f"<Client {'.' * 52} api_key=sk-a-key-of-a-model>"
+
+    monkeypatch.setenv("OF_A_MODEL_API_KEY", "sk-a-key-of-a-model")
+    shown = flow_values.stored(Client(), packages=(), name="make")["problem"]
+    assert ("sk-a" in shown, "api_key=***" in shown) == (False, True), shown
+
+
 def test_a_state_that_has_not_changed_is_not_sent_again(play: Player) -> None:
     run = flow(play, "ResultFlow")
     run.inputs["kind"] = "a date"
@@ -232,8 +247,11 @@ def test_an_unstorable_crew_output_is_reported_in_a_new_process(play: Player) ->
     run = play("quiet_crew", "kept.py")
     run.segment()
     run.done = run.done[:1]
-    with pytest.raises(CrewFailed, match=r"cannot continue in a new process: of the output of the task 'first'"):
+    lost = run.crew.lost(run.done, {})
+    assert lost is not None, "an execution that continues it is refused"
+    with pytest.raises(CrewFailed, match=f"cannot continue in a new process: {re.escape(lost)}") as failed:
         run.segment()
+    assert "of the output of the task 'first', '_lock' in its field" in str(failed.value)
 
 
 @pytest.mark.long

@@ -72,12 +72,17 @@ def agents_of(crew: Crew) -> list[Any]:
     return list({id(agent): agent for agent in agents if agent}.values())
 
 
+def role_of(agent: Any) -> str:
+    """Return an agent's role, whose text in YAML may end with a line break; an empty string without an agent."""
+    return str(getattr(agent, "role", None) or "").strip()
+
+
 def tools_of(tasks: Iterable[Task], agents: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """Yield the tools that are known before an agent works, each with the role of its agent."""
     for task in tasks:
-        yield from ((task.agent.role.strip() if task.agent else "", tool) for tool in task.tools or ())
+        yield from ((role_of(task.agent), tool) for tool in task.tools or ())
     for agent in agents:
-        yield from ((str(agent.role).strip(), tool) for tool in getattr(agent, "tools", None) or ())
+        yield from ((role_of(agent), tool) for tool in getattr(agent, "tools", None) or ())
 
 
 def crew_of(task: Task) -> Crew | None:

@@ -11,6 +11,7 @@ from crewai import BaseLLM
 from crewai.hooks import HookAborted
 from pydantic import BaseModel
 
+from crew_service.crewai.errors import causes
 from crew_service.crewai.internals import Seam
 from crew_service.crewai.internals.step_events import watch_events
 from crew_service.crewai.internals.tool_calls import inside, keep_limit, recorders
@@ -113,14 +114,10 @@ def reported(usage: dict[str, Any]) -> Any:
 
 def used_nothing(error: BaseException) -> bool:
     """Whether a failed call was rejected before a model answered."""
-    visited: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in visited:
-        visited.add(id(cause))
+    for cause in causes(error):
         status = getattr(cause, "status_code", None) or getattr(getattr(cause, "response", None), "status_code", None)
         if isinstance(status, int) and status >= ERROR:
             return True
         if isinstance(cause, ConnectionRefusedError | socket.gaierror | HookAborted) or type(cause).__name__ == BLOCKED:
             return True
-        cause = cause.__cause__ or cause.__context__
     return False

@@ -18,6 +18,7 @@ from crew_service.settings import FileLimits
 FIELDS = frozenset(KickoffBody.model_fields)
 TEXTS = frozenset(name for name in FIELDS if name.endswith("Url")) | {"restoreFromStateId", "continueFrom"}
 WEB = ("https://", "http://")
+NOT_FETCHED = StoredFile("", 0, "", "")  # stands for a file that is fetched only if nothing else is wrong
 INPUT_FILES, TWIN = "input_files", "inputFiles"
 Find = Callable[[Collection[str]], dict[str, StoredFile]]  # returns the caller's own files among those with these ids
 
@@ -74,15 +75,19 @@ class KickoffFiles:
         inside = {each.path: source_of(file.sha256) for each in self.inside if (file := self._file(each.address))}
         return {**others, "inputs": replaced(others.get("inputs") or {}, inside), INPUT_FILES: hashes}
 
-    def fetched(self, fetch: Callable[[str, str], StoredFile]) -> KickoffFiles:
-        """Return it with the files at other web addresses, which `fetch` gets for the input that it names."""
+    @property
+    def web(self) -> dict[str, str]:
+        """The other web addresses, each with the name of its input."""
         addresses = [*self.named.items(), *((each.name, each.address) for each in self.inside)]
-        web = {
+        return {
             each: name
             for name, each in addresses
             if isinstance(each, str) and each.lower().startswith(WEB) and not id_in(each)
         }
-        return replace(self, found={**self.found, **{each: fetch(name, each) for each, name in web.items()}})
+
+    def fetched(self, files: Mapping[str, StoredFile]) -> KickoffFiles:
+        """Return it with the files that its web addresses have."""
+        return replace(self, found={**self.found, **files})
 
     def checked(
         self, inputs: dict[str, Any], crew: Crew, limits: FileLimits, bad_request: int
