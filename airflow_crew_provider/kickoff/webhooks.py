@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 from airflow_crew_provider.client.crew import ConnectedCrew
@@ -30,9 +29,12 @@ class PostWebhooks:
         if isinstance(self._webhooks, str):
             registering.check(self._hook)
 
-    @cached_property
+    @property
     def sender(self) -> Sender:
-        """The sender of the POST, with the original inbox URL if the POST may be resent."""
+        """The sender of the POST, with the original inbox URL if the POST may be resent.
+
+        It holds until a request is repeated until it succeeds, which may look the connection up again.
+        """
         connection = self._hook.connection
         before = self._record.added_before(keyed=connection.idempotency_keys)
         return Sender.of(connection, self._webhooks, before.get("inbox_url"))

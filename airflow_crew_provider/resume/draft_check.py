@@ -148,8 +148,11 @@ class DraftCheck:
         """The text to send: a live deployment would take a comment on an approved draft for a revision."""
         return APPROVAL if self._leaves_out_comment else self._answer.human_feedback
 
-    def check_before_sending(self, sender: Sender) -> Steps[bool]:
-        """Return whether an earlier try sent the answer; raise an error if it must not be sent."""
+    def check_before_sending(self, sender: Callable[[], Sender]) -> Steps[bool]:
+        """Return whether an earlier try sent the answer; raise an error if it must not be sent.
+
+        :param sender: returns the sender with the connection of that time: polls may look it up again
+        """
         execution = yield from (self._look() if self.sent_before and self.was_keyed else self._look_when_settled())
         verdict = judge(self._answer, self.draft, execution, sent_before=self.sent_before)
         if execution.is_live and not self.sent_before and (other := self._other_answer()):
@@ -169,7 +172,7 @@ class DraftCheck:
             is_late_edit = not self.sent_before and self._is_revised(execution)
             raise (CrewEditTooLate if is_late_edit else CrewAnswerNotTaken)(self._another_draft(execution))
         if self.sent_before:
-            return self._is_taken_by_now(execution, verdict, sender)
+            return self._is_taken_by_now(execution, verdict, sender())
         if verdict is Verdict.NOT_WAITING and self._answer.output_sha256:
             raise (CrewEditTooLate if self._is_revised(execution) else CrewAnswerNotTaken)(self._not_waiting(execution))
         if self.draft.waits_in(execution):

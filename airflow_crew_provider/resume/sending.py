@@ -84,7 +84,7 @@ class Resuming:
             return (yield from self._answer_flow(address))
         webhooks = PostWebhooks(self._webhooks, self._hook, record)
         try:
-            if (yield from self._check.check_before_sending(webhooks.sender)):
+            if (yield from self._check.check_before_sending(lambda: webhooks.sender)):
                 return (yield from self._go_on("An earlier try sent this answer"))
         except CrewAnswerNotTaken as refused:
             if answer.is_late(time.time()):
@@ -176,7 +176,10 @@ class Resuming:
     def _answer_flow(self, address: AnswerAddress) -> Steps[str]:
         """Answer through the question's channel; the id to poll stays the same."""
         answers.check(self._hook, address)
-        sender = Sender.of(self._hook.connection)
+
+        def sender() -> Sender:
+            return Sender.of(self._hook.connection)
+
         if address.callback_url is None and (yield from self._check.check_before_sending(sender)):
             return (yield from self._go_on("An earlier try sent this answer"))
 
@@ -184,7 +187,7 @@ class Resuming:
             return answers.send(self._hook, self._answer, address)
 
         try:
-            resumed: Resumed = yield SendOnce(self._record, post, sender, taken=self._taken, more=self._check.noted)
+            resumed: Resumed = yield SendOnce(self._record, post, sender(), taken=self._taken, more=self._check.noted)
         except CrewPostLost as lost:
             self._fail_without_answer(lost.error)
         except CrewError as error:

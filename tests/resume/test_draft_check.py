@@ -152,9 +152,13 @@ def again(service: Any, given: ReviewAnswer, name: str = "this", **noted: Any) -
     return Check(service, given, PostRecord(memory, Attempt(try_number=2), "this"))
 
 
+def current_sender() -> Sender:
+    return SENDER
+
+
 def said(check: Check, kind: type[Exception] = CrewTaskFailed, sender: Sender = SENDER) -> str:
     with pytest.raises(kind) as error:
-        check.check_before_sending(sender)
+        check.check_before_sending(lambda: sender)
     return str(error.value)
 
 
@@ -178,7 +182,7 @@ NOT_SHOWN = (
 @pytest.mark.parametrize("sha", [FIRST, None], ids=["review", "four fields"])
 def test_the_answer_is_sent_while_the_answered_draft_waits(service: Service, sha: str | None) -> None:
     check = first(service, answer(sha=sha))
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert check.draft == DraftId("k-1", "draft_task", FIRST)
     assert (service.polled, service.slept) == ([("k-1",)], [])
 
@@ -195,7 +199,7 @@ def test_of_four_fields_the_service_judges_which_draft_waits(
 ) -> None:
     service.shows = [seen]
     check = first(service, answer(sha=None))
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert check.draft == DraftId("k-1", "draft_task", hash_)
 
 
@@ -211,7 +215,7 @@ def test_a_review_of_an_execution_not_waiting_is_not_sent(service: Service, seen
 @pytest.mark.parametrize("check_of", [first, again])
 def test_a_working_crew_that_waits_again_was_a_lagging_status(service: Service, check_of: Any) -> None:
     service.shows = [RUNS, WAITS]
-    assert check_of(service, answer()).check_before_sending(SENDER) is False
+    assert check_of(service, answer()).check_before_sending(current_sender) is False
     assert service.slept[0] == 0.25
 
 
@@ -222,7 +226,7 @@ def test_a_working_crew_proves_something_only_after_the_lag(service: Service, ch
     if check_of is first:
         assert "it is running: it was answered elsewhere" in said(check, CrewAnswerNotTaken)
     else:
-        assert check.check_before_sending(SENDER) is True
+        assert check.check_before_sending(current_sender) is True
     assert service.slept == [0.25] * naps
 
 
@@ -237,14 +241,14 @@ def test_a_hidden_execution_gets_no_answer_in_this_try(service: Service, check_o
 
 def test_a_live_deployment_judges_a_first_answer_itself(service: Service) -> None:
     service.shows = [LIVE]
-    assert first(service, answer()).check_before_sending(SENDER) is False
+    assert first(service, answer()).check_before_sending(current_sender) is False
 
 
 @pytest.mark.parametrize("checks", [True, False])
 def test_the_hash_is_sent_where_the_service_compares_it(service: Service, checks: bool) -> None:
     service.shows = [replace(WAITS, checks_draft=checks)]
     check = first(service, answer())
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert check.hash_to_send == (FIRST if checks else None)
     assert check.noted.get("sends_hash", False) is checks
 
@@ -260,7 +264,7 @@ AT_WORK = execution(ExecutionState.RUNNING, raw={"current_task": "other_task"})
 
 def test_an_edit_is_sent_where_the_service_takes_it(service: Service) -> None:
     service.shows = [TAKES_EDITS]
-    assert first(service, EDITED).check_before_sending(SENDER) is False
+    assert first(service, EDITED).check_before_sending(current_sender) is False
 
 
 def test_an_edit_the_service_no_longer_takes_is_not_sent(service: Service) -> None:
@@ -288,14 +292,14 @@ def test_only_edits_of_revised_drafts_await_the_next_round(
 ) -> None:
     service.shows = [seen]
     with pytest.raises(CrewAnswerNotTaken) as error:
-        first(service, given).check_before_sending(SENDER)
+        first(service, given).check_before_sending(current_sender)
     assert type(error.value) is kind
 
 
 def test_an_edit_sent_before_does_not_await_the_next_round(service: Service) -> None:
     service.shows = [NEW_DRAFT]
     with pytest.raises(CrewAnswerNotTaken) as error:
-        again(service, EDITED).check_before_sending(SENDER)
+        again(service, EDITED).check_before_sending(current_sender)
     assert type(error.value) is CrewAnswerNotTaken
 
 
@@ -330,7 +334,7 @@ def test_any_other_refusal_is_no_edit_that_came_too_late(service: Service) -> No
 
 def test_waiting_drafts_prove_nothing_while_the_lost_post_may_arrive(service: Service) -> None:
     check = again(service, answer())
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert service.slept == [0.25] * 4  # the patience of the POST, as long again, and the lag
     assert service.polled == [("k-1",)] * 5
 
@@ -338,7 +342,7 @@ def test_waiting_drafts_prove_nothing_while_the_lost_post_may_arrive(service: Se
 @pytest.mark.parametrize(("lost", "naps"), [(-0.5, 1), (0.0, 3), (-9.0, 0)])
 def test_the_time_counts_from_when_the_answer_was_lost(service: Service, lost: float, naps: int) -> None:
     check = again(service, answer(), lost_at=service.now + lost)
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert service.slept == [0.25] * naps
 
 
@@ -346,13 +350,13 @@ def test_a_record_without_a_time_is_of_long_ago(service: Service) -> None:
     service.now = 1.0
     check = again(service, answer())
     check._record.newest = replace(check._record.newest, intended_at=0.0)
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert service.slept == []
 
 
 def test_pauses_grow_with_what_was_waited(service: Service) -> None:
     service.connection.deployment.kickoff_timeout = 30.0
-    assert again(service, answer()).check_before_sending(SENDER) is False
+    assert again(service, answer()).check_before_sending(current_sender) is False
     growing = [each for each in service.slept if 0.25 < each < 5.0]
     assert growing[0] == pytest.approx(1.5 / 5)
     assert growing == sorted(growing)
@@ -362,7 +366,7 @@ def test_pauses_grow_with_what_was_waited(service: Service) -> None:
 
 def test_what_goes_on_while_the_time_runs_was_taken(service: Service) -> None:
     service.shows = [WAITS, WAITS, RUNS]
-    assert again(service, answer()).check_before_sending(SENDER) is True
+    assert again(service, answer()).check_before_sending(current_sender) is True
     assert service.slept == [0.25] * 2
 
 
@@ -371,7 +375,7 @@ def test_a_possible_successor_draft_shows_the_answer_was_taken(
     service: Service, is_approve: bool, seen: Execution
 ) -> None:
     service.shows = [seen]
-    assert again(service, answer(is_approve)).check_before_sending(SENDER) is True
+    assert again(service, answer(is_approve)).check_before_sending(current_sender) is True
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -392,12 +396,12 @@ def test_four_fields_go_by_the_draft_before_the_lost_post(service: Service) -> N
 def test_another_requests_open_post_is_awaited_with_or_without_keys(service: Service) -> None:
     service.connection.idempotency_keys = True
     check = again(service, answer(), "another request")
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert service.slept == [0.25] * 4
 
 
 def test_a_post_that_was_answered_is_not_waited_for(service: Service) -> None:
-    assert again(service, answer(), kickoff_id="k-1").check_before_sending(SENDER) is False
+    assert again(service, answer(), kickoff_id="k-1").check_before_sending(current_sender) is False
     assert service.slept == []
 
 
@@ -408,11 +412,11 @@ def test_a_repeated_post_has_the_hash_only_if_sent_before(
     service.shows = [replace(WAITS, checks_draft=checks)]
     check = again(service, answer(), name, sends_hash=True)
     assert check.hash_to_send == (FIRST if sent else None)
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert check.hash_to_send == FIRST
     service.shows = [replace(WAITS, checks_draft=True)]
     check = again(service, answer())
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert check.hash_to_send is None
 
 
@@ -456,7 +460,7 @@ def test_only_a_live_crew_gets_no_comment_on_an_approval(
 ) -> None:
     service.shows = [seen]
     check = first(service, given)
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert check.feedback_to_send == sent
     assert check.noted.get("leaves_out_comment", False) is (sent == "Approved.")
 
@@ -471,7 +475,7 @@ def test_a_comment_that_was_left_out_stays_so(service: Service, name: str, left_
     assert check.feedback_to_send == sent
     if name == "this":
         service.shows = [LIVE_QUESTION]
-        assert check.check_before_sending(SENDER) is False
+        assert check.check_before_sending(current_sender) is False
         assert check.feedback_to_send == sent
 
 
@@ -524,7 +528,7 @@ def test_a_second_answer_to_a_lost_one_needs_a_clear(service: Service, a_memory:
     cleared = {"max_tries": 1}
     for attempt in (cleared, {**cleared, "try_number": 3}):
         assert said(earlier.now(**attempt), CrewAnswerNotTaken) == CLEAR_ONCE_MORE
-    assert earlier.now(try_number=4, max_tries=3).check_before_sending(SENDER) is False
+    assert earlier.now(try_number=4, max_tries=3).check_before_sending(current_sender) is False
 
 
 def test_an_execution_that_has_asked_again_gets_no_second_answer(service: Service, a_memory: Any) -> None:
@@ -547,7 +551,7 @@ def test_a_webhook_for_another_answer_shows_nothing(service: Service, a_memory: 
 @pytest.mark.parametrize("taken", [False, True])
 def test_an_answer_to_another_question_counts_for_nothing(service: Service, a_memory: Any, taken: bool) -> None:
     other = replace(OF_LIVE, crew_task_id=UUID.replace("0b", "1c"))
-    assert Earlier(service, taken=taken).now(other).check_before_sending(SENDER) is False
+    assert Earlier(service, taken=taken).now(other).check_before_sending(current_sender) is False
 
 
 @pytest.mark.parametrize(("taken", "is_sent"), [(True, True), (False, False)])
@@ -556,7 +560,7 @@ def test_a_later_question_of_a_flow_may_be_named_alike(
 ) -> None:
     check = Earlier(service, taken=taken, about=answer()).now(answer())
     if is_sent:
-        assert check.check_before_sending(SENDER) is False
+        assert check.check_before_sending(current_sender) is False
     else:
         assert "may already have been answered" in said(check, CrewAnswerNotTaken)
 
@@ -590,11 +594,11 @@ LOOPS = pytest.mark.parametrize("given", [REVISION, FLOW, replace(FLOW, is_appro
 def test_the_question_number_is_kept_before_the_answer_is_sent(service: Service, given: ReviewAnswer) -> None:
     service.round = 1
     check = first(service, given)
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert (check.noted["open_round"], service.numbered) == (1, [endpoints.open_round("k-1").path])
     service.round = CrewServerError(503, "GET", "/executions/k-1", "away")
     check = first(service, given)
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert "open_round" not in check.noted
 
 
@@ -605,7 +609,7 @@ def test_another_number_shows_that_the_answer_was_taken(
 ) -> None:
     service.round = now
     check = again(service, given, open_round=1)
-    assert check.check_before_sending(SENDER) is taken
+    assert check.check_before_sending(current_sender) is taken
     assert check.noted["open_round"] == 1
 
 
@@ -622,7 +626,7 @@ def test_without_both_numbers_the_same_text_proves_nothing(
 @pytest.mark.parametrize("seen", [replace(WAITS, has_details=False), LIVE], ids=["another service", "live"])
 def test_only_our_service_is_asked_for_a_number(service: Service, seen: Execution) -> None:
     service.shows, service.round = [seen], 1
-    assert first(service, REVISION).check_before_sending(SENDER) is False
+    assert first(service, REVISION).check_before_sending(current_sender) is False
     assert service.numbered == []
 
 
@@ -649,9 +653,9 @@ IN_THE_MIDDLE = replace(answer(False), crew_task_id="draft_task#1", outcome="den
 @pytest.mark.parametrize("given", [answer(), IN_THE_MIDDLE], ids=["approval", "in the middle"])
 def test_approvals_and_mid_task_questions_need_no_question_number(service: Service, given: ReviewAnswer) -> None:
     service.shows, service.round = [replace(WAITS, crew_task_id=given.crew_task_id)], 2
-    assert again(service, given, open_round=1).check_before_sending(SENDER) is False
+    assert again(service, given, open_round=1).check_before_sending(current_sender) is False
     check = first(service, given)
-    assert check.check_before_sending(SENDER) is False
+    assert check.check_before_sending(current_sender) is False
     assert "open_round" not in check.noted
 
 
@@ -662,7 +666,7 @@ def test_approvals_and_mid_task_questions_need_no_question_number(service: Servi
 @pytest.mark.parametrize("seen", [WAITS, RUNS, DONE, LIVE, RUNS_LIVE])
 def test_with_a_key_the_same_post_is_resent_at_once(service: Service, seen: Execution, given: ReviewAnswer) -> None:
     service.shows, service.connection.idempotency_keys = [seen], True
-    assert again(service, given).check_before_sending(SENDER) is False
+    assert again(service, given).check_before_sending(current_sender) is False
     assert (service.polled, service.slept) == ([("k-1",)], [])
 
 
@@ -671,7 +675,7 @@ def test_with_a_key_a_successor_draft_still_shows_acceptance(
     service: Service, is_approve: bool, seen: Execution
 ) -> None:
     service.shows, service.connection.idempotency_keys = [seen], True
-    assert again(service, answer(is_approve)).check_before_sending(SENDER) is True
+    assert again(service, answer(is_approve)).check_before_sending(current_sender) is True
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -758,7 +762,7 @@ def answered(**more: Any) -> ReviewAnswer:
 
 def test_changed_arguments_need_no_offer_to_edit_drafts(service: Service) -> None:
     service.shows = [ASKED]
-    assert first(service, answered(edited_output='{"to": "bob"}')).check_before_sending(SENDER) is False
+    assert first(service, answered(edited_output='{"to": "bob"}')).check_before_sending(current_sender) is False
 
 
 def test_an_answer_reaches_no_other_question(service: Service) -> None:
@@ -804,7 +808,7 @@ def test_whatever_follows_a_questions_answer_shows_it_was_taken(
 ) -> None:
     service.shows = [seen]
     given = answered(outcome=outcome, is_approve=outcome == "approve")
-    assert again(service, given).check_before_sending(SENDER) is True
+    assert again(service, given).check_before_sending(current_sender) is True
 
 
 @pytest.mark.parametrize(("is_approve", "taken"), [(False, True), (True, False)])
@@ -814,6 +818,6 @@ def test_a_revised_tasks_mid_task_question_follows_a_revision_only(
     service.shows = [NEXT_QUESTION]
     check = again(service, answer(is_approve))
     if taken:
-        assert check.check_before_sending(SENDER) is True
+        assert check.check_before_sending(current_sender) is True
     else:
         assert "waiting with a different draft" in said(check)

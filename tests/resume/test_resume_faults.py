@@ -13,6 +13,7 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, run
 
+from airflow_crew_provider.client import lookups
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.resume import record as earlier_resume
@@ -109,6 +110,49 @@ def test_no_answer_of_unknown_outcome_is_resent_with_another_token(
     with pytest.raises(CrewTaskFailed, match=r"outcome is unknown.*the token.*changed.*answer by hand"):
         run(resume(), task_run)
     assert len(server.sent(POST)) == 1
+
+
+def unavailable_while_the_token_changes(url: str, connect: Connect, keyed: bool) -> Any:
+    """Return a response to a poll, which is then repeated with another token."""
+
+    def respond(request: Any) -> Reply:
+        connect(url, token="another-token", idempotency_keys=keyed)
+        return Reply(status=503)
+
+    return respond
+
+
+@pytest.mark.row("N19", "N22")
+@WITH_KEYS
+def test_a_token_that_changes_during_the_check_resends_no_answer(
+    server: FaultServer, connect: Connect, keyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "WHILE_POLLING", 0.0)
+    connect(server.url, idempotency_keys=keyed)
+    task_run = lose_the_answer(server, TaskRun("resume"))
+    server.on(POLL, unavailable_while_the_token_changes(server.url, connect, keyed), PENDING_SPEC).on(
+        POST, SPEC.resumed
+    )
+    with pytest.raises(CrewTaskFailed, match=r"outcome is unknown.*the token.*changed.*answer by hand"):
+        run(resume(), task_run)
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N19", "N22")
+def test_an_answer_is_recorded_with_the_token_it_is_sent_with(
+    server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "WHILE_POLLING", 0.0)
+    connect(server.url, idempotency_keys=True)
+    server.on(POLL, unavailable_while_the_token_changes(server.url, connect, True), PENDING_SPEC)
+    server.on(POST, NoReply(RESET), SPEC.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    assert run(resume(), task_run.retry()) == "k-1"
+    sent = server.sent(POST)
+    assert {each.headers["authorization"] for each in sent} == {"Bearer another-token"}
+    assert len({each.headers["idempotency-key"] for each in sent}) == 1
 
 
 # --- a gateway gives up, and the service acts later ---------------------------------------------------------

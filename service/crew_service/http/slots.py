@@ -31,7 +31,7 @@ EDITS = 8  # edited answers per owner, running or waiting
 BATCHES = 2  # concurrent polls of many executions per process, and one per owner, so that others find a free thread
 STATUSES = 2  # concurrent large statuses per process, and one per owner: each takes twice its size in memory
 CHECKS = 2  # per process, and one per owner: each starts a process that runs the crew's code for up to a minute
-DOWNLOADS = 4  # kickoffs per owner that fetch files, or wait for their turn to do so
+DOWNLOADS = 4  # kickoffs per owner that fetch files; others wait, without a thread
 PROBES = 2
 RETRY_AFTER = {"Retry-After": "2"}
 
@@ -163,7 +163,7 @@ class Slots(Shares):
         self.batches = Shares("batches", slots=1, threads=BATCHES, of_one=1, is_patient=True, unsent=unsent)
         self.statuses = Shares("large statuses", slots=1, threads=STATUSES, of_one=1, is_patient=True, unsent=unsent)
         self.edits = Shares("edited answers", slots=EDITS, threads=CHECKS, of_one=1)
-        self.downloads = Shares("kickoffs that fetch files", slots=DOWNLOADS, threads=1, of_one=1)
+        self.downloads = Shares("kickoffs that fetch files", slots=DOWNLOADS, threads=1, of_one=1, is_patient=True)
         self.pages = MadeOnce()
 
 
