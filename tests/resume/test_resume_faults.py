@@ -139,7 +139,7 @@ def test_a_token_that_changes_during_the_check_resends_no_answer(
 
 
 @pytest.mark.row("N19", "N22")
-def test_an_answer_is_recorded_with_the_token_it_is_sent_with(
+def test_an_answer_is_recorded_with_the_token_that_sends_it(
     server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookups, "WHILE_POLLING", 0.0)
