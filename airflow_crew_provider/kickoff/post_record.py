@@ -40,7 +40,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from airflow_crew_provider import exceptions
@@ -89,7 +89,8 @@ class Sender:
         deployment = connection.deployment
         added = (inbox_url or connection.inbox_url) if webhooks == WORD else _credentials(webhooks)
         secrets = {"token": deployment.token, "headers": sorted(deployment.headers)}
-        return cls(deployment.base_url, *(_slow_hash(each, deployment.base_url) for each in (secrets, added)))
+        texts = (canonical_json(each).encode("utf-8", "surrogatepass") for each in (secrets, added))
+        return cls(deployment.base_url, *(_slow_hash(each, deployment.base_url, ROUNDS) for each in texts))
 
     def as_dict(self) -> Json:
         """Return the sender as stored in a record."""
@@ -109,10 +110,10 @@ def _credentials(webhooks: Webhooks | str | None) -> list[str | None]:
     return [human.token, human.username, human.password] if human else []
 
 
-def _slow_hash(secrets: object, salt: str) -> str:
+@lru_cache(maxsize=16)  # a try asks for its sender again, in case the connection has changed
+def _slow_hash(secrets: bytes, salt: str, rounds: int) -> str:
     """Hash slowly, so that a weak token cannot be brute-forced from a record."""
-    text = canonical_json(secrets).encode("utf-8", "surrogatepass")
-    return hashlib.pbkdf2_hmac("sha256", text, salt.encode(), ROUNDS, 16).hex()
+    return hashlib.pbkdf2_hmac("sha256", secrets, salt.encode(), rounds, 16).hex()
 
 
 class Earlier(StrEnum):
