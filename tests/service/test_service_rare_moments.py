@@ -84,14 +84,20 @@ def ended(database: Database) -> tuple[str, str | None]:
     return row.state, row.error
 
 
-@pytest.mark.row("S19")
-def test_an_execution_taken_over_before_loading_does_not_run(tmp_path: Path) -> None:
-    database = Database(str(tmp_path / "x.db"))
+def claimed_by_paused(folder: Path) -> Database:
+    """Return a database in which one of two processes, which is about to be paused, has claimed the execution."""
+    database = Database(str(folder / "x.db"))
     queue(database)
     with database.writing() as connection:
         for process_id in ("paused", "other"):
             claims.register(connection, process_id, host=process_id, alone=False, now=0.0)
     assert claim(database, "paused") == ["x"]
+    return database
+
+
+@pytest.mark.row("S19")
+def test_an_execution_taken_over_before_loading_does_not_run(tmp_path: Path) -> None:
+    database = claimed_by_paused(tmp_path)
     with database.writing() as connection:
         claims.remove_process(connection, "paused", beat=0, now=database.now())
     assert claim(database, "other") == ["x"]
@@ -105,12 +111,7 @@ def test_an_execution_taken_over_before_loading_does_not_run(tmp_path: Path) -> 
 def test_an_execution_taken_over_while_loading_goes_on_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = Database(str(tmp_path / "x.db"))
-    queue(database)
-    with database.writing() as connection:
-        for process_id in ("paused", "other"):
-            claims.register(connection, process_id, host=process_id, alone=False, now=0.0)
-    assert claim(database, "paused") == ["x"]
+    database = claimed_by_paused(tmp_path)
     read, others = queries.tasks_of, []
 
     def late(connection: Any, execution_id: str) -> list[Any]:
