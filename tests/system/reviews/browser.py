@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,7 +28,7 @@ def sign_in(page: Page, airflow: AirflowStack, user: str) -> None:
     page.locator("input[name=username]").fill(user)
     page.locator("input[name=password]").fill(airflow.passwords[user])
     page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url(lambda url: "/auth/login" not in url)
+    expect(page).not_to_have_url(re.compile("/auth/login"))
 
 
 def open_review(page: Page, airflow: AirflowStack, run: DagRun, subject: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 from urllib.parse import quote
@@ -142,7 +143,9 @@ def test_the_running_tab_updates_without_reload_and_links_the_service(
         there.get_by_label("Token").fill(service.token)
         there.get_by_role("button").click()
         there.get_by_role("link", name=run.run_id).click()
-        there.wait_for_url(f"{airflow.url}/dags/{run.dag_id}/runs/{quote(run.run_id, safe='')}**")
+        # `wait_for_url` also waits for a load event, which may have been before it listens.
+        its_page = f"{airflow.url}/dags/{run.dag_id}/runs/{quote(run.run_id, safe='')}"
+        expect(there).to_have_url(re.compile(re.escape(its_page)))
         expect(there.get_by_text(run.run_id).first).to_be_visible()
 
 
