@@ -91,8 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A test that is left out isn't skipped: nothing is missing on this machine, and `make test-matrix` runs it.
 
     Tests on Airflow's processes come first, a group for each of their Airflows: as many workers run one each, while
-    others run the rest: first crews of CrewAI, of which one takes minutes, and the cluster if it is wanted. So xdist
-    must not sort the groups by their number of tests (`--no-loadscope-reorder`).
+    others run the rest: first crews of CrewAI, of which one takes minutes. So xdist must not sort the groups by their
+    number of tests (`--no-loadscope-reorder`).
     """
     newer = [item for item in items if any(_needs(mark) > AIRFLOW for mark in item.iter_markers("since_airflow"))]
     if newer:
