@@ -213,10 +213,11 @@ def test_empty_revisions_are_asked_again_and_hostile_text_arrives_intact(stack: 
 
     wait_until(lambda: run.reviews() and "Asking again" in run.log("review"), "the same question again")
     stack.wait_until_put_away(run, "review", 2)
-    kept = [each for each in stack.api.json("GET", "variables?limit=1000")["variables"] if run.run_id in each["value"]]
+    newest = stack.api.json("GET", "variables?order_by=-id&limit=100")["variables"]  # no page holds more than 100
+    kept = [each for each in newest if run.run_id in each["value"]]
     assert kept
     assert "alert(1)" not in json.dumps(kept)
-    keys = stack.api.json("GET", "variables?variable_key_pattern=crew_secret_&limit=1000")["variables"]
+    keys = stack.api.json("GET", "variables?variable_key_pattern=crew_secret_")["variables"]
     assert keys
     assert {each["value"] for each in keys} == {"***"}
 
