@@ -115,6 +115,8 @@ def test_a_kickoff_may_be_a_form(serve: Serve) -> None:
         ({}, {"report": "without a file name"}, "neither a field of a kickoff nor a file"),
         ({"crewWebhookUrl": TEXT}, {}, "must not be a file"),
         ({"inputFiles": TEXT}, {}, "must not be a file"),
+        ({"report": TEXT}, {"input_files": '{"note": "x"}'}, "either as its own parts or in 'input_files'"),
+        ({"report": TEXT}, {"inputFiles": '{"note": "x"}'}, "either as its own parts or in 'inputFiles'"),
     ],
 )
 def test_a_form_that_is_wrong_starts_and_keeps_nothing(
@@ -162,7 +164,17 @@ def test_a_file_is_its_owners_and_serves_one_execution(serve: Serve, database: s
         assert kickoff(client, {"report": unknown}).status_code == 404
     for wrong in (None, 1, {"source": of_ann}, [of_ann]):
         assert kickoff(client, {"report": wrong}).status_code == 400
-    assert client.post("/kickoff", {"input_files": {"a": "x"}, "inputFiles": {"a": "y"}}).status_code == 400
+
+
+@pytest.mark.row("S72")
+@pytest.mark.parametrize(("dialect", "code"), [("spec", 400), ("live", 422)])
+def test_two_names_of_the_files_must_agree(serve: Serve, dialect: str, code: int) -> None:
+    client = serve(READS, dialect=dialect)
+    files = {"report": address(client)}
+    for one, other in ((files, {"report": "x"}), (files, {}), ({}, files)):
+        refused = client.post("/kickoff", {"input_files": one, "inputFiles": other})
+        assert (refused.status_code, "differ" in refused.text) == (code, True)
+    assert client.post("/kickoff", {"input_files": files, "inputFiles": files}).status_code == 200
 
 
 def test_equal_content_repeats_a_kickoff_whatever_its_address_or_encoding(serve: Serve, database: str) -> None:

@@ -53,7 +53,8 @@ class Dialect(ABC):
 
         :raises Refused: if it names an unknown file
         """
-        if body.get(INPUT_FILES) and body.get(TWIN) and body[INPUT_FILES] != body[TWIN]:
+        one, other = body.get(INPUT_FILES), body.get(TWIN)
+        if one is not None and other is not None and one != other:
             raise HTTPException(self.bad_request, f"{INPUT_FILES} and {TWIN} differ.")
         kickoff = self.read(KickoffBody, body, asdict(limits))
         takes = crew.file_inputs.names

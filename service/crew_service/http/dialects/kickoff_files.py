@@ -24,9 +24,16 @@ Find = Callable[[Collection[str]], dict[str, StoredFile]]  # returns the caller'
 
 
 def form_body(texts: Mapping[str, bytes], files: Mapping[str, StoredFile]) -> dict[str, Any]:
-    """Return the body of a kickoff that was sent as a form."""
+    """Return the body of a kickoff that was sent as a form.
+
+    :raises bodies.BadBody: it is not valid
+    """
     body: dict[str, Any] = {name: _value(name, raw) for name, raw in texts.items()}
-    return {**body, INPUT_FILES: {name: file.id for name, file in files.items()}} if files else body
+    if not files:
+        return body
+    if twice := next((name for name in (INPUT_FILES, TWIN) if body.get(name) is not None), None):
+        raise bodies.BadBody(f"A form has its files either as its own parts or in {twice!r}.")
+    return {**body, INPUT_FILES: {name: file.id for name, file in files.items()}}
 
 
 def is_field(name: str) -> bool:
