@@ -177,6 +177,15 @@ def test_two_names_of_the_files_must_agree(serve: Serve, dialect: str, code: int
     assert client.post("/kickoff", {"input_files": files, "inputFiles": files}).status_code == 200
 
 
+@pytest.mark.row("S72")
+def test_a_used_file_is_named_beside_a_new_one(serve: Serve) -> None:
+    client = serve(READS)
+    used = address(client)
+    assert kickoff(client, {"report": used}).status_code == 200
+    refused = kickoff(client, {"first": address(client), "report": used, "last": address(client)})
+    assert (refused.status_code, "the input 'report' is unknown" in refused.text) == (404, True)
+
+
 def test_equal_content_repeats_a_kickoff_whatever_its_address_or_encoding(serve: Serve, database: str) -> None:
     client = serve(READS, db=database)
     first = kickoff(client, {"report": address(client)}, key="a", inputs={})

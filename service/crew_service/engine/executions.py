@@ -130,9 +130,11 @@ class Executions:
             if start.continue_from:
                 owner, values = self._taken_over(connection, caller, start, into=execution_id)
             self._budgets.check(connection, self._crew or "", owner, now=now)
-            ids = {each.id for each in start.files}
-            if ids and not files.take(connection, start.files_of, ids, into=execution_id):
-                raise UnknownFile(start.files[0].name)
+            if start.files:
+                ids = {each.id for each in start.files}
+                taken = files.take(connection, start.files_of, ids, into=execution_id)
+                if unknown := next((each.name for each in start.files if each.id not in taken), None):
+                    raise UnknownFile(unknown)
             queries.create(
                 connection,
                 id=execution_id,

@@ -53,10 +53,12 @@ def find(connection: Connection, owner: str, ids: Collection[str]) -> list[Row[A
     return list(connection.execute(select(files).where(files.c.id.in_(ids), files.c.owner == owner, IS_COMPLETE)))
 
 
-def take(connection: Connection, owner: str, ids: Collection[str], *, into: str) -> bool:
-    """Give an owner's unused files to an execution; return whether each of them was one."""
+def take(connection: Connection, owner: str, ids: Collection[str], *, into: str) -> set[str]:
+    """Give an owner's unused files to an execution; return the ids of those that were."""
     mine = (files.c.id.in_(ids), files.c.owner == owner, IS_UNUSED, IS_COMPLETE)
-    return connection.execute(update(files).where(*mine).values(execution_id=into)).rowcount == len(ids)
+    connection.execute(update(files).where(*mine).values(execution_id=into))
+    taken = select(files.c.id).where(files.c.id.in_(ids), files.c.execution_id == into)
+    return set(connection.execute(taken).scalars())
 
 
 def piece(connection: Connection, file_id: str, number: int) -> bytes | None:
