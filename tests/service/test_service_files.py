@@ -130,6 +130,17 @@ def test_a_form_that_is_wrong_starts_and_keeps_nothing(
     assert stored(database) == (0, 0)
 
 
+def test_null_in_a_form_counts_as_absent(serve: Serve) -> None:
+    client = serve({"inputs": ["topic"], **READS})
+
+    def answer(**texts: str) -> Any:
+        return client.session.post(f"{client.url}/kickoff", files={"report": ("a", TEXT)}, data=texts, timeout=PATIENCE)
+
+    assert answer(inputs='{"topic": null}', meta="null", limits=" null ", webhooks="null").status_code == 200
+    missing = answer(inputs="null")
+    assert (missing.status_code, missing.json()) == (422, {"detail": "Missing inputs: topic"})
+
+
 @pytest.mark.row("S71")
 def test_a_name_is_only_a_label(serve: Serve) -> None:
     scenario = {"tasks": [{"id": "a", "output": "done"}]}

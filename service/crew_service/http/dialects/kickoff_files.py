@@ -42,7 +42,9 @@ def is_field(name: str) -> bool:
 
 def _value(name: str, raw: bytes) -> Any:
     try:
-        return raw.decode() if camel(name) in TEXTS else bodies.parse(raw, None)
+        if camel(name) in TEXTS:
+            return raw.decode()
+        return None if raw.strip() == b"null" else bodies.parse(raw, None)
     except UnicodeDecodeError:
         raise bodies.BadBody(f"The part {name!r} is not valid UTF-8.") from None
     except bodies.BadBody as problem:
