@@ -269,7 +269,9 @@ class Api:
         directions = request.query_params.getlist("direction") or [OUT]
         if len(directions) > 1 or directions[0] not in DIRECTIONS:
             raise HTTPException(400, f"The direction must be one of {', '.join(DIRECTIONS)}.")
-        version = _whole(request, "version", 0, least=0, most=MOST_NUMBER) or None
+        version = None
+        if "version" in request.query_params:
+            version = _whole(request, "version", 1, least=1, most=MOST_NUMBER)
         name = request.path_params["name"]
         listed = await self._in_place(request, self._files, _caller(request), request.path_params["id"])
         entry = chosen(listed, name, version, directions[0])
