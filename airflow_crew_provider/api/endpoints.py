@@ -303,10 +303,7 @@ def _is_anybodys(call: Call[Any], status: int) -> bool:
 
 def _continued_by(call: Call[Any], answer: HttpResponse, mask: Mask) -> str | None:
     """Return the id of the execution already continuing the one in the kickoff; None if it cannot be used or shown."""
-    try:
-        body = responses.json_of(answer, "POST /kickoff") if call.body and "continueFrom" in call.body else None
-    except exceptions.CrewProtocolError:
-        return None
+    body = responses.json_or_none(answer) if call.body and "continueFrom" in call.body else None
     kickoff_id = body.get("kickoff_id") if isinstance(body, dict) else None
     return kickoff_id if _can_be_polled(kickoff_id) and mask(kickoff_id) == kickoff_id else None
 
@@ -453,12 +450,13 @@ def _listed(item: Any, mask: Mask) -> Execution | None:
 
 
 def _read_kickoff(answer: HttpResponse, mask: Mask) -> Started:
-    body = posted(answer, "POST /kickoff", mask)
-    kickoff_id = body.get("kickoff_id")
+    body = responses.json_or_none(answer)
+    kickoff_id = body.get("kickoff_id") if isinstance(body, dict) else None
     if kickoff_id is None and QUOTA_TEXT in responses.detail(answer).lower():
         raise exceptions.CrewQuotaExceeded(answer.status, "POST", "/kickoff", responses.detail(answer, mask))
     if _can_be_polled(kickoff_id):
         return Started(kickoff_id, view_path(answer.headers.get(VIEW.lower())))
+    posted(answer, "POST /kickoff", mask)  # raises if there is no object at all
     raise exceptions.CrewOutcomeUnknown(
         f"POST /kickoff returned {answer.status} without a kickoff_id that can be polled: "
         "the crew may be running under an unknown id",

@@ -182,7 +182,7 @@ def storable(value: Any) -> Any:
 
 def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
     """Return the reason for a refusal on one line, from a body of any known shape."""
-    body = _json_or_none(answer)
+    body = json_or_none(answer)
     message = _said(body) if isinstance(body, dict) else ""
     return _cut(in_one_line(message, mask)) if message else words(answer, mask)
 
@@ -201,7 +201,7 @@ def is_page(answer: HttpResponse) -> bool:
 
     The API's errors are JSON or plain text; JSON is the API's, whatever its content type and whatever HTML it quotes.
     """
-    return _is_markup(answer) and _json_or_none(answer) is None
+    return _is_markup(answer) and json_or_none(answer) is None
 
 
 def _is_markup(answer: HttpResponse) -> bool:
@@ -215,7 +215,7 @@ def _looks_like_html(text: str) -> bool:
 
 def missing_names(answer: HttpResponse) -> list[str]:
     """Return the names of missing inputs in a 422 response, in any known shape."""
-    body = _json_or_none(answer)
+    body = json_or_none(answer)
     if not isinstance(body, dict):
         return []
     more = body.get("details")
@@ -257,7 +257,7 @@ def retry_after(answer: HttpResponse, now: datetime | None = None) -> float | No
 
 def budget_until(answer: HttpResponse) -> str | None:
     """Return when a used-up budget begins anew; empty if that is not a time, None if no budget is the reason."""
-    body = _json_or_none(answer)
+    body = json_or_none(answer)
     budget = body.get("budget") if isinstance(body, dict) else None
     if not isinstance(budget, dict):
         return None
@@ -265,7 +265,8 @@ def budget_until(answer: HttpResponse) -> str | None:
     return until if isinstance(until, str) and TIME.fullmatch(until) else ""
 
 
-def _json_or_none(answer: HttpResponse) -> Any:
+def json_or_none(answer: HttpResponse) -> Any:
+    """Read the body as JSON; None if it is something else."""
     try:
         return json_of(answer, "")
     except CrewProtocolError:

@@ -105,7 +105,10 @@ def test_quota_exhaustion_is_recognized_in_any_status_without_known_end() -> Non
         assert type(error) is CrewQuotaExceeded
         assert error.args == (status, "POST", "/kickoff", said, None, "")
         assert str(error).endswith("reached. When a retry works is not known")
-    assert "secret" not in str(refused(KICKOFF, answer({"detail": f"{said} secret"})))
+    for body in (f"{said} secret".encode(), {"kickoff_id": None, "message": f"{said} secret"}):
+        error = refused(KICKOFF, answer(body))
+        assert type(error) is CrewQuotaExceeded
+        assert error.detail == f"{said} ***"
 
 
 @pytest.mark.row("A75")
