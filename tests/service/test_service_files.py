@@ -177,7 +177,6 @@ def test_a_file_is_its_owners_and_serves_one_execution(serve: Serve, database: s
         assert kickoff(client, {"report": wrong}).status_code == 400
 
 
-@pytest.mark.row("S72")
 @pytest.mark.parametrize(("dialect", "code"), [("spec", 400), ("live", 422)])
 def test_two_names_of_the_files_must_agree(serve: Serve, dialect: str, code: int) -> None:
     client = serve(READS, dialect=dialect)
