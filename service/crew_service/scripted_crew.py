@@ -40,6 +40,7 @@ from crew_service.engine.crew import (
     TokensUsed,
     digest_of,
 )
+from crew_service.engine.drafts import json_object_in
 from crew_service.engine.file_inputs import FileInputs
 from crew_service.engine.files import TEXT
 from crew_service.engine.tool_rules import APPROVE, NEEDS_JOURNAL, PREPARE, RUN_ONCE, JournalOptions, ToolRule
@@ -216,7 +217,7 @@ class ScriptedCrew:
                     return PendingReview(task.id, text, task.agent, {"seconds": seconds})
             report(TaskDone(_finished(task, job, text, seconds)))
             outputs.append(text)
-        return Completed(outputs[-1], _object(outputs[-1]))
+        return Completed(outputs[-1], json_object_in(outputs[-1]))
 
 
 class _Tokens:
@@ -439,14 +440,6 @@ def _finished(task: ScriptedTask, job: Job, text: str, seconds: float) -> TaskOu
         expected_output="",
         summary=text[:80],
         output=text,
-        output_json=_object(text),
+        output_json=json_object_in(text),
         execution_time=seconds,
     )
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -270,6 +270,15 @@ def test_an_unchanged_mask_keeps_its_secret_and_is_refused_elsewhere(serve: Serv
     assert seen["arguments"] == {"key": secret, "head": f"Bearer {secret}", "more": [8]}
 
 
+def test_changed_arguments_may_be_in_a_code_fence(serve: Serve) -> None:
+    client = serve(scenario(MAIL))
+    kickoff_id = client.kickoff("ann")
+    changed = edit(asked(client, kickoff_id), '```json\n{"to": "bob"}\n```')
+    assert answer(client, kickoff_id, outcome="approve", **changed).ok
+    finished(client, kickoff_id)
+    assert tool_steps(client, kickoff_id) == [("send_mail", "done", {"to": "bob"}, '"sent"')]
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -285,6 +294,7 @@ def test_an_unchanged_mask_keeps_its_secret_and_is_refused_elsewhere(serve: Serv
         ({"outcome": "approve", "output_sha256": "0" * 64}, "a different draft"),
         ({"outcome": "approve", "edited_output": "[]"}, "must be a JSON object"),
         ({"outcome": "approve", "edited_output": "to: bob"}, "must be a JSON object"),
+        ({"outcome": "approve", "edited_output": '{"to": NaN}'}, "must be a JSON object"),
     ],
 )
 def test_an_invalid_answer_is_a_400_and_the_question_stays(serve: Serve, body: dict[str, Any], reason: str) -> None:

@@ -53,6 +53,13 @@ def test_a_crew_without_questions_succeeds_through_states_clients_know(serve: Se
     assert record["progress"]["completed"] == record["progress"]["total"] == 2
 
 
+def test_a_result_in_a_code_fence_is_an_object_too(serve: Serve) -> None:
+    fenced = '```json\n{"a": 1}\n```'
+    client = serve({"tasks": [{"id": "a", "output": fenced}]}, dialect="live")
+    record = client.until(client.kickoff(), "SUCCESS")
+    assert (record["result"], record["result_json"]) == (fenced, {"a": 1})
+
+
 def test_a_running_execution_reports_its_progress_in_the_observed_shape(serve: Serve) -> None:
     scenario = {"tasks": [{"id": "a", "agent": "A", "output": "done"}, {"id": "b", "agent": "B", "seconds": 60}]}
     client = serve(scenario, dialect="live")

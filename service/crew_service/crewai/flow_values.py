@@ -10,6 +10,7 @@ from crewai import CrewOutput, TaskOutput
 from crewai.flow.human_feedback import HumanFeedbackResult
 
 from crew_service.crewai import codec, points
+from crew_service.engine.drafts import json_object_in
 
 LONGEST_RESULT = 11 * 1024 * 1024  # characters of an encoded result
 Stored = dict[str, Any]
@@ -38,13 +39,9 @@ def json_object(value: Any) -> dict[str, Any] | None:
         structured = getattr(value, "json_dict", None) or value.pydantic
         return json_object(structured if structured is not None else value.raw)
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    else:
-        value = codec.shown(value)
-    return value if isinstance(value, dict) else None
+        return json_object_in(value)
+    shown = codec.shown(value)
+    return shown if isinstance(shown, dict) else None
 
 
 def _is_answer(value: Any) -> bool:

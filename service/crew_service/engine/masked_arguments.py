@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from crew_service.engine.drafts import json_object_in
 from crew_service.engine.printed import HIDDEN, Printed
 from crew_service.storage.json_values import tidy
 
@@ -42,11 +43,8 @@ def changed(text: str, visible: Mapping[str, Any] | None, original: Mapping[str,
     :raises BadArguments: if they are not a JSON object, or would send a mask instead of a value
     """
     try:
-        try:
-            arguments = json.loads(text)
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict):
+        arguments = json_object_in(text)
+        if arguments is None:
             raise BadArguments("the arguments of a tool must be a JSON object")
         unmasked: dict[str, Any] = _unmasked(tidy(arguments), visible, original)
         json.dumps(unmasked, indent=2)  # also done later, to show the call if its outcome is unknown

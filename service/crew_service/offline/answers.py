@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crew_service.engine.crew import BadTarget
+from crew_service.engine.drafts import json_object_in
 from crew_service.offline.example import Json, example_of
 
 ANSWER = "An answer from the offline model."
@@ -143,11 +144,8 @@ def _question(messages: list[Message]) -> tuple[str, int]:
 
 def _shaped(text: str, schema: Json) -> str:
     """Return the text as JSON: the object that it is, else an example with the text in it."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    return json.dumps(value if isinstance(value, dict) else example_of(schema, text), allow_nan=False)
+    value = json_object_in(text)
+    return json.dumps(example_of(schema, text) if value is None else value, allow_nan=False)
 
 
 def embedding(text: str, dimensions: int = DIMENSIONS) -> list[float]:

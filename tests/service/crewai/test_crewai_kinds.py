@@ -17,7 +17,7 @@ from engine_stub import CREWS, EngineStub
 from pydantic import BaseModel, Field
 from sampling import sampled
 
-from crew_service.crewai import codec, load, task_outputs
+from crew_service.crewai import codec, flow_values, load, task_outputs
 from crew_service.engine.crew import Completed, CrewFailed, PendingReview, StepDone, TaskInfo, TaskOutput
 from crew_service.storage.json_values import tidy
 from crew_service.targets import BadTarget
@@ -116,6 +116,12 @@ def test_an_edited_object_fits_its_model_or_ends_the_execution(play: Player) -> 
     crew.segment()
     with pytest.raises(CrewFailed, match="The approved output does not fit the model of its task"):
         crew.approve('{"x": "no number"}')
+
+
+def test_a_result_in_a_code_fence_is_an_object() -> None:
+    fenced = '```json\n{"a": 1}\n```'
+    answer = CrewAIOutput(description="d", raw=fenced, agent="a")
+    assert [flow_values.json_object(each) for each in (fenced, answer, "```\n[1]\n```")] == [{"a": 1}, {"a": 1}, None]
 
 
 def test_asynchronous_tasks_run_and_are_stored_in_crew_order(play: Player) -> None:
