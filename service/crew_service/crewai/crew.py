@@ -63,9 +63,8 @@ class CrewAICrew:
         self.kind: Literal["crew", "flow", "agent"] = description["kind"]
         if problem := self._problem(options):
             raise BadTarget(f"The crew {target!r} cannot be served: {problem}")
-        for rule in self.rules:
-            if not (rule.is_common or any(map(rule.matches, self._tools))):
-                log.warning("the rule %s matches no tool known before a task runs; check the tool's name", rule)
+        for rule in tool_rules.unmatched(self.rules, self._tools):
+            log.warning("the rule %s matches no tool known before a task runs; check the tool's name", rule)
         for what in self.off:
             log.warning("%s", what)
         self.inputs: list[str] = description["inputs"]

@@ -36,7 +36,7 @@ def describe(served: Served, flow_tools: Iterable[str] = ()) -> dict[str, Any]:
     :param flow_tools: the names of a Flow's tools, which only its user knows before its methods run
     """
     if isinstance(served, FlowSource):
-        tools = [[name, tool_calls.model_name(name)] for name in flow_tools]
+        tools = list(map(tool_calls.names_of, flow_tools))
         return {"kind": "flow", **served.describe(), "tools": tools, "knows_all_tools": bool(tools), "asks": False}
     if isinstance(served, AgentSource):
         return _agent(served)
@@ -104,7 +104,7 @@ def _agent(source: AgentSource) -> dict[str, Any]:
 def _tools(served: Served) -> dict[str, Any]:
     """List the tools known before any task runs, each with its own name and the name shown to the model."""
     tools = _known_tools(served)
-    named = {tool.name: [tool.name, tool_calls.tool_name(tool)] for tool in tools}
+    named = {tool.name: tool_calls.names_of(tool.name) for tool in tools}
     is_open = any(map(open_tools.are_brought_by, agents_of(served)))
     asks = any(isinstance(tool, AskPerson) for tool in tools)
     return {"tools": list(named.values()), "knows_all_tools": not is_open, "asks": asks}

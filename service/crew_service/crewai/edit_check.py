@@ -27,11 +27,11 @@ class EditCheck(tool_calls.NoRecorder):
         self._refusal: str | None = None
 
     def of_tool(self, tool: Any, *call: Any) -> None:
-        name = tool_calls.tool_name(tool)
-        if isinstance(tool, AskPerson) or rule_of(self._rules, (tool.name, name)) != REPEAT:
+        names = tool_calls.names_of(tool.name)
+        if isinstance(tool, AskPerson) or rule_of(self._rules, names) != REPEAT:
             self._refusal = (
-                f"the guardrail of its task calls the tool {name}, which may run only within the execution, where its "
-                "calls are recorded and approved. Approve the draft unchanged, or request a revision"
+                f"the guardrail of its task calls the tool {names[-1]}, which may run only within the execution, where "
+                "its calls are recorded and approved. Approve the draft unchanged, or request a revision"
             )
             raise NotRun(self._refusal)
 

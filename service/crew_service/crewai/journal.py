@@ -359,7 +359,7 @@ class Journal:
         name, about = tool_calls.called_as(tool)
         arguments = tool_arguments.arguments_by_name(tool, method, args, kwargs)
         request = answers.as_text((name, args, kwargs, *([about] if about else ())))
-        names = (tool.name, tool_calls.tool_name(tool), name)
+        names = (*tool_calls.names_of(tool.name), name)
         if place.again:
             if rule_of(self._rules, names) in tool_rules.RUN_ONCE:
                 raise NotRun(name, answers.as_text(arguments), tool_rules.CALLED_AGAIN)
@@ -407,7 +407,7 @@ class Journal:
     def note_finished(self, call: Call) -> None:
         if call.tool is not None and not (call.ask or tool_calls.delegates(call.tool)):
             with self._lock:
-                self._note_finished(call.entry, (call.tool.name, tool_calls.tool_name(call.tool), call.entry.name))
+                self._note_finished(call.entry, (*tool_calls.names_of(call.tool.name), call.entry.name))
 
     def runs_once(self, names: Collection[str]) -> bool:
         return rule_of(self._rules, names) in tool_rules.RUN_ONCE
@@ -529,7 +529,7 @@ class Journal:
         for name in (name for name, function in functions.items() if not tool_calls.is_recorded(function)):
             if self._flow_tools is not None and name not in self._flow_tools:
                 raise NotDeclared(tool_rules.not_declared(name))
-            if rule_of(self._rules, (name, tool_calls.model_name(name))) != REPEAT:
+            if rule_of(self._rules, tool_calls.names_of(name)) != REPEAT:
                 raise NotDeclared(tool_rules.is_no_tool(name))
 
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from crew_service.crewai.errors import Fatal
 from crew_service.crewai.internals import crew_tasks, tool_calls
-from crew_service.engine.tool_rules import ToolRule
+from crew_service.engine.tool_rules import ToolRule, unmatched
 
 # An agent's fields that add tools, and its methods that return those tools.
 SOURCES = {"mcps": "get_mcp_tools", "apps": "get_platform_tools"}
@@ -37,8 +37,7 @@ def check(agents: Collection[Any], rules: Iterable[ToolRule], known: list[list[s
 
     :param known: the names of each tool known before any task runs
     """
-    lost = [rule for rule in rules if not (rule.is_common or any(map(rule.matches, known)))]
-    if lost:
+    if lost := unmatched(rules, known):
         crew_tasks.before_agents(_Check(agents, lost))
 
 
@@ -50,20 +49,14 @@ class _Check:
     def __call__(self, agent: Any, tools: list[Any] | None) -> None:
         if not (self._lost and are_brought_by(agent)):
             return
-        names = _names([*(agent.tools or ()), *_brought_by(agent)] if tools is None else tools)
-        for other in self._agents if self._lost_among(names) else ():
+        known = [*(agent.tools or ()), *_brought_by(agent)] if tools is None else tools
+        names = [tool_calls.names_of(tool.name) for tool in known]
+        for other in self._agents if unmatched(self._lost, names) else ():
             if other is not agent and are_brought_by(other):
-                names += _names(_brought_by(other))
-        if lost := self._lost_among(names):
+                names += [tool_calls.names_of(tool.name) for tool in _brought_by(other)]
+        if lost := unmatched(self._lost, names):
             raise NoSuchTool(lost[0], dict.fromkeys(each[-1] for each in names))
         self._lost = []
-
-    def _lost_among(self, names: list[list[str]]) -> list[ToolRule]:
-        return [rule for rule in self._lost if not any(map(rule.matches, names))]
-
-
-def _names(tools: Iterable[Any]) -> list[list[str]]:
-    return [[tool.name, tool_calls.tool_name(tool)] for tool in tools]
 
 
 def _brought_by(agent: Any) -> list[Any]:

@@ -132,9 +132,14 @@ def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | No
         return conflicting
     if tools is None:
         return None
-    lost = next((rule for rule in rules if not (rule.is_common or any(map(rule.matches, tools)))), None)
+    lost = unmatched(rules, tools)
     known = ", ".join(list(names)[-1] for names in tools) or "it has none"
-    return f"its rule {lost} matches none of its tools ({known})." if lost else None
+    return f"its rule {lost[0]} matches none of its tools ({known})." if lost else None
+
+
+def unmatched(rules: Iterable[ToolRule], tools: Collection[Iterable[str]]) -> list[ToolRule]:
+    """Return the rules that match none of a crew's tools, given by their names, and that no other crew shares."""
+    return [rule for rule in rules if not (rule.is_common or any(map(rule.matches, tools)))]
 
 
 def conflict(rules: Iterable[ToolRule], names: Collection[str]) -> str | None:

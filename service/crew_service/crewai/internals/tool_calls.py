@@ -284,6 +284,11 @@ def tool_name(tool: Any) -> str:
     return model_name(tool.name)
 
 
+def names_of(name: str) -> list[str]:
+    """Return the names by which a rule may name the tool with this name: its own, and the one that a model is shown."""
+    return [name, model_name(name)]
+
+
 def model_name(name: str) -> str:
     """Return the name that a model is shown for a tool with this name."""
     sanitize = None if JOURNAL.missing else JOURNAL["sanitize_tool_name"]
