@@ -100,10 +100,6 @@ class Budget:
         return f"{amount:,.2f} USD" if self.unit == USD else f"{amount:,.0f} tokens"
 
 
-def iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def is_reserved(name: str) -> bool:
     """Return whether a user's name would be another WHO in a budget."""
     return name in (EVERYBODY, ORGANIZATION) or name.startswith(CREW)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from datetime import datetime, timezone
+
+from crew_service.times import iso
 
 FIELDS = ("execution_id", "webhook", "receiver")
 
@@ -17,7 +18,7 @@ FIELDS = ("execution_id", "webhook", "receiver")
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "time": iso(record.created, "milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -28,6 +28,7 @@ from crew_service.storage import claims, counts
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.states import OVER, State
+from crew_service.times import iso
 
 EVERYBODY = Principal()
 STARTED = (State.RUNNING, State.WAITING, State.COMPLETED, State.FAILED)  # only reached after a start
@@ -141,7 +142,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _record(row: Row[Any]) -> dict[str, Any]:
     names = ("id", "kickoff_id", "state", "owner", "inputs", "meta", "completed_tasks", "current_task", "error")
-    moments = {name: iso(getattr(row, name)) for name in ("created_at", "updated_at", "ended_at")}
+    moments = _moments(row, "created_at", "updated_at", "ended_at")
     return {**{name: getattr(row, name) for name in names}, **moments, "work_seconds": round(row.work_seconds, 3)}
 
 
@@ -259,7 +260,7 @@ def _list_webhooks(arguments: argparse.Namespace) -> int:
 
 def _record_of_webhook(letter: Any) -> dict[str, Any]:
     fields = {name: getattr(letter, name) for name in ("execution_id", "kind", "attempts", "problem")}
-    moments = {name: iso(getattr(letter, name)) for name in ("created_at", "given_up_at")}
+    moments = _moments(letter, "created_at", "given_up_at")
     return {"id": letter.key, "url": str(letter.url), **fields, **moments}
 
 
@@ -319,8 +320,9 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def iso(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
+def _moments(row: Any, *names: str) -> dict[str, str | None]:
+    known = {name: getattr(row, name) for name in names}
+    return {name: None if moment is None else iso(moment, "milliseconds") for name, moment in known.items()}
 
 
 def say(text: str) -> None:

@@ -443,12 +443,12 @@ def test_a_kickoff_over_budget_gets_429_with_the_windows_end(serve: Serve, shift
     assert refused.status_code == 429
     assert 0 < int(refused.headers["Retry-After"]) <= 12 * 3600 - 600
     assert refused.json() == {
-        "detail": "The day's budget of the organization is used up until 2026-12-01T00:00:00Z "
+        "detail": "The day's budget of the organization is used up until 2026-12-01T00:00:00+00:00 "
         "(400 tokens of 400 tokens). Nothing was started.",
         "budget": {
             "who": "organization",
             "window": "day",
-            "until": "2026-12-01T00:00:00Z",
+            "until": "2026-12-01T00:00:00+00:00",
             "used": 400,
             "amount": 400,
             "unit": "tokens",
@@ -471,7 +471,7 @@ def test_a_user_sees_only_window_and_end_of_other_budgets(serve: Serve, shifted:
     assert alice.post("/kickoff", {"inputs": {"topic": "b"}}).json()["budget"]["used"] == 400
     spent(bob)
     theirs, all_of_it = (each.post("/kickoff", {"inputs": {"topic": "b"}}).json() for each in (bob, client))
-    assert theirs["budget"] == {"who": "*", "window": "hour", "until": "2026-11-30T13:00:00Z"}
+    assert theirs["budget"] == {"who": "*", "window": "hour", "until": "2026-11-30T13:00:00+00:00"}
     assert "800" not in theirs["detail"]
     assert all_of_it["budget"]["used"] == 800
 
@@ -542,7 +542,7 @@ def test_queued_executions_wait_for_the_next_window_and_say_so(
         return status if "held_until" in status else None
 
     status = eventually(held, "the hold")
-    assert (status["status"], status["held_until"]) == ("running", "2026-11-30T13:00:00Z")
+    assert (status["status"], status["held_until"]) == ("running", "2026-11-30T13:00:00+00:00")
     assert client.get(f"/executions/{second}").json()["held_until"] == "2026-11-30T13:00:00+00:00"
     metrics = client.get("/metrics").text
     assert "crew_service_queued 0.0" in metrics
@@ -586,7 +586,7 @@ def test_executions_ended_by_a_stopping_budget_can_be_continued(serve: Serve, sh
     client = serve(scenario, budgets=(Budget.read("*=400tokens/hour"),), budget_stops=True)
     kickoff_id = client.kickoff()
     error = client.until(kickoff_id, "error")["error"]
-    assert error == "BudgetExceeded: The hour's budget of this service is used up until 2026-11-30T13:00:00Z."
+    assert error == "BudgetExceeded: The hour's budget of this service is used up until 2026-11-30T13:00:00+00:00."
     shifted(utc("2026-11-30T13:00:00"))
     assert client.post("/kickoff", {"inputs": {"topic": "AI"}, "continueFrom": kickoff_id}).status_code == 200
 

@@ -21,12 +21,13 @@ from typing import Any
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
-from crew_service.budgets import TOKENS, USD, Budget, Owner, Window, iso
+from crew_service.budgets import TOKENS, USD, Budget, Owner, Window
 from crew_service.engine.decisions import Refused
 from crew_service.engine.ledger import Ledger
 from crew_service.storage import holds, usage_sums
 from crew_service.storage.owners import is_of, owner_of
 from crew_service.storage.tables import usage_sums as sums
+from crew_service.times import iso
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Row
@@ -27,6 +26,7 @@ from crew_service.storage import integrity, printed, queries, views, webhooks
 from crew_service.storage import steps as stored_steps
 from crew_service.storage.database import Database
 from crew_service.storage.states import OVER, State
+from crew_service.times import iso
 
 LARGEST = 1024 * 1024  # bytes
 LARGEST_WHOLE = 256 * 1024  # limit for each of `WHOLE`, both in characters and in bytes
@@ -518,7 +518,7 @@ def _json(value: Any) -> bytes:
 
 
 def _iso(moment: Any) -> str | None:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat() if isinstance(moment, int | float) else None
+    return iso(moment) if isinstance(moment, int | float) else None
 
 
 def _listed(value: Any) -> list[Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from typing import Any
 from uuid import uuid4
 
 from crew_service.storage import states
+from crew_service.times import iso
 
 MOST_HELD = 64 * 1024  # characters; each write stores them again
 
@@ -46,8 +46,7 @@ def failed(error: str, *, now: float) -> Event:
 
 
 def _event(kind: str, data: dict[str, Any], now: float) -> Event:
-    moment = datetime.fromtimestamp(now, timezone.utc).isoformat()
-    return {"id": str(uuid4()), "timestamp": moment, "type": kind, "data": data}
+    return {"id": str(uuid4()), "timestamp": iso(now), "type": kind, "data": data}
 
 
 def body(execution_id: str, events: list[Event]) -> dict[str, Any]:

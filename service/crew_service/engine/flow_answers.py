@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy.engine import Row
@@ -16,6 +15,7 @@ from crew_service.engine.questions import question_in
 from crew_service.storage import questions
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
+from crew_service.times import iso
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FlowAnswers:
         decision = Decision(row.id, waiting.key, None, answer.feedback, outcome=answer.outcome, question_id=question.id)
 
         def accepted(kickoff_id: str, decision: Decision) -> dict[str, Any]:
-            receipt = {"flow_id": row.id, "method_name": waiting.task_id, "responded_by": by, "responded_at": _iso(now)}
+            receipt = {"flow_id": row.id, "method_name": waiting.task_id, "responded_by": by, "responded_at": iso(now)}
             return {"status": "accepted", "request": {"id": question.id, "status": "responded", **receipt}}
 
         now = self._database.now()
@@ -90,7 +90,3 @@ def _named(source: str | None) -> str:
     """Return the name that a webhook's receiver gave; `callback` if it gave none or a token holder's."""
     name = (source or "").strip()
     return "callback" if not name or is_key(name) else name
-
-
-def _iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat()

@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy.engine import Row
@@ -22,6 +21,7 @@ from crew_service.engine.background import Background
 from crew_service.engine.questions import FlowQuestion, question_in
 from crew_service.storage import integrity, questions, webhooks
 from crew_service.storage.database import Database
+from crew_service.times import iso
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class FlowWebhook:
             "output": question.output,
             "emit": question.outcomes or None,
             **question.details,
-            "created_at": datetime.fromtimestamp(row.updated_at, timezone.utc).isoformat(),
+            "created_at": iso(row.updated_at),
             "callback_url": f"{paths.of_crew(row.crew)}/human_feedback_requests/{question_id}/respond",
             "response_token": None,
             "deployment_id": None,

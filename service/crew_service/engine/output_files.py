@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, Literal
 
 from sqlalchemy.engine import Connection, Row
@@ -22,6 +21,7 @@ from crew_service.engine import paths
 from crew_service.engine.crew import FilePiece, InputFile
 from crew_service.engine.files import PIECE, Files, OwnerFull, StoredFile, StoreFull, TooLarge, Upload
 from crew_service.storage import files, questions
+from crew_service.times import iso
 
 MOST_FILES = 200  # of an execution, without their earlier versions
 MOST_VERSIONS = 5  # of a file
@@ -240,7 +240,7 @@ class ListedFile:
             "version": self.version,
             **fields,
             "task_id": self.task_id,
-            "created_at": datetime.fromtimestamp(self.created_at, timezone.utc).isoformat(),
+            "created_at": iso(self.created_at),
             "direction": self.direction,
             "round": self.round,
             "state": "draft" if self.is_draft else "final",

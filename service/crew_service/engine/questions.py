@@ -19,7 +19,6 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timezone
 from typing import Any, ClassVar, TypedDict
 from uuid import uuid4
 
@@ -30,6 +29,7 @@ from crew_service.engine.decisions import AnotherDraft, BadAnswer, Decision
 from crew_service.engine.drafts import EditedOutput, edit_problem, hashes_of, json_object_in
 from crew_service.engine.printed import Printed
 from crew_service.storage.json_values import tidy
+from crew_service.times import iso
 
 # Characters that would reverse adjacent text, or send control codes to a terminal.
 UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -243,7 +243,7 @@ class CallQuestion(Question):
         if (terms := pending.of_flow) is not None:
             answer_by = None if terms["timeout"] is None else now + max(0.0, terms["timeout"])
             ask["agent"] = None
-            ask["deadline"] = None if answer_by is None else datetime.fromtimestamp(answer_by, timezone.utc).isoformat()
+            ask["deadline"] = None if answer_by is None else iso(answer_by)
             ask["metadata"] = terms["metadata"] and masked_arguments.masked(terms["metadata"], printed)
         sentence = printed.masked(cls._sentence(pending))  # an exception's text may contain a secret
         values = {

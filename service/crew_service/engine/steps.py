@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy.engine import Row
@@ -14,6 +13,7 @@ from crew_service.engine.printed import Printed
 from crew_service.prices import Prices
 from crew_service.storage.json_values import tidy
 from crew_service.storage.states import State
+from crew_service.times import iso
 
 SHOWN = 2048  # bytes of the arguments and of the result
 LONGEST_NAME = 200  # characters of a tool's, model's or agent's name
@@ -71,7 +71,7 @@ def told(row: Row[Any], execution: Row[Any], prices: Prices) -> dict[str, Any]:
         "name": row.name,
         "agent": row.agent,
         "state": UNKNOWN if row.state == RUNNING and not is_here else row.state,
-        "started_at": datetime.fromtimestamp(row.began_at, timezone.utc).isoformat(),
+        "started_at": iso(row.began_at),
         "seconds": row.seconds,
         "usage": prices.priced(used),
         "arguments": row.arguments,

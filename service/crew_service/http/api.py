@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -51,6 +50,7 @@ from crew_service.http.shared_reads import MOST_KEYS, SharedReads
 from crew_service.http.slots import PROBES, Slots, Threads
 from crew_service.http.uploads import BadForm, Form, Part, Uploads, is_form
 from crew_service.storage.states import State
+from crew_service.times import iso
 
 LONGEST_KEY = 255
 # Response headers that offer extensions to the specification: the path for combined polls, and fields of a resume.
@@ -458,7 +458,7 @@ async def key_reused(request: Request, error: Any) -> JSONResponse:
 
 
 def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
-    when = datetime.fromtimestamp(refused.at, timezone.utc).isoformat()
+    when = iso(refused.at)
     sentence = f"The question was answered by {refused.by} at {when}."
     answered = {"responded_by": refused.by, "responded_at": when}
     return {"status": "already_responded", "error": "already_responded", "detail": sentence, **answered}
@@ -513,13 +513,9 @@ def _listed(row: Row[Any], total: int) -> dict[str, Any]:
         "progress": {"completed_tasks": row.completed_tasks, "total_tasks": total},
         "execution_time": round(row.work_seconds, 3),
         "error": row.error,
-        "created_at": _iso(row.created_at),
-        "updated_at": _iso(row.updated_at),
+        "created_at": iso(row.created_at),
+        "updated_at": iso(row.updated_at),
     }
-
-
-def _iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat()
 
 
 def _is_uuid(text: str) -> bool:

@@ -24,6 +24,7 @@ from crew_service.engine.files import Files
 from crew_service.engine.output_files import ListedFile
 from crew_service.engine.overview import beginning
 from crew_service.http import differences, markdown
+from crew_service.times import iso
 
 LARGEST = 1024 * 1024 - 4096  # bytes of a page, before viewer-specific parts are filled in
 ROOMS = (400_000, 60_000, 5_000)  # bytes for its long texts; markup may enlarge the others unpredictably
@@ -38,9 +39,8 @@ HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "same-origin", "X-Con
 
 def _moment(seconds: float) -> Markup:
     """Return a time in UTC, which the page's script converts to the reader's time zone."""
-    moment = datetime.fromtimestamp(seconds, timezone.utc)
-    text = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(timespec="seconds"), text)
+    text = datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}">{}</time>').format(iso(seconds, "seconds"), text)
 
 
 def _moment_of(text: str) -> Markup:

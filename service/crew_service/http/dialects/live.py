@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 from fastapi import HTTPException
 from pydantic import ValidationError
 from sqlalchemy.engine import Row
 
-from crew_service.budgets import iso
 from crew_service.engine.approval import reads_like_approval
 from crew_service.engine.continuing import CannotContinue
 from crew_service.engine.crew import Crew
@@ -20,6 +18,7 @@ from crew_service.http.dialects import live_models, response_models
 from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
 from crew_service.http.dialects.request_models import LiveResumeBody
 from crew_service.storage.states import State
+from crew_service.times import iso
 
 WORDS = {
     State.QUEUED: "PENDING",
@@ -144,8 +143,8 @@ def _progress(row: Row[Any], crew: Crew) -> dict[str, Any]:
         "remaining": None if total is None else total - row.completed_tasks,
         "current": None if over else task_now(row, crew),
         "current_agent": row.current_agent,
-        "started_at": _iso(row.created_at),
-        "updated_at": _iso(row.updated_at),
+        "started_at": iso(row.created_at),
+        "updated_at": iso(row.updated_at),
         "duration_seconds": round((row.ended_at or row.updated_at) - row.created_at, 3),
     }
 
@@ -155,7 +154,3 @@ def _last_task(row: Any) -> dict[str, Any] | None:
         return None
     task = {name: row.last_task.get(name) for name in ("name", "description", "output", "agent")}
     return {**task, "kickoff_id": row.kickoff_id, "meta": row.meta or {}}
-
-
-def _iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat()

@@ -37,12 +37,12 @@ class OverBudgetProblem(Problem):
 
     model_config = shown(
         {
-            "detail": "The day's budget of alice is used up until 2026-11-29T00:00:00Z (20.13 USD of 20.00 USD). "
+            "detail": "The day's budget of alice is used up until 2026-11-29T00:00:00+00:00 (20.13 USD of 20.00 USD). "
             "Nothing was started.",
             "budget": {
                 "who": "alice",
                 "window": "day",
-                "until": "2026-11-29T00:00:00Z",
+                "until": "2026-11-29T00:00:00+00:00",
                 "used": 20.13,
                 "amount": 20.0,
                 "unit": "USD",
@@ -393,8 +393,8 @@ class UsageModel(BaseModel):
                     "unit": "USD",
                     "window": "day",
                     "used": 0.0109,
-                    "since": "2026-11-28T00:00:00Z",
-                    "until": "2026-11-29T00:00:00Z",
+                    "since": "2026-11-28T00:00:00+00:00",
+                    "until": "2026-11-29T00:00:00+00:00",
                 }
             ],
         }

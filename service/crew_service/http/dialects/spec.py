@@ -8,7 +8,6 @@ from fastapi import HTTPException
 from pydantic import ValidationError
 from sqlalchemy.engine import Row
 
-from crew_service.budgets import iso
 from crew_service.engine.continuing import CannotContinue
 from crew_service.engine.crew import Crew
 from crew_service.engine.decisions import (
@@ -28,6 +27,7 @@ from crew_service.http.dialects import response_models
 from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
 from crew_service.http.dialects.request_models import FlowResumeBody, ResumeBody
 from crew_service.storage.states import State
+from crew_service.times import iso
 
 WITHOUT_OUTCOME = {"human_feedback", "is_approve"}  # fields required in an answer about a draft
 WORDS = {
