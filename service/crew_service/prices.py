@@ -21,11 +21,13 @@ else:
 
 log = logging.getLogger(__name__)
 
+COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
 CACHED = "cached_prompt_tokens"  # the cached part of the prompt tokens, if any
 WRITTEN = "cache_creation_tokens"  # the part of the prompt tokens that the provider has stored in its cache, if any
 LONG = "long_calls"  # calls with more prompt tokens than `LONG_PROMPT`, if any
 LONG_PROMPT = 200_000  # beyond which some providers charge more
 UNCOUNTED = "uncounted_calls"  # calls without reported token counts, if any
+FIGURES = (*COUNTED, CACHED, WRITTEN, LONG, UNCOUNTED)  # of one model
 MILLION = 1_000_000
 MOST_WARNINGS = 250  # about models without a price
 HIGHEST = 1_000_000  # USD per million tokens; higher prices are mistakes, and costs must stay finite

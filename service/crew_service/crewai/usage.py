@@ -20,12 +20,10 @@ from crewai.events import LLMCallCompletedEvent, crewai_event_bus
 
 from crew_service.crewai.internals import model_calls
 from crew_service.engine.crew import Progress, Report, TokensUsed
-from crew_service.prices import CACHED, LONG, LONG_PROMPT, UNCOUNTED, WRITTEN
+from crew_service.prices import CACHED, COUNTED, FIGURES, LONG, LONG_PROMPT, UNCOUNTED, WRITTEN
 
 Usage = dict[str, int]
-COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
 BY_MODELS = (*COUNTED, CACHED, WRITTEN)  # the counts that a model itself provides
-FIGURES = (*BY_MODELS, LONG, UNCOUNTED)
 Key = tuple[str, str]  # task and model
 
 
@@ -183,7 +181,7 @@ class TokenMeter:
         call = self._call_of(model)
         self._add(key, grown, call)
         if call:
-            call.counted[key] = added(call.counted.get(key, {}), grown, FIGURES)
+            call.counted[key] = added(call.counted.get(key, {}), grown)
             call.is_told = True
 
     def _before(self, model: BaseLLM, counter: int) -> Usage:
@@ -207,8 +205,8 @@ class TokenMeter:
         if more.get("prompt_tokens", 0) > LONG_PROMPT:
             more = {LONG: 1, **more}  # a call that is moved to another task keeps its mark
         if call:
-            call.used = added(call.used, more, FIGURES)
-        self._used[key] = added(self._used.get(key, {}), more, FIGURES)
+            call.used = added(call.used, more)
+        self._used[key] = added(self._used.get(key, {}), more)
         self._grown.add(key)
 
 
@@ -218,8 +216,8 @@ def models_of(agents: Iterable[Any], *others: Any) -> list[BaseLLM]:
     return list({id(model): model for model in candidates if isinstance(model, BaseLLM)}.values())
 
 
-def added(one: Usage, other: Usage, names: Iterable[str] = COUNTED) -> Usage:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in names}
+def added(one: Usage, other: Usage) -> Usage:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in FIGURES}
 
 
 def _name(model: Any) -> str:

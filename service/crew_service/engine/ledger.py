@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Row
 from crew_service.engine import pricing, usage
 from crew_service.engine.background import Background
 from crew_service.engine.run_state import MOST_TOKENS
-from crew_service.prices import UNCOUNTED, Prices
+from crew_service.prices import COUNTED, UNCOUNTED, Prices
 from crew_service.storage import integrity, queries, usage_sums
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
@@ -77,9 +77,8 @@ class Ledger:
             row = queries.locked(connection, execution_id, OF_ADDING)
             if row is None or not integrity.is_readable(row):
                 return
-            totals, of_models = usage.added(usage.so_far(row) or {}, used), usage.read(row.model_usage)
-            for model, figures in models.items():
-                usage.add_to(of_models, model, figures)
+            totals = usage.added(usage.totals_of(row), used)
+            of_models = usage.merge(usage.read(row.model_usage), models)
             after = usage.by_model(totals, of_models)
             self.book(connection, row, usage.read(row.booked), after, now)
             if row.state == State.RUNNING:
@@ -92,7 +91,7 @@ class Ledger:
         """Price an increase; a decrease, of tokens that now belong to another model, has no price."""
         cost = self._prices.cost(model, more) if self._prices and more["total_tokens"] >= 0 else None
         unpriced = more["total_tokens"] + more[UNCOUNTED] if cost is None else 0
-        return {**{name: more[name] for name in usage.COUNTED}, "unpriced": unpriced, "cost_usd": cost or 0.0}
+        return {**{name: more[name] for name in COUNTED}, "unpriced": unpriced, "cost_usd": cost or 0.0}
 
     def book_claimed(self, connection: Connection, ids: list[str]) -> None:
         """Book what an earlier release stored with these executions, so that their next segment starts from there."""

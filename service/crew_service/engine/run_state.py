@@ -30,7 +30,7 @@ class RunState:
         self.steps: int = row.steps
         self.kills: int = row.kills
         self.has_flow_state = bool(done) or self.answered is not None  # perhaps; it may contain secrets
-        self.used = self._used_before = _used_before(row)
+        self.used = self._used_before = usage.totals_of(row)
         self._used_earlier = usage.earlier(row)["total_tokens"]
         self._models = usage.read(row.model_usage)
         self._open: dict[str, dict[str, Any]] = {name: dict(task) for name, task in (row.open_tasks or {}).items()}
@@ -92,7 +92,7 @@ class RunState:
 
     def count(self, reported: TokensUsed) -> usage.ByModel:
         """Add this segment's counts to those of earlier ones; return the increase by model."""
-        self.used = usage.added(self._used_before, usage.counted({**reported.parts, "total_tokens": reported.total}))
+        self.used = usage.added(self._used_before, usage.of_report(reported))
         changed: dict[str, Counter[str]] = defaultdict(Counter)  # usage moved to another task is subtracted here
         for task_id, models in reported.by_task.items():
             for model, used in models.items():
@@ -102,17 +102,10 @@ class RunState:
                 changed[model].update(more)
                 if (task := self._task(task_id)) is not None:
                     usage.add_to(task.setdefault("usage", {}), model, more, most=usage.MOST_MODELS_OF_TASK)
-        for model, more in changed.items():
-            usage.add_to(self._models, model, more)
+        usage.merge(self._models, changed)
         return {model: usage.of_model(dict(more)) for model, more in changed.items()}
 
     def _task(self, task_id: str) -> dict[str, Any] | None:
         if not task_id or (task_id not in self._open and len(self._open) >= MOST_OPEN):
             return None
         return self._open.setdefault(task_id, {})
-
-
-def _used_before(row: Row[Any]) -> usage.Figures:
-    """Return the usage of earlier segments; release 0.1 counted only their total."""
-    figures = usage.counted(row.usage)
-    return {**figures, "total_tokens": max(figures["total_tokens"], row.tokens)}

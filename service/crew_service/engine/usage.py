@@ -14,10 +14,8 @@ from typing import Any
 from sqlalchemy.engine import Row
 
 from crew_service.engine.crew import TokensUsed
-from crew_service.prices import CACHED, LONG, UNCOUNTED, WRITTEN
+from crew_service.prices import COUNTED, FIGURES, UNCOUNTED
 
-COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
-OF_MODEL = (*COUNTED, CACHED, WRITTEN, LONG, UNCOUNTED)
 HEADER = "Crew-Usage"
 CHAIN = "chain_usage"  # next to the usage of an execution that continues another
 LONGEST_HEADER = 1024  # bytes; some proxies allow only 4 KiB for all headers of a response
@@ -50,7 +48,7 @@ def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Figures:
 
 def of_model(value: Any) -> Figures:
     """Return one model's counts, including cached prompt tokens and calls without reported tokens."""
-    figures = _whole({name: _figure(value.get(name) if isinstance(value, dict) else None) for name in OF_MODEL})
+    figures = _whole({name: _figure(value.get(name) if isinstance(value, dict) else None) for name in FIGURES})
     return {name: figure for name, figure in figures.items() if figure or name in COUNTED}
 
 
@@ -60,7 +58,14 @@ def add_to(by_model: ByModel, model: str, more: Figures, *, most: int = MOST_MOD
     if name not in by_model and len(by_model) >= most:
         name = UNNAMED
     known = by_model.get(name, {})
-    by_model[name] = of_model({each: known.get(each, 0) + more.get(each, 0) for each in OF_MODEL})
+    by_model[name] = of_model({each: known.get(each, 0) + more.get(each, 0) for each in FIGURES})
+
+
+def merge(by_model: ByModel, more: Mapping[str, Figures]) -> ByModel:
+    """Add to each model's counts; return all of them."""
+    for model, figures in more.items():
+        add_to(by_model, model, figures)
+    return by_model
 
 
 def read(stored: Any) -> ByModel:
@@ -79,16 +84,20 @@ def by_model(totals: Mapping[str, Any] | None, models: Any) -> ByModel:
 
 
 def since(later: Figures, earlier: Figures) -> Figures:
-    return {name: later.get(name, 0) - earlier.get(name, 0) for name in OF_MODEL}
+    return {name: later.get(name, 0) - earlier.get(name, 0) for name in FIGURES}
+
+
+def totals_of(row: Row[Any]) -> Figures:
+    """Return an execution's totals from its row; release 0.1 stored only `tokens`."""
+    figures = counted(row.usage)
+    return {**figures, "total_tokens": max(figures["total_tokens"], row.tokens)}
 
 
 def so_far(row: Row[Any]) -> Usage | None:
     """Return an execution's usage from its row; None if not counted."""
     if row.usage is None and not row.tokens:
         return None
-    used = counted(row.usage)
-    total = max(used["total_tokens"], row.tokens)
-    return _with_models({**used, "total_tokens": total}, read(row.model_usage))
+    return _with_models(totals_of(row), read(row.model_usage))
 
 
 def chain(row: Row[Any]) -> Usage | None:
@@ -109,10 +118,7 @@ def handed_on(row: Row[Any]) -> dict[str, Any]:
 
 
 def _models_of_chain(row: Row[Any]) -> ByModel:
-    by_model = read((row.earlier_usage or {}).get("model_usage"))
-    for model, figures in read(row.model_usage).items():
-        add_to(by_model, model, figures)
-    return by_model
+    return merge(read((row.earlier_usage or {}).get("model_usage")), read(row.model_usage))
 
 
 def of_task(stored: Any) -> Usage | None:
@@ -123,12 +129,16 @@ def of_task(stored: Any) -> Usage | None:
     return _with_models(counted(_sum(by_model.values())), by_model)
 
 
+def of_report(report: TokensUsed) -> Figures:
+    return counted({**report.parts, "total_tokens": report.total})
+
+
 def of_reports(reports: Iterable[TokensUsed]) -> tuple[Figures, ByModel]:
     """Return the totals and the usage by model of reports without tasks, each of which repeats what has not grown."""
     used = counted(None)
     models: ByModel = {}
     for each in reports:
-        used = counted({**each.parts, "total_tokens": each.total})
+        used = of_report(each)
         models |= each.by_task.get("", {})
     return used, read(models)
 
