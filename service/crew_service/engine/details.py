@@ -177,7 +177,7 @@ class Details:
                 return question_in(question).output if question else None
             if part == "printed":
                 return printed.last(connection, execution_id, most=MOST)[0] if with_printed else None
-            position = int(part) if part.isascii() and part.isdigit() and len(part) < 6 else None
+            position = paths.whole(part)
             if position is None and part != "output":
                 return None
             value = views.whole(connection, execution_id, position)

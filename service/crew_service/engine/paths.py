@@ -1,11 +1,14 @@
-"""URL paths of a crew."""
+"""URL paths of a crew, and whole numbers in URLs and forms."""
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlencode
 
 ROOT = ""  # the name of a crew served alone, at the root
 BASE = "/crews"
+MOST_NUMBER = 2**31 - 1  # the largest that a column for whole numbers holds
+WHOLE = re.compile("0|[1-9][0-9]{0,9}")
 
 
 def view(execution_id: str) -> str:
@@ -22,3 +25,8 @@ def file(execution_id: str, name: str, version: int, direction: str) -> str:
 def of_crew(name: str) -> str:
     """Return the path prefix of a crew's API; empty for the root."""
     return f"{BASE}/{name}" if name else ""
+
+
+def whole(text: str, *, least: int = 0, most: int = MOST_NUMBER) -> int | None:
+    """Return the whole number that a text is, in ASCII digits; None if it is none, or out of bounds."""
+    return int(text) if WHOLE.fullmatch(text) and least <= int(text) <= most else None

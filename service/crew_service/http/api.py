@@ -64,10 +64,7 @@ LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the specification's 
 LONGEST_LIST = 100
 USUAL_LIST = 20
 USUAL_STEPS, MOST_STEPS = 50, 500
-MOST_NUMBER = 2**31 - 1
 GIVEN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-NUMBER = re.compile("[1-9][0-9]{0,5}")
-WHOLE = re.compile("0|[1-9][0-9]{0,9}")
 LONGEST_IN_BATCH = 32 * 1024  # characters; a longer status needs its own request
 SHOWN = 80  # characters of a caller's text that a response quotes
 SMALL_BODY = 16 * 1024  # bytes; parsing a smaller body takes less time than starting a thread
@@ -222,7 +219,8 @@ class Api:
                     raise HTTPException(self._dialect.bad_request, sentence) from None
 
     async def executions(self, request: Request) -> JSONResponse:
-        limit, states = self._limit(request), self._states(request)
+        limit = _whole(request, "limit", USUAL_LIST, least=1, most=LONGEST_LIST, code=self._dialect.bad_request)
+        states = self._states(request)
         rows = await self._in_place(request, self._executions.latest, _caller(request), limit, states)
         total = len(self._service.crew.tasks)
         return JSONResponse({"executions": [_listed(row, total) for row in rows]})
@@ -244,7 +242,7 @@ class Api:
         return Response(text, media_type="application/json", headers=headers)
 
     async def steps(self, request: Request) -> JSONResponse:
-        after = _whole(request, "after", 0, least=0, most=MOST_NUMBER)
+        after = _whole(request, "after", 0, least=0)
         limit = _whole(request, "limit", USUAL_STEPS, least=1, most=MOST_STEPS)
         return await self._in_place(request, self._steps, _caller(request), request.path_params["id"], after, limit)
 
@@ -271,7 +269,7 @@ class Api:
             raise HTTPException(400, f"The direction must be one of {', '.join(DIRECTIONS)}.")
         version = None
         if "version" in request.query_params:
-            version = _whole(request, "version", 1, least=1, most=MOST_NUMBER)
+            version = _whole(request, "version", 1, least=1)
         name = request.path_params["name"]
         listed = await self._in_place(request, self._files, _caller(request), request.path_params["id"])
         entry = chosen(listed, name, version, directions[0])
@@ -392,13 +390,6 @@ class Api:
             raise HTTPException(self._dialect.bad_request, f"Pass 1 to {MOST_IDS} ids, separated by commas.")
         return ids
 
-    def _limit(self, request: Request) -> int:
-        values = request.query_params.getlist("limit") or [str(USUAL_LIST)]
-        if len(values) > 1 or not NUMBER.fullmatch(values[0]) or int(values[0]) > LONGEST_LIST:
-            sentence = f"The limit must be a single whole number from 1 to {LONGEST_LIST}."
-            raise HTTPException(self._dialect.bad_request, sentence)
-        return int(values[0])
-
     def _states(self, request: Request) -> set[State]:
         values = request.query_params.getlist("state")
         if len(values) > 1 or any(word not in LISTED_STATES for word in values):
@@ -488,11 +479,14 @@ def _is_known(etag: str, headers: list[str]) -> bool:
     return etag in tags or "*" in tags
 
 
-def _whole(request: Request, name: str, usual: int, *, least: int, most: int) -> int:
+def _whole(
+    request: Request, name: str, usual: int, *, least: int, most: int = paths.MOST_NUMBER, code: int = 400
+) -> int:
     values = request.query_params.getlist(name) or [str(usual)]
-    if len(values) > 1 or not WHOLE.fullmatch(values[0]) or not least <= int(values[0]) <= most:
-        raise HTTPException(400, f"{name} must be a single whole number from {least} to {most}.")
-    return int(values[0])
+    number = paths.whole(values[0], least=least, most=most) if len(values) == 1 else None
+    if number is None:
+        raise HTTPException(code, f"{name} must be a single whole number from {least} to {most}.")
+    return number
 
 
 def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:

@@ -10,13 +10,13 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
+from crew_service.engine import paths
 from crew_service.engine.usage_report import BY, GROUPS
 from crew_service.http.api import (
     LISTED_STATES,
     LONGEST_KEY,
     LONGEST_LIST,
     MOST_IDS,
-    MOST_NUMBER,
     MOST_STEPS,
     PATH,
     USUAL_LIST,
@@ -76,7 +76,7 @@ AFTER = {
     "name": "after",
     "in": "query",
     "description": "Only steps with a higher number.",
-    "schema": {"type": "integer", "minimum": 0, "maximum": MOST_NUMBER, "default": 0},
+    "schema": {"type": "integer", "minimum": 0, "maximum": paths.MOST_NUMBER, "default": 0},
 }
 STEPS_LIMIT = {
     **LIMIT,
@@ -107,7 +107,7 @@ FILE_VERSION = {
     "name": "version",
     "in": "query",
     "description": "By default, the newest.",
-    "schema": {"type": "integer", "minimum": 1, "maximum": MOST_NUMBER},
+    "schema": {"type": "integer", "minimum": 1, "maximum": paths.MOST_NUMBER},
 }
 DIRECTION = {
     "name": "direction",

@@ -10,6 +10,7 @@ from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, Response
 
+from crew_service.engine import paths
 from crew_service.engine.browser_sessions import LIFE, BrowserSession
 from crew_service.engine.container import Container
 from crew_service.engine.decisions import AnotherDraft, BadAnswer, Decision, Refused
@@ -160,7 +161,7 @@ def _decision(form: dict[str, str]) -> Decision | None:
         form.get("task_id", ""),
         is_approve=None if outcome else approve,
         feedback=feedback or ("" if outcome else "Approved."),
-        round=_number(form.get("round", "")),
+        round=paths.whole(form.get("round", "")) or 0,
         outcome=outcome,
         question_id=form.get("question_id") or None,
         draft_sha256=form.get("draft_sha256") or None,
@@ -207,10 +208,6 @@ def _to_page(execution_id: str = "", **query: Any) -> RedirectResponse:
     if execution_id:
         return RedirectResponse("./view?" + urlencode({"id": execution_id, **query}), 303)
     return RedirectResponse("./" + (f"?{urlencode(query)}" if query else ""), 303)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _nothing(kickoff_id: str, decision: Decision) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
 from sqlalchemy.engine import Row
 
+from crew_service.engine import paths
 from crew_service.engine.browser_sessions import BrowserSession
 from crew_service.engine.container import Container
 from crew_service.engine.details import Details
@@ -155,10 +156,9 @@ class Page(Forms):
         if session is None:
             return self.login_form(request)
         parameters = request.query_params
-        version = parameters.get("version", "")
-        number = int(version) if version.isascii() and version.isdigit() and len(version) < 6 else None
+        version = paths.whole(parameters.get("version", ""))
         files = await self._in_place(session, self._files, session.caller, _id(request))
-        file = chosen(files, parameters.get("name", ""), number, parameters.get("direction", OUT))
+        file = chosen(files, parameters.get("name", ""), version, parameters.get("direction", OUT))
         if file is None:
             raise HTTPException(404, "There is no such file.")
         return attachment(file, self._service.files, {"Cache-Control": "private, no-store"})
