@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from crew_service.engine.questions import question_in
 from crew_service.prices import Prices
 from crew_service.storage import integrity, json_values, views, webhooks
 from crew_service.storage.database import Database
+from crew_service.storage.newest import Position
 from crew_service.storage.states import State
 from crew_service.storage.views import Filter as Filter
 
@@ -74,4 +76,13 @@ beginning = views.beginning
 
 
 def cursor(row: Row[Any]) -> str:
+    """Return an execution's place in the list as text."""
     return f"{row.created_at!r},{row.id}"
+
+
+def place(text: str) -> Position | None:
+    """Return the place that a cursor names; None if it names none."""
+    moment, _, last = text.partition(",")
+    with suppress(ValueError):
+        return float(moment), last
+    return None

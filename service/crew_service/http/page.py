@@ -17,7 +17,7 @@ from crew_service.engine.container import Container
 from crew_service.engine.details import Details
 from crew_service.engine.origin import LONGEST_ID
 from crew_service.engine.output_files import OUT, ListedFile, chosen
-from crew_service.engine.overview import Filter, Overview, cursor
+from crew_service.engine.overview import Filter, Overview, cursor, place
 from crew_service.engine.principals import Principal
 from crew_service.engine.usage_report import BadPeriod
 from crew_service.http.forms import NOTICES, PROBLEMS, Forms, without_zeros
@@ -193,12 +193,8 @@ def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
     """Return the request's filter, ignoring values that cannot be parsed."""
     parameters = request.query_params
     states = frozenset(state for state in State if state.value == parameters.get("state"))
-    moment, _, last = without_zeros(parameters.get("before", "")).partition(",")
     search = without_zeros(parameters.get("q", "")).strip()
-    try:
-        before = (float(moment), last) if moment else None
-    except ValueError:
-        before = None
+    before = place(without_zeros(parameters.get("before", "")))
     dag_id = without_zeros(parameters.get("dag", "")).strip()[:LONGEST_ID] or None
     return Filter(crew, session.caller.user, states, search[:LONGEST_SEARCH], dag_id, before)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import or_, select, union_all
+from sqlalchemy import and_, or_, select, union_all
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement, Select
 
@@ -35,10 +35,7 @@ def newest(
         if value is not None:
             query = query.where(column == value)
     if before:
-        moment, last = before
-        query = query.where(
-            executions.c.created_at <= moment, or_(executions.c.created_at < moment, executions.c.id < last)
-        )
+        query = query.where(follows(executions, before))
     if not states:
         return list(connection.execute(query))
     # One subquery per state, since a combined one would use an index over all states; in one statement, so that an
@@ -49,6 +46,12 @@ def newest(
 
 def position(row: Row[Any]) -> Position:
     return row.created_at, row.id
+
+
+def follows(table: Any, place: Position) -> ColumnElement[bool]:
+    """Return the condition for what a list shows after this place; an index finds where that begins."""
+    moment, last = place
+    return and_(table.c.created_at <= moment, or_(table.c.created_at < moment, table.c.id < last))
 
 
 def _in_order(query: Select[Any], limit: int) -> Select[Any]:

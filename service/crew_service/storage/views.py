@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Integer, Table, Text, and_, bindparam, case, cast, func, literal, or_, select
+from sqlalchemy import Integer, Table, Text, bindparam, case, cast, func, literal, or_, select
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement, Select
 
@@ -36,7 +36,7 @@ class Filter:
     states: frozenset[State] = frozenset()
     search: str = ""
     dag_id: str | None = None
-    before: tuple[float, str] | None = None
+    before: in_order.Position | None = None
 
 
 LISTED = [
@@ -91,8 +91,7 @@ def _among_recent(which: Filter) -> Select[Any]:
     if which.states:
         query = query.where(recent.c.state.in_(which.states))
     if which.before:
-        moment, last = which.before
-        query = query.where(or_(recent.c.created_at < moment, and_(recent.c.created_at == moment, recent.c.id < last)))
+        query = query.where(in_order.follows(recent, which.before))
     return query.order_by(recent.c.created_at.desc(), recent.c.id.desc())
 
 
