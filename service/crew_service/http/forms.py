@@ -81,13 +81,13 @@ class Forms(ABC):
         return answer
 
     def _keep(self, request: Request, answer: Response, session: BrowserSession) -> None:
-        keep_cookie(request, answer, COOKIE, session.key, path=_base(request))
+        keep_cookie(request, answer, COOKIE, session.key, path=base(request))
 
     async def logout(self, request: Request) -> Response:
         session, _ = await self._signed_form(request)
         await run_in_threadpool(self._sessions.close, session)
         answer = _to_page()
-        answer.delete_cookie(COOKIE, path=_base(request))
+        answer.delete_cookie(COOKIE, path=base(request))
         return answer
 
     async def review(self, request: Request) -> Response:
@@ -144,9 +144,12 @@ def keep_cookie(request: Request, answer: Response, name: str, key: str, *, path
     answer.set_cookie(name, key, max_age=int(LIFE), path=path, httponly=True, samesite="strict", secure=secure)
 
 
-def _base(request: Request) -> str:
-    """Return the crew's path for the cookie, so that one crew's session is not sent to another crew."""
-    return f"{request.scope.get('root_path', '')}/"
+def base(request: Request, crew: str = "") -> str:
+    """Return the path for a cookie, so that one crew's session is not sent to another crew.
+
+    :param crew: the name of a crew below the page that gets the request
+    """
+    return f"{request.scope.get('root_path', '')}{paths.of_crew(crew)}/"
 
 
 def _decision(form: dict[str, str]) -> Decision | None:

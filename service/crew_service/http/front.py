@@ -19,10 +19,9 @@ from starlette.datastructures import Headers
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from crew_service.engine import paths
 from crew_service.engine.browser_sessions import BrowserSession
 from crew_service.engine.container import Container, Process
-from crew_service.http.forms import COOKIE, REFUSED_FORM, keep_cookie, read_form
+from crew_service.http.forms import COOKIE, REFUSED_FORM, base, keep_cookie, read_form
 from crew_service.http.html import html_page
 from crew_service.http.login_limit import LoginLimit, LoginRefused
 from crew_service.http.page import Page
@@ -73,11 +72,11 @@ class Front:
         except LoginRefused as refused:
             return html_page("login.html", refused.status, problem=refused.problem)
         key, answer = secrets.token_urlsafe(32), RedirectResponse("./", 303)
-        keep_cookie(request, answer, FRONT_COOKIE, key, path=_base(request))
+        keep_cookie(request, answer, FRONT_COOKIE, key, path=base(request))
         for crew, caller in known:
             session = BrowserSession(caller, _session_key(key, crew))
             await run_in_threadpool(crew.browser_sessions.keep, session)
-            keep_cookie(request, answer, COOKIE, session.key, path=_base(request, crew))
+            keep_cookie(request, answer, COOKIE, session.key, path=base(request, crew.name))
         return answer
 
     async def logout(self, request: Request) -> Response:
@@ -86,10 +85,10 @@ class Front:
         if not form_key or not hmac.compare_digest(form_key.encode(), form.get("form_key", "").encode()):
             raise HTTPException(403, REFUSED_FORM)
         answer = RedirectResponse("./", 303)
-        answer.delete_cookie(FRONT_COOKIE, path=_base(request))
+        answer.delete_cookie(FRONT_COOKIE, path=base(request))
         for crew, session in await self._sessions(request):
             await run_in_threadpool(crew.browser_sessions.close, session)
-            answer.delete_cookie(COOKIE, path=_base(request, crew))
+            answer.delete_cookie(COOKIE, path=base(request, crew.name))
         return answer
 
     async def _sessions(self, request: Request) -> list[tuple[Container, BrowserSession]]:
@@ -118,7 +117,3 @@ def _form_key(request: Request) -> str:
 
 def _derived(key: str, purpose: str) -> str:
     return hmac.new(key.encode("utf-8", "replace"), purpose.encode(), hashlib.sha256).hexdigest()
-
-
-def _base(request: Request, crew: Container | None = None) -> str:
-    return f"{request.scope.get('root_path', '')}{paths.of_crew(crew.name) if crew else ''}/"
