@@ -80,6 +80,13 @@ def test_each_crew_has_the_whole_api_below_its_path(crews: tuple[Client, Client]
         assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
 
 
+def test_probes_at_the_root_may_be_head_requests(crews: tuple[Client, Client]) -> None:
+    for client in crews:
+        for base in (client.url, client.url.rpartition("/crews/")[0]):
+            answers = [requests.head(base + path, timeout=PATIENCE) for path in ("/healthz", "/livez", "/readyz")]
+            assert [answer.status_code for answer in answers] == [200, 200, 200], base
+
+
 def test_a_crew_may_have_several_tokens_of_the_organization(folder: Path, command: Callable[..., Command]) -> None:
     service = command(*CREWS, "--token", COMMON, "--crew-token", f"brief={OWN}", "--crew-token", "brief=the-next-token")
     assert [

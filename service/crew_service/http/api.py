@@ -18,7 +18,7 @@ from sqlalchemy.engine import Row
 
 from crew_service.engine import paths, usage
 from crew_service.engine.budgets import OverBudget
-from crew_service.engine.container import Container
+from crew_service.engine.container import Container, Process
 from crew_service.engine.continuing import AlreadyContinued
 from crew_service.engine.decisions import (
     AlreadyAnswered,
@@ -80,11 +80,28 @@ class Repeated(Exception):
         self.answer = answer
 
 
-class Api:
+class HealthChecks:
+    """The endpoints that need neither a crew nor a token."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._probes = Threads(PROBES)
+
+    async def healthz(self, request: Request) -> JSONResponse:
+        return _health(await self._probes.run(self._process.health.problem))
+
+    async def livez(self, request: Request) -> JSONResponse:
+        return _health(self._process.health.dead())
+
+    async def readyz(self, request: Request) -> JSONResponse:
+        return _health(await self._probes.run(self._process.unready), self._process.off)
+
+
+class Api(HealthChecks):
     def __init__(self, service: Container, dialect: Dialect, slots: Slots, details: Details, uploads: Uploads) -> None:
+        super().__init__(service.process)
         self._service = service
         self._slots = slots
-        self._probes = Threads(PROBES)
         self._dialect = dialect
         self._executions = service.executions
         self._small_statuses = SharedReads(self._executions.small_status_rows)
@@ -335,16 +352,6 @@ class Api:
         used = self._with_chain(row, self._prices.priced(usage.so_far(row)))
         return JSONResponse({"status": "stopped", "kickoffId": kickoff_id}, headers=usage.header(used))
 
-    async def healthz(self, request: Request) -> JSONResponse:
-        return health_answer(await self._probes.run(self._service.process.health.problem))
-
-    async def livez(self, request: Request) -> JSONResponse:
-        return health_answer(self._service.process.health.dead())
-
-    async def readyz(self, request: Request) -> JSONResponse:
-        process = self._service.process
-        return health_answer(await self._probes.run(process.unready), process.off)
-
     async def metrics(self, request: Request) -> Response:
         if _caller(request).user is not None:
             raise HTTPException(403, "These metrics cover all users, so they need the organization's token.")
@@ -438,7 +445,7 @@ class Api:
         return self._dialect.decision(body, self._service.crew)
 
 
-def health_answer(problem: str | None, off: Sequence[str] = ()) -> JSONResponse:
+def _health(problem: str | None, off: Sequence[str] = ()) -> JSONResponse:
     if problem:
         return JSONResponse({"status": "unavailable", "detail": problem}, 503)
     return JSONResponse({"status": "ok", **({"off": [*off]} if off else {})})

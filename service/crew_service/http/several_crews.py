@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from crew_service.engine import paths
 from crew_service.engine.container import Process
 from crew_service.http import errors
-from crew_service.http.api import health_answer
+from crew_service.http.api import HealthChecks
 from crew_service.http.front import Front
-from crew_service.http.slots import PROBES, Threads
 
 MOST_NAMED = 10
 # Newer versions of FastAPI record requests and errors with OpenTelemetry; earlier ones ignore the argument.
@@ -28,20 +28,9 @@ def bare_app() -> FastAPI:
 
 def create_app(process: Process) -> FastAPI:
     app = bare_app()
-    probes = Threads(PROBES)
-
-    async def healthz() -> JSONResponse:
-        return health_answer(await probes.run(process.health.problem))
-
-    async def livez() -> JSONResponse:
-        return health_answer(process.health.dead())
-
-    async def readyz() -> JSONResponse:
-        return health_answer(await probes.run(process.unready), process.off)
-
-    app.add_api_route("/healthz", healthz)
-    app.add_api_route("/livez", livez)
-    app.add_api_route("/readyz", readyz)
+    checks = HealthChecks(process)
+    for path, handler in (("/healthz", checks.healthz), ("/livez", checks.livez), ("/readyz", checks.readyz)):
+        app.router.routes.append(Route(path, handler, methods=["GET"]))  # HEAD, too, which monitors send
 
     async def nothing_here(request: Request, error: Any) -> Response:
         """List the crews that the caller has access to, because a wrong name is an easy mistake to make."""
