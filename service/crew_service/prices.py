@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+from crew_service import versions
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +78,10 @@ class Catalogue:
     source: str
     read: Callable[[], dict[str, Any]]
 
-    @property
-    def version(self) -> tuple[int, ...]:
-        return version_of(self.source)
 
-
-def version_of(source: str) -> tuple[int, ...]:
-    """Return the numbers of a version, to compare two releases."""
-    return tuple(int(number) for number in re.findall(r"\d+", source.partition(" ")[2]))
+def version_of(source: str) -> versions.Key:
+    """Return the version of a catalogue's package, to compare two catalogues."""
+    return versions.key(source.partition(" ")[2])
 
 
 class Prices:

@@ -93,7 +93,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 # Only the kit for users' tests may import everything, and the service.
 KNOWS_ALL = ("testing",)
 SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "prices": (),
+    "versions": (),
+    "prices": ("versions",),
     "budgets": (),
     "restart": (),
     "addresses": (),
@@ -106,12 +107,15 @@ SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage": ("storage.states", "storage.json_values", "budgets"),
     "engine": ("storage", "settings", "prices", "budgets", "tracing", "addresses", "times"),
     "scripted_crew": ("engine", "tracing"),
-    "crewai": ("engine", "storage.json_values", "tracing", "prices", "restart"),
+    "crewai": ("engine", "storage.json_values", "tracing", "prices", "restart", "versions"),
     "tools": ("crewai",),
     "targets": ("engine", "scripted_crew", "crewai"),
     "image": ("engine", "crewai"),
     "offline": ("engine",),
-    "http": ("engine", "storage.states", "storage.json_values", "settings", "budgets", "tracing", "addresses", "times"),
+    "http": (
+        *("engine", "storage.states", "storage.json_values"),
+        *("settings", "budgets", "tracing", "addresses", "times", "versions"),
+    ),
 }
 # The command, and the modules that it needs.
 COMMAND = ("__main__", "check", "cli", "local", "options", "terminal")

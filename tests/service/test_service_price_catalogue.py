@@ -122,6 +122,15 @@ def test_the_newer_of_two_releases_sets_prices_on_every_machine(database: str) -
     assert repr(older) == repr(newer) == "Prices('crewai 1.15.30')"
 
 
+def test_a_release_replaces_the_prices_of_its_prereleases(database: str) -> None:
+    versions = ("1.15.30.dev20261027", "1.15.30a1", "1.15.30rc1", "1.15.30", "1.15.30rc2")
+    with contextlib.closing(Database(database)) as opened:
+        for version, newest in zip(versions, (*versions[:4], "1.15.30"), strict=True):
+            prices = Prices(default=Catalogue(f"crewai {version}", lambda: {"gpt": OPENAI}))
+            pricing.settle(opened, prices)
+            assert prices.source == f"crewai {newest}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "priced"), [((), True), (("--prices", "none"), False)])
 def test_the_command_prices_by_default_unless_told_otherwise(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
+from crew_service import versions
 from crew_service.crewai import execution_files, process_tree
 from crew_service.crewai.channel import FORK, LEAVE, READY, UNBORN, Channel, Message
 from crew_service.crewai.internals import NEWEST, OLDEST
@@ -236,17 +236,13 @@ def _not_imported(problem: str) -> str:
     """Return why CrewAI cannot be imported, and what to do."""
     installed, home = version("crewai"), os.path.expanduser("~")
     message = f"CrewAI {installed} cannot be imported: {problem or 'its process ended'}. See the log."
-    if _numbers(installed) < _numbers(OLDEST):
+    if versions.key(installed) < versions.key(OLDEST):
         return f"{message} {OLDEST} or newer is needed."
-    if _numbers(installed) > _numbers(NEWEST):
+    if versions.key(installed) > versions.key(NEWEST):
         message = f"{message} The newest version tested is {NEWEST}."
     if not os.access(home, os.W_OK):
         return f"{message} CrewAI writes to the home folder, {home}, which is not writable; set HOME to one that is."
     return message
-
-
-def _numbers(release: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", release)]
 
 
 def _lost() -> OSError:

@@ -17,13 +17,13 @@ def settle(database: Database, prices: Prices) -> None:
         return
     with database.reading() as connection:
         stored = price_tables.sources(connection)
-    newest = max(stored, key=version_of, default=None)
+    newest = max(stored, key=version_of, default="")
     own = prices.default
-    if own.source not in stored and (newest is None or version_of(newest) < own.version) and (table := own.read()):
+    if version_of(newest) < version_of(own.source) and (table := own.read()):
         with database.writing() as connection:
             price_tables.put(connection, own.source, table)
         newest = own.source
-    if newest is None or newest == prices.source:
+    if newest in ("", prices.source):
         return
     with database.reading() as connection:
         prices.take(newest, price_tables.entries(connection, newest))

@@ -20,6 +20,7 @@ from crew_service.http.slots import Slots
 from crew_service.http.starting import BACKLOG
 from crew_service.http.unsent import InPieces
 from crew_service.settings import Settings
+from crew_service.versions import key
 
 ACCEPTED_AT_ONCE = 64  # before the event loop handles them; enough file descriptors must remain for them
 
@@ -61,14 +62,10 @@ def unbounded() -> str | None:
     """Return why this uvicorn's connections cannot be limited, as a clause; None if they can."""
     release = version("uvicorn")
     wanted = next(each for each in requires("airflow-crew-service") or () if each.startswith("uvicorn"))
-    ends = {operator: _numbers(end) for operator, end in re.findall(r"([<>]=?)\s*([\d.]+)", wanted)}
-    if ends.get(">=", ()) <= _numbers(release) < ends.get("<", (float("inf"),)):
+    ends = {operator: key(end) for operator, end in re.findall(r"([<>]=?)\s*([\d.]+)", wanted)}
+    if ends[">="] <= key(release) < ends["<"]:
         return None
     return f"uvicorn {release} is installed, but connections are limited only with {wanted}"
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def _protocol(settings: Settings, slots: Slots) -> Any:
