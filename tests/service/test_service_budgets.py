@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ PRICED = {"inputs": ["topic"], "tasks": [{**TASK, "model": "gpt-4o", "tokens": 1
 
 
 def utc(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    return datetime.fromisoformat(f"{text}+00:00").timestamp()
 
 
 # --- windows and options ---
