@@ -27,10 +27,11 @@ from airflow_crew_provider.stored_names import ALREADY, NOT_SENT, RESUME_STATE, 
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Do, Steps, Worker
 from airflow_crew_provider.task.record import AnswerState, SentAnswer
-from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed, fail_task
+from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTryFailed, fail_task, is_final
 
 # Maximum number of seconds to wait until the draft is no longer waiting.
 SETTLING = 30.0
+FINDS_OUT = "A retry of this task finds out whether the answer was accepted before sending it again"
 ANSWER_IN_SHORT = "unless somebody else has answered, the question is still open: clear the review to ask again"
 
 
@@ -49,6 +50,7 @@ class Resuming:
     :param answer: the person's answer
     :param webhooks: webhooks to send, from `checked_webhooks`
     :param accepted: called with the id to poll when the service has accepted the answer, before that is on record
+    :param if_cleared: what to do after an error for which the task is not retried
     """
 
     def __init__(
@@ -58,19 +60,34 @@ class Resuming:
         answer: ReviewAnswer,
         webhooks: Webhooks | str | None,
         accepted: Callable[[str], None] = lambda kickoff_id: None,
+        if_cleared: str = "To continue, clear this task",
     ) -> None:
         self._task, self._context, self._answer, self._webhooks = task, worker.context, answer, webhooks
         self._hook, self._log, self._poller, self._accepted = worker.hook, worker.log, worker.poller, accepted
+        self._if_cleared = if_cleared
         # An answer is sent once, even if the task was cleared.
         attempt, name = Attempt.of(self._context, task), fingerprint(answer.request)
         self._record = PostRecord(worker.record.part(RESUME_STATE, None), attempt, name, clears_count=False)
         self._record.begin_try()
-        self._check = DraftCheck(self._hook, answer, self._record, SETTLING, time.time)
+        self._check: DraftCheck
         self._resumed: Resumed | None = None
         self._leaves_question_open = False
 
     def send_once(self) -> Steps[str]:
         """Send the answer, unless an earlier try has sent it; return the id to poll next."""
+        was_sent = self._record.same_request
+        try:
+            self._check = DraftCheck(self._hook, self._answer, self._record, SETTLING, time.time)
+            return (yield from self._send_unless_sent())
+        except CrewError as error:
+            fate, by_retry = "This answer was not sent", "A retry of this task sends it"
+            if self._resumed is not None or (was_sent and self._record.kickoff_id):
+                fate, by_retry = "The service has accepted this answer", "A retry of this task continues"
+            elif was_sent:
+                fate, by_retry = "An earlier try sent this answer, and its outcome is unknown", FINDS_OUT
+            fail_task(error, f"{fate}. {self._if_cleared if is_final(error) else by_retry}")
+
+    def _send_unless_sent(self) -> Steps[str]:
         record, answer = self._record, self._answer
         if answer.is_nobodys:
             return (yield from self._leave_to_service("Nobody answered in time"))
@@ -238,13 +255,13 @@ class Resuming:
             raise CrewAnswerNotTaken(f"{error}. This answer was not accepted{who}") from error
         if isinstance(error, CrewTooLarge):
             raise CrewAnswerNotTaken(_why_refused(error), ANSWER_IN_SHORT) from error
-        fail_task(error, "This answer was not accepted")
+        what_now = self._if_cleared if is_final(error) else "A retry of this task sends it again"
+        fail_task(error, f"This answer was not accepted. {what_now}")
 
     def _fail_without_answer(self, error: CrewError) -> NoReturn:
         self._record.note(**self._sent.lost(time.time()))
         self._task.report_unknown("resume")
-        now = "A retry of this task finds out whether the answer was accepted before sending it again"
-        raise CrewTryFailed(f"{error}. {now}") from error
+        raise CrewTryFailed(f"{error}. {FINDS_OUT}") from error
 
     def _tell(self, resumed: Resumed) -> None:
         answer = self._answer.decision

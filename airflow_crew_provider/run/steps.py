@@ -28,6 +28,8 @@ from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTaskFail
 from airflow_crew_provider.wait.task import push_execution
 from airflow_crew_provider.wait.watch import SEEN, Outcome
 
+IF_CLEARED = "If you clear this task, it stops the execution and starts another"
+
 
 class RunTask(StartingTask, AskingTask):
     """The base class of the operator: its parameters on which the steps depend."""
@@ -175,7 +177,7 @@ class WholeRun:
             max_rounds=None,
             crew_conn_id=self.worker.hook.crew_conn_id,
             whole="the execution's page at the crew service",
-            again="If you clear this task, it stops the execution and starts another",
+            again=IF_CLEARED,
             continued=self.record.kept.continues,
         )
 
@@ -256,7 +258,9 @@ class WholeRun:
         try:
             webhooks = checked_webhooks(self._task.webhooks)
             answer = ReviewAnswer.of(review)
-            resuming = Resuming(self._task, self.worker, answer, webhooks, lambda each: self._sent(resuming, each))
+            resuming = Resuming(
+                self._task, self.worker, answer, webhooks, lambda each: self._sent(resuming, each), IF_CLEARED
+            )
             kickoff_id = yield from resuming.send_once()
         except CrewAnswerNotTaken as refused:
             self._log.warning(

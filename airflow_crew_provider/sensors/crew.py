@@ -95,15 +95,14 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         self._check_ids()
         self._wait = self._new_wait(context)
         self.report(context, ExecutionState.RUNNING, self.kickoff_id)
+        wrong = "rule"
         try:
             self.output_rules.refuse_unusable()
-        except CrewError as error:
-            now = "correct the rule and clear this task" if is_final(error) else "a retry of this task waits for it"
-            fail_task(error, f"Execution {self.kickoff_id} is not affected; {now}")
-        try:
+            wrong = "connection"
             push_execution(context, self.hook, self.kickoff_id, self.execution_id)
         except CrewError as error:
-            fail_task(error)
+            now = f"correct the {wrong} and clear this task" if is_final(error) else "a retry of this task waits for it"
+            fail_task(error, f"Execution {self.kickoff_id} is not affected; {now}")
         note_run(context, self.hook, self.kickoff_id)
         if self.deferrable:
             # Use Airflow's own entry point, so that soft_fail and never_fail apply from the first poll.

@@ -372,3 +372,57 @@ def test_a_flow_not_waiting_gets_no_crew_style_answer(
     with pytest.raises(AirflowException, match=f"{said}. Nothing was sent; a retry of this task checks again"):
         run(resume({**APPROVAL, "outcome": "publish"}), TaskRun("resume"))
     assert server.sent("POST /*") == []
+
+
+# --- what became of the answer -------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["no Host", "refused token", "no connection"])
+def cannot_send(
+    request: pytest.FixtureRequest, server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], str]:
+    """Let the next try fail before it sends anything; return what there is to do then."""
+
+    def break_it() -> str:
+        if request.param == "no Host":
+            connect("")
+        if request.param == "refused token":
+            server.on(POLL, 401)
+        if request.param == "no connection":
+            monkeypatch.delenv("AIRFLOW_CONN_CREW_DEFAULT")
+            return "A retry of this task sends it"
+        return "To continue, clear this task"
+
+    return break_it
+
+
+def test_an_error_before_sending_says_the_answer_was_not_sent(
+    server: FaultServer, cannot_send: Callable[[], str]
+) -> None:
+    what_now = cannot_send()
+    with pytest.raises(AirflowException, match=rf"This answer was not sent\. {what_now}"):
+        run(resume())
+    assert not server.sent(POST)
+
+
+@pytest.mark.row("N19")
+def test_an_error_after_a_lost_answer_says_it_is_unknown(
+    server: FaultServer, cannot_send: Callable[[], str]
+) -> None:
+    task_run = lose_the_answer(server, TaskRun("resume"))
+    cannot_send()
+    with pytest.raises(AirflowException, match="An earlier try sent this answer, and its outcome is unknown") as error:
+        run(resume(), task_run)
+    assert "not sent" not in str(error.value)
+    assert "this task" in str(error.value)
+    assert len(server.sent(POST)) == 1
+
+
+def test_an_error_after_an_accepted_answer_says_it_was_accepted(server: FaultServer, connect: Connect) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    task_run = TaskRun("resume")
+    run(resume(), task_run)
+    connect("")
+    with pytest.raises(AirflowException, match=r"The service has accepted this answer\. To continue, clear this task"):
+        run(resume(), task_run.clear())
+    assert len(server.sent(POST)) == 1

@@ -22,7 +22,7 @@ from airflow.providers.common.compat.sdk import (
 from faults.dialects import PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import Reply
-from simulated_airflow import TaskRun, run, tell_states
+from simulated_airflow import Connect, TaskRun, run, tell_states
 
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
@@ -405,3 +405,14 @@ def test_airflows_timeout_does_not_discard_an_available_result(server: FaultServ
     server.on(POLL, SPEC.completed)
     record = sensor("deferrable", timeout=60).resume_execution(*NO_TRIGGERER, TaskRun("wait").context())
     assert record["state"] == "completed"
+
+
+@modes
+def test_an_unusable_connection_leaves_the_execution_unaffected(
+    server: FaultServer, connect: Connect, mode: str
+) -> None:
+    connect("")
+    fate = "Host is empty.*Execution k-1 is not affected; correct the connection and clear this task"
+    with pytest.raises(CrewTaskFailed, match=fate):
+        run(sensor(mode))
+    assert not server.requests
