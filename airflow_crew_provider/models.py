@@ -304,9 +304,17 @@ class Webhooks:
 
     @classmethod
     def of(cls, value: Webhooks | Json | None) -> Webhooks | None:
-        """Read a dict whose keys are field names; refuse unknown keys."""
-        if value is None or isinstance(value, cls):
-            return value
+        """Read a dict whose keys are field names; refuse unknown keys, and what is not a URL.
+
+        A service may accept such an address, although nothing ever arrives there.
+        """
+        read = value if value is None or isinstance(value, cls) else cls._of_fields(value)
+        if read is not None:
+            read._refuse_other_than_urls()
+        return read
+
+    @classmethod
+    def _of_fields(cls, value: Any) -> Webhooks:
         if not isinstance(value, dict):
             raise ValueError(f"webhooks must be a dict or Webhooks, not {type(value).__name__}")
         _refuse_unknown("webhooks", value, cls)
@@ -321,6 +329,12 @@ class Webhooks:
                 f"webhooks.human_input must be a URL, a dict or HumanInputWebhook, not {type(human).__name__}"
             )
         return cls(**{**value, "human_input": human})
+
+    def _refuse_other_than_urls(self) -> None:
+        human = self.human_input.url if self.human_input else None
+        for name, url in {**vars(self), "human_input": human}.items():
+            if url and not (isinstance(url, str) and url.lower().startswith(("https://", "http://"))):
+                raise ValueError(f"webhooks.{name} is not an http or https address")
 
     def as_dict(self) -> Json:
         """Return a dict whose values can be rendered as templates."""

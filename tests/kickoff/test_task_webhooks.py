@@ -67,6 +67,8 @@ def test_what_is_right_is_read(given: Any, read: Any) -> None:
     [
         *("Inbox", 5, [], {"other": URL}, {"human_input": {"conn_id": "c"}}),
         *({"human_input": [URL]}, {"human_input": 5}, {"human_input": True}),
+        *({"task": 5}, {"step": [URL]}, {"crew": "None"}, {"crew": "hooks.example.com/crew"}, Webhooks(task="ftp://a")),
+        *({"human_input": {"url": 5}}, {"human_input": "hooks"}, Webhooks(human_input=HumanInputWebhook("hooks"))),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_is_sent(given: Any) -> None:
@@ -137,6 +139,15 @@ def test_credentials_are_looked_up_before_the_post(hook: CrewHook, monkeypatch: 
     assert sent
     assert sent.human_input
     assert (sent.human_input.username, sent.human_input.password) == ("ann", "word")
+
+
+@pytest.mark.parametrize("given", [{"task": "hooks"}, {"human_input": {"url": 5}}], ids=str)
+def test_the_hook_refuses_what_is_no_url(hook: CrewHook, server: FaultServer, given: Any) -> None:
+    with pytest.raises(CrewInvalidInput, match=r"is not an http or https address; nothing was sent"):
+        hook.kickoff({}, webhooks=given)
+    with pytest.raises(CrewInvalidInput, match=r"is not an http or https address; nothing was sent"):
+        hook.resume("k-1", "draft_task", "", True, webhooks=given)
+    assert not server.requests
 
 
 @pytest.mark.usefixtures("a_memory")
