@@ -15,7 +15,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.review.decision import ReviewPolicy
-from airflow_crew_provider.review.people import REVISE, counted
+from airflow_crew_provider.review.people import REVISE, count
 from airflow_crew_provider.run.steps import RunTask, WholeRun
 from airflow_crew_provider.task.waiting import WaitingTask
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
@@ -101,7 +101,7 @@ class CrewRunOperator(RunTask):
             **arguments,
         )
         self.policy = policy
-        self.max_questions = counted(max_questions, "max_questions") or 1
+        self.max_questions = count(max_questions, "max_questions")
         self.on_timeout = on_timeout
         self.on_tool_timeout = on_tool_timeout
         self.escalate = escalate

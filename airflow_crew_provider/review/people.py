@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_crew_provider.api.asks import APPROVE, DENY
 from airflow_crew_provider.models import Json, shown
@@ -64,10 +64,9 @@ def deadline_after(response_timeout: timedelta | None, expires: datetime | None 
     return min(ends).isoformat() if ends else None
 
 
-def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit: bool) -> int:
+def needed_approvals(given: Any, users: Sequence[Json] | None, *, allow_edit: bool) -> int:
     """Check how many people must approve."""
-    if type(approvals) is not int or approvals < 1:
-        raise ValueError(f"approvals must be an integer >= 1, not {shown(approvals)}")
+    approvals = count(given, "approvals")
     if users is not None and len({user["id"] for user in users}) < approvals:
         raise ValueError(f"{approvals} approvals need at least as many different users; name more in assigned_users")
     if not isinstance(allow_edit, bool):
@@ -78,10 +77,15 @@ def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit
 
 
 def counted(value: Any, name: str) -> int | None:
-    """Check a number of rounds or questions; None if it is not given."""
-    if value is not None and (type(value) is not int or value < 1):
-        raise ValueError(f"{name} must be an integer >= 1, not {shown(value)}")
-    return value
+    """Check the number of a round, or of all rounds; None if it is not given."""
+    return None if value is None else count(value, name)
+
+
+def count(value: Any, name: str) -> int:
+    """Check a number of people or questions."""
+    if type(value) is int and value >= 1:
+        return value
+    raise ValueError(f"{name} must be an integer >= 1, not {shown(value)}")
 
 
 def reviewers(value: Any) -> list[Json] | None:
@@ -112,7 +116,8 @@ def _reviewer(value: Any) -> Json:
 
 def two_words(options: Sequence[str]) -> list[str]:
     """Check the labels of a draft's two choices."""
-    are_words = not isinstance(options, str) and all(isinstance(each, str) and each for each in options)
+    are_several = isinstance(options, Sequence) and not isinstance(options, str)
+    are_words = are_several and all(isinstance(each, str) and each for each in options)
     if not are_words or len(options) != 2 or options[0] == options[1]:
         raise ValueError("options must be two different words: one to approve, one to revise")
     return list(options)
@@ -161,7 +166,10 @@ class Escalation:
     @classmethod
     def of(cls, value: Any, assigned: list[Json] | None, response_timeout: timedelta | None) -> Escalation:
         """Read pairs of a time and users or notifiers; refuse impossible steps."""
-        steps = sorted((_step(each) for each in value or ()), key=lambda step: step.after)
+        given = value or ()
+        if not isinstance(given, Iterable):
+            refuse_step(value)
+        steps = sorted((_step(each) for each in given), key=lambda step: step.after)
         if assigned is None and any(step.users for step in steps):
             raise ValueError("escalate names users, but everybody may answer: set assigned_users too")
         if response_timeout and any(step.after >= response_timeout for step in steps):
@@ -223,11 +231,17 @@ def _kind(notifier: Any) -> str:
     return getattr(notifier, "__name__", None) or type(notifier).__name__
 
 
+def refuse_step(value: Any) -> NoReturn:
+    """Refuse a value that is no step, or no list of steps."""
+    raise ValueError(f"escalate must be a list of pairs of a time and users or notifiers, not {shown(value)}")
+
+
 def _step(value: Any) -> EscalationStep:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        raise ValueError(f"escalate must be a list of pairs of a time and users or notifiers, not {shown(value)}")
+        refuse_step(value)
     after, who = value
-    several = [who] if isinstance(who, str | Mapping) or callable(who) else list(who)
+    is_one = callable(who) or isinstance(who, str) or not isinstance(who, Collection | None)
+    several = [who] if is_one or isinstance(who, Mapping) else list(who or ())
     notifiers = [each for each in several if callable(each)]
     if not several:
         raise ValueError("each escalate step needs a user or a notifier")

@@ -18,7 +18,7 @@ from airflow_crew_provider.compat.rendered_fields import HidesRecords
 from airflow_crew_provider.compat.retries import at_least
 from airflow_crew_provider.compat.supervisor import supervisor, task_state
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.models import ExecutionState, Json, Webhooks
+from airflow_crew_provider.models import ExecutionState, Json, Webhooks, shown
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.stored_names import EXECUTION_ID_KEY
@@ -203,8 +203,8 @@ def crew_with_review(
     :param loop: run the rounds as the iterations of one Task Loop (Airflow 3.4 and newer; not inside a mapped task
         group or another loop)
     """
-    if max_rounds < 1:
-        raise ValueError("max_rounds must be at least 1")
+    if type(max_rounds) is not int or max_rounds < 1:
+        raise ValueError(f"max_rounds must be an integer of at least 1, not {shown(max_rounds)}")
     if on_schema_mismatch == "revise" and max_rounds < 2:
         raise ValueError("on_schema_mismatch='revise' uses up a round: max_rounds must be at least 2")
     budget: Json = {"max_total_tokens": max_total_tokens, "max_cost": max_cost, "on_unknown_usage": on_unknown_usage}

@@ -406,9 +406,7 @@ def test_an_error_before_sending_says_the_answer_was_not_sent(
 
 
 @pytest.mark.row("N19")
-def test_an_error_after_a_lost_answer_says_it_is_unknown(
-    server: FaultServer, cannot_send: Callable[[], str]
-) -> None:
+def test_an_error_after_a_lost_answer_says_it_is_unknown(server: FaultServer, cannot_send: Callable[[], str]) -> None:
     task_run = lose_the_answer(server, TaskRun("resume"))
     cannot_send()
     with pytest.raises(AirflowException, match="An earlier try sent this answer, and its outcome is unknown") as error:

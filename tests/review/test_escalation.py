@@ -242,6 +242,9 @@ def test_the_deadline_fails_where_no_policy_is_given(context: Json) -> None:
         ({"escalate": [(0, "boss")]}, "A time in escalate must be a timedelta"),
         ({"escalate": [(None, "boss")]}, "A time in escalate must be a timedelta"),
         ({"escalate": [HOUR]}, "list of pairs"),
+        ({"escalate": HOUR}, "list of pairs"),
+        ({"escalate": [(HOUR, None)]}, "needs a user or a notifier"),
+        ({"escalate": [(HOUR, 7)]}, "assigned_users must be user ids"),
         ({"escalate": [(HOUR, [7])]}, "assigned_users must be user ids"),
     ],
 )

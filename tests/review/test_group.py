@@ -233,6 +233,12 @@ def test_a_default_args_connection_is_used_unless_one_is_given(given: dict[str, 
     assert {task.crew_conn_id for task in dag.tasks if hasattr(task, "crew_conn_id")} == {connection}
 
 
+@pytest.mark.parametrize("given", [0, -1, "3", None, 1.5], ids=str)
+def test_a_number_of_rounds_is_a_positive_integer(given: Any) -> None:
+    with pytest.raises(ValueError, match=f"max_rounds must be an integer of at least 1, not {given!r}"):
+        group(max_rounds=given)
+
+
 @pytest.mark.row("A48")
 @pytest.mark.parametrize("loop", [False, pytest.param(True, marks=pytest.mark.since_airflow("3.4"))])
 def test_default_args_of_the_dag_leave_group_rules_unchanged(loop: bool) -> None:

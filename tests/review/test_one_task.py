@@ -245,6 +245,7 @@ def test_it_is_refused_before_airflow_3_4(monkeypatch: pytest.MonkeyPatch, relea
         ({"options": ["yes", "yes"]}, "options must be two different words"),
         ({"on_schema_mismatch": "revise"}, "needs output_schema"),
         ({"max_questions": 0}, "max_questions must be an integer >= 1"),
+        ({"max_questions": None}, "max_questions must be an integer >= 1, not None"),
         ({"retry_from": "here"}, "retry_from must be"),
     ],
 )

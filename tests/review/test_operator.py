@@ -530,7 +530,7 @@ def test_a_template_that_renders_to_none_leaves_the_page(context: Json, supervis
 
 
 @pytest.mark.row("A49")
-@pytest.mark.parametrize("options", [[1, 2], [None, "revise"], "ab", ["", "revise"], [["a"], ["b"]]], ids=str)
+@pytest.mark.parametrize("options", [[1, 2], [None, "revise"], "ab", ["", "revise"], [["a"], ["b"]], None, 5], ids=str)
 def test_options_that_are_no_words_are_refused_when_parsed(options: Any) -> None:
     with pytest.raises(ValueError, match="options must be two different words"):
         review_of(options=options)
