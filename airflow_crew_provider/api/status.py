@@ -296,12 +296,19 @@ def _id(body: Json, name: str) -> str | None:
 
 def _failed(body: Json, live: bool, mask: Mask) -> Json:
     messages = (body.get("error"), body.get("status") if live else None, body.get("message"))
-    error = next((mask(text) for text in messages if isinstance(text, str) and text), None)
+    error = next((mask(text) for text in map(_reason, messages) if text), None)
     seconds = body.get("execution_time")
     return {
         "error": error or "no reason given",
         "execution_time": seconds if is_number(seconds) else None,
     }
+
+
+def _reason(value: Any) -> str:
+    """Return an error as text; some services send an object with a message in it."""
+    if isinstance(value, dict | list) and value:
+        return json.dumps(value, ensure_ascii=False)
+    return text_or_none(value) or ""
 
 
 def object_fields(value: Json | None) -> Json:

@@ -199,6 +199,12 @@ def test_a_pause_of_a_flow_tells_its_question_and_outcomes(given: Any) -> None:
         ({"state": "FAILED", "status": "a secret", "message": "m"}, "a ***"),
         ({"state": "FAILED", "status": "s", "error": "e"}, "e"),
         ({"state": "FAILED", "status": "", "message": "m"}, "m"),
+        (
+            {"status": "error", "error": {"type": "RateLimit", "message": "a secret"}},
+            '{"type": "RateLimit", "message": "a ***"}',
+        ),
+        ({"state": "FAILED", "status": ["é"], "message": "m"}, '["é"]'),
+        ({"status": "error", "error": {}, "message": "m"}, "m"),
     ],
 )
 def test_a_failure_tells_the_first_reason_that_is_given(body: Any, error: str) -> None:
