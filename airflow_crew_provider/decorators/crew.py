@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.sdk import DecoratedOperator as AnyDecoratedOperator
 
 from airflow_crew_provider.kickoff.files import with_files_of_function
+from airflow_crew_provider.kickoff.request import refuse_literal_credentials
 from airflow_crew_provider.models import CrewInputs
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
@@ -86,6 +87,7 @@ def crew_task(
     The function may return `CrewInputs`, with files, and may be ``async def``. The task starts the crew, waits for it
     to complete and returns the completed record.
     """
+    refuse_literal_credentials(kwargs.get("webhooks"))  # a mapped task's are stored without calling its constructor
     return task_decorator_factory(
         python_callable=python_callable,
         # Always pass this; otherwise, Airflow infers it from the annotation, which describes the inputs.

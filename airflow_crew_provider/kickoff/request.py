@@ -8,7 +8,7 @@ refusal is reported in the same words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 from airflow_crew_provider import exceptions
@@ -65,7 +65,6 @@ class StartingTask(HidesRendered, WaitingTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        refuse_literal_credentials(webhooks)
         for name, value in (("poll_interval", poll_interval), ("timeout", timeout)):
             seconds(value, name)
         if on_unknown_outcome not in ("fail", "retry"):
@@ -74,7 +73,7 @@ class StartingTask(HidesRendered, WaitingTask):
             raise ValueError(f"retry_from must be 'failed_task' or 'start', not {shown(retry_from)}")
         self.inputs = inputs
         self.files = given_files(files)
-        self.webhooks = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
+        self.webhooks = given_webhooks(webhooks)
         self.meta = meta
         self.restore_from = restore_from
         self.crew_conn_id = crew_conn_id
@@ -85,6 +84,12 @@ class StartingTask(HidesRendered, WaitingTask):
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
         self.retry_from = retry_from
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a mapped task, whose arguments Airflow stores without calling the constructor."""
+        refuse_literal_credentials(kwargs.get("webhooks"))
+        return super().partial(**kwargs)
 
     def hide_rendered(self) -> None:
         """Mask the signatures of web addresses in rendered fields and logs."""
@@ -143,6 +148,18 @@ def _argument(task: Any, name: str) -> Any:
     mapped = task.expand_input.value
     arguments = {**task.partial_kwargs, **(mapped if isinstance(mapped, dict) else {})}
     return arguments.get(name, getattr(task.operator_class, name, None))
+
+
+def given_webhooks(webhooks: Any) -> Any:
+    """Return webhooks as a task keeps them, in a form whose addresses can be rendered as templates.
+
+    :raises CrewInvalidInput: they contain a credential
+    """
+    refuse_literal_credentials(webhooks)
+    if isinstance(webhooks, Webhooks):
+        return webhooks.as_dict()
+    human = webhooks.get("human_input") if isinstance(webhooks, dict) else None
+    return {**webhooks, "human_input": asdict(human)} if isinstance(human, HumanInputWebhook) else webhooks
 
 
 def refuse_literal_credentials(webhooks: Any) -> None:

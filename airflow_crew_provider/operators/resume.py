@@ -14,7 +14,7 @@ from airflow_crew_provider.compat.arguments import TaskArguments
 from airflow_crew_provider.compat.rendered_fields import HidesRecords
 from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.kickoff.request import checked_webhooks, refuse_literal_credentials
+from airflow_crew_provider.kickoff.request import checked_webhooks, given_webhooks, refuse_literal_credentials
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.resume.sending import Resuming
@@ -66,16 +66,21 @@ class CrewResumeOperator(HidesRecords, CrewTask):
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
-        refuse_literal_credentials(webhooks)
         self.review: Any = review
         self.execution_id = execution_id
         self.crew_task_id = crew_task_id
         self.human_feedback = human_feedback
         self.is_approve = is_approve
         self.outcome = outcome
-        self.webhooks = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
+        self.webhooks = given_webhooks(webhooks)
         self.has_next_round = has_next_round
         self.crew_conn_id = crew_conn_id
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a mapped task, whose arguments Airflow stores without calling the constructor."""
+        refuse_literal_credentials(kwargs.get("webhooks"))
+        return super().partial(**kwargs)
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import DAG
 from faults.server import FaultServer
 from faults.variables import Variables
 from simulated_airflow import Connect, TaskRun
 
 from airflow_crew_provider.client.deployment import Deployment
 from airflow_crew_provider.compat.encryption import unseal
+from airflow_crew_provider.decorators.crew import crew_task
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import rows
@@ -22,6 +25,7 @@ from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.kickoff.webhooks import PostWebhooks, tell_inbox
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.stored_names import KICKOFF_STATE, MESSAGES_KEY, POSTED_KEY
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.record import StoredPost
@@ -139,6 +143,37 @@ def test_credentials_are_looked_up_before_the_post(hook: CrewHook, monkeypatch: 
     assert sent
     assert sent.human_input
     assert (sent.human_input.username, sent.human_input.password) == ("ann", "word")
+
+
+OPERATORS = pytest.mark.parametrize(
+    "operator",
+    [partial(CrewKickoffOperator, inputs={}), partial(CrewResumeOperator, review={})],
+    ids=["start", "answer"],
+)
+
+
+@OPERATORS
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_each_address_is_rendered_in_whatever_form_it_is(operator: Any, as_dict: bool) -> None:
+    fields = {"crew": "{{ url }}", "human_input": HumanInputWebhook("{{ url }}", conn_id="hook")}
+    task = operator(task_id="task", webhooks=fields if as_dict else Webhooks(**fields))
+    task.render_template_fields({"url": URL})
+    expected = Webhooks(crew=URL, human_input=HumanInputWebhook(URL, conn_id="hook"))
+    assert request.checked_webhooks(task.webhooks) == expected
+
+
+SECRET = {"human_input": {"url": URL, "token": "a-literal-token"}}
+MAPPED: dict[str, Any] = {
+    "kickoff": lambda: CrewKickoffOperator.partial(task_id="task", webhooks=SECRET).expand(inputs=[{}]),
+    "resume": lambda: CrewResumeOperator.partial(task_id="task", webhooks=SECRET).expand(review=[{}]),
+    "function": lambda: crew_task(lambda topic: {"topic": topic}, webhooks=SECRET).expand(topic=["tea"]),
+}
+
+
+@pytest.mark.parametrize("mapped", MAPPED)
+def test_a_mapped_tasks_literal_credential_is_refused_when_parsed(mapped: str) -> None:
+    with DAG("dag", schedule=None), pytest.raises(CrewInvalidInput, match=r"webhooks\.human_input\.token would be"):
+        MAPPED[mapped]()
 
 
 @pytest.mark.parametrize("given", [{"task": "hooks"}, {"human_input": {"url": 5}}], ids=str)
