@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ def asked(client: Client, kickoff_id: str, number: int = 1) -> dict[str, Any]:
 
 def answer(client: Client, kickoff_id: str, number: int = 1, **body: Any) -> requests.Response:
     return client.post("/resume", {"execution_id": kickoff_id, "task_id": f"send#{number}", **body})
+
+
+def draft_of(client: Client, kickoff_id: str) -> dict[str, Any] | None:
+    status = client.status(kickoff_id)
+    return status if status["status"] == "pending" and "ask" not in status else None
 
 
 def tool_steps(client: Client, kickoff_id: str) -> list[tuple[Any, ...]]:
@@ -287,7 +293,7 @@ def test_changed_arguments_may_be_in_a_code_fence(serve: Serve) -> None:
         ({"outcome": "approve", "is_approve": False}, "contradicts"),
         ({"outcome": "deny", "is_approve": True}, "contradicts"),
         ({"outcome": 1}, "outcome"),
-        ({"is_approve": True}, "human_feedback: Field required"),
+        ({}, "is_approve: Field required"),
         ({"human_feedback": "yes"}, "is_approve: Field required"),
         ({"outcome": "deny", "edited_output": {"text": "{}", "output_sha256": "0" * 64}}, "needs the outcome approve"),
         ({"outcome": "approve", "edited_output": {"text": "{}", "output_sha256": "0" * 64}}, "a different question"),
@@ -306,6 +312,19 @@ def test_an_invalid_answer_is_a_400_and_the_question_stays(serve: Serve, body: d
     refused = answer(client, kickoff_id, **body)
     assert (refused.status_code, reason in refused.json()["detail"]) == (400, True), refused.text
     assert client.status(kickoff_id) == status
+
+
+def test_is_approve_alone_decides_a_call_but_no_draft(serve: Serve) -> None:
+    client = serve(scenario(MAIL, human_input=True))
+    for is_approve, decided in ((True, "approve"), (False, "deny")):
+        kickoff_id = client.kickoff("ann")
+        asked(client, kickoff_id)
+        assert answer(client, kickoff_id, is_approve=is_approve).ok
+        draft = eventually(partial(draft_of, client, kickoff_id), "the draft")
+        assert details(client, kickoff_id)["rounds"][0]["outcome"] == decided
+        refused = client.post("/resume", {"execution_id": kickoff_id, "task_id": "send", "is_approve": True})
+        assert (refused.status_code, refused.json()) == (400, {"detail": "human_feedback: Field required"})
+        assert draft_of(client, kickoff_id) == draft
 
 
 def test_users_answer_their_own_questions_only(serve: Serve) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from crew_service.engine.drafts import EditedOutput
 from crew_service.storage.states import State
 
+NO_FEEDBACK = "human_feedback: Field required"
+
 
 class Refused(Exception):
     """The request was refused and changed nothing; the message states why."""
@@ -61,5 +63,6 @@ class Decision:
     outcome: str | None = None  # chosen from the question's outcomes
     question_id: str | None = None  # the question that this answers
     edit: EditedOutput | None = None  # of a crew's draft, or of a call's arguments
+    lacks_feedback: bool = False  # an approval or rejection alone, which is enough for a call in the middle of a task
     draft_sha256: str | None = None  # hash of the answered draft; None: any waiting draft
     is_expiry: bool = False  # the service's own answer, at the question's deadline

@@ -25,7 +25,7 @@ from uuid import uuid4
 from crew_service.engine import asks, masked_arguments, tool_rules
 from crew_service.engine.approval import outcome_meant
 from crew_service.engine.crew import AskKind, PendingQuestion, PendingReview, ReviewDecision, Round
-from crew_service.engine.decisions import AnotherDraft, BadAnswer, Decision
+from crew_service.engine.decisions import NO_FEEDBACK, AnotherDraft, BadAnswer, Decision
 from crew_service.engine.drafts import EditedOutput, edit_problem, hashes_of, json_object_in
 from crew_service.engine.printed import Printed
 from crew_service.storage.json_values import tidy
@@ -164,6 +164,8 @@ class CrewDraft(Question):
     def _settled(self, decision: Decision) -> Decision:
         if decision.is_approve is None:
             raise BadAnswer("is_approve: Field required")
+        if decision.lacks_feedback:
+            raise BadAnswer(NO_FEEDBACK)
         if decision.edit:
             self._check(decision.edit, is_approve=decision.is_approve)
         return replace(decision, outcome=None)

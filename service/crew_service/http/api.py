@@ -21,8 +21,10 @@ from crew_service.engine.budgets import OverBudget
 from crew_service.engine.container import Container, Process
 from crew_service.engine.continuing import AlreadyContinued
 from crew_service.engine.decisions import (
+    NO_FEEDBACK,
     AlreadyAnswered,
     AlreadyOver,
+    BadAnswer,
     BadResponseToken,
     Decision,
     UnknownExecution,
@@ -327,6 +329,8 @@ class Api(HealthChecks):
         try:
             reply = await run_in_threadpool(self._executions.resume, _caller(request), decision, once, answer)
         except (UnknownExecution, UnknownTask):
+            if decision.lacks_feedback:  # as any other body that lacks a field, which no id excuses
+                raise BadAnswer(NO_FEEDBACK) from None
             if not self._dialect.fresh_ids:
                 raise
             # Live deployments return an id whose state never changes.

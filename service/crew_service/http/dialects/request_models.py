@@ -232,7 +232,7 @@ class ResumeBody(WebhookUrls):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "anyOf": [{"required": ["human_feedback", "is_approve"]}, {"required": ["outcome"]}],
+            "anyOf": [{"required": ["is_approve"]}, {"required": ["outcome"]}],
             "examples": [
                 {
                     "execution_id": ID,
@@ -245,7 +245,7 @@ class ResumeBody(WebhookUrls):
     )
     execution_id: Text = Field(description="The id that the kickoff returned.")
     task_id: Text = Field(description="The task that is waiting for feedback.")
-    human_feedback: Text = Field("", description="Required without `outcome`.")
+    human_feedback: Text = Field("", description="Required without `outcome`, except for a question in the middle.")
     is_approve: bool | None = Field(
         None, strict=True, description="true approves; false runs the task again. Required without `outcome`."
     )

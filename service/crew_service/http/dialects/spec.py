@@ -29,7 +29,6 @@ from crew_service.http.dialects.request_models import FlowResumeBody, ResumeBody
 from crew_service.storage.states import State
 from crew_service.times import iso
 
-WITHOUT_OUTCOME = {"human_feedback", "is_approve"}  # fields required in an answer about a draft
 WORDS = {
     State.QUEUED: "running",
     State.RUNNING: "running",
@@ -79,13 +78,21 @@ class SpecDialect(Dialect):
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision:
         model = FlowResumeBody if crew.kind == "flow" else ResumeBody
         reply: Any = self.read(model, body)
-        if model is ResumeBody and reply.outcome is None:
-            for name in WITHOUT_OUTCOME - reply.model_fields_set:
-                raise HTTPException(self.bad_request, f"{name}: Field required")
-        webhooks, outcome, edited = reply.addresses(), reply.outcome, reply.edited_output
-        edit = EditedOutput(edited.text, edited.output_sha256) if edited else None
-        ids, answer = (reply.execution_id, reply.task_id), (reply.is_approve, reply.human_feedback)
-        return Decision(*ids, *answer, webhooks, outcome=outcome, edit=edit, draft_sha256=reply.output_sha256)
+        is_alone = model is ResumeBody and reply.outcome is None
+        if is_alone and "is_approve" not in reply.model_fields_set:
+            raise HTTPException(self.bad_request, "is_approve: Field required")
+        edited = reply.edited_output
+        return Decision(
+            reply.execution_id,
+            reply.task_id,
+            reply.is_approve,
+            reply.human_feedback,
+            reply.addresses(),
+            outcome=reply.outcome,
+            edit=EditedOutput(edited.text, edited.output_sha256) if edited else None,
+            lacks_feedback=is_alone and "human_feedback" not in reply.model_fields_set,
+            draft_sha256=reply.output_sha256,
+        )
 
     def resumed(self, decision: Decision, kickoff_id: str) -> dict[str, Any]:
         if decision.is_approve is not False or decision.outcome is not None:
