@@ -67,7 +67,7 @@ def test_what_follows_a_redirects_host_stays_at_the_own_origin(ask: Ask, server:
     with FaultServer() as other:
         for path in (f"//localhost:{other.port}/b", f"/@localhost:{other.port}/b", f"/b?@localhost:{other.port}/"):
             server.on(POLL, Reply(status=307, headers={"Location": f"http://{server.url[7:]}{path}#@localhost"}))
-            server.on(f"GET {path}", LIVE.running)
+            server.on("GET *", LIVE.running)  # the oldest requests sends `//` as `/`
             assert ask(STATUS).state is ExecutionState.RUNNING
         assert other.connections == 0
 
