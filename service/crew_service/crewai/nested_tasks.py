@@ -89,17 +89,27 @@ class NestedTasks:
         self._earlier: dict[str, str] = known.get("places", {})
         self._begun = set(map(_crew, self._earlier))  # before this segment
         new = {earlier: place for place, earlier in self._earlier.items()}
-        self._finished, self._drafts, self._approved = (
+        # Rejected drafts are kept until their tasks have answered again, perhaps after another question.
+        self._finished, self._drafts, self._approved, self._rejected = (
             {new.get(place, place): output for place, output in known.get(name, {}).items()}
-            for name in ("finished", "drafts", "approved")
+            for name in ("finished", "drafts", "approved", "rejected")
         )
+        self._rounds: dict[str, list[dict[str, str]]] = {
+            new.get(place, place): list(rounds) for place, rounds in known.get("rounds", {}).items()
+        }
         self._decision = gate if known else None
         task_place: str | None = known.get("asked")
         self._decided = new.get(task_place, task_place) if task_place else None
-        self._unused = self._decided  # until its task runs
+        self._skipped: int = known.get("skipped", 0)
         if self._decided and self._is_approval():
             self._approved[self._decided] = self._drafts.pop(self._decided)
-        self._skipped: int = known.get("skipped", 0)
+            self._rounds.pop(self._decided, None)
+        elif self._decided and gate:
+            self._rejected[self._decided] = self._drafts.pop(self._decided)
+            # An earlier release counted only the rounds before this draft's.
+            since = gate.rounds[-1:] if "rounds" in known else gate.rounds[self._skipped :]
+            self._rounds.setdefault(self._decided, []).extend(map(asdict, since))
+        self._unused = {place for place in (self._decided, *self._rejected) if place}  # until their tasks run
         self._running: dict[int, str] = {}
 
     def watch(self) -> None:
@@ -133,8 +143,8 @@ class NestedTasks:
     def state(self, asks: TaskAsks) -> dict[str, Any]:
         """Return the state from which a run continues after the answer, with places that release 0.2.0 can read."""
 
-        def named(outputs: dict[str, StoredOutput]) -> dict[str, StoredOutput]:
-            return {self._earlier.get(place, place): output for place, output in dict(outputs).items()}
+        def named(known: dict[str, Any]) -> dict[str, Any]:
+            return {self._earlier.get(place, place): value for place, value in dict(known).items()}
 
         again = self._decision and self._decision.task_id == asks.answer["task_id"] and self._decided != asks.place
         return {
@@ -142,6 +152,8 @@ class NestedTasks:
             "finished": named(self._finished),
             "drafts": named(self._drafts),
             "approved": named(self._approved),
+            "rejected": named(self._rejected),
+            "rounds": named(self._rounds),
             "asked": self._earlier.get(asks.place, asks.place),
             "places": self._earlier,
             "skipped": len(self._decision.rounds) if again and self._decision else self._skipped,
@@ -149,7 +161,7 @@ class NestedTasks:
 
     def lost(self) -> list[str]:
         """List why outputs of tasks cannot be stored."""
-        outputs = [*self._finished.values(), *self._drafts.values(), *self._approved.values()]
+        outputs = [output for known in self._by_place()[:-1] for output in known.values()]
         return [problem for output in outputs if (problem := points.lost(output))]
 
     def rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
@@ -157,8 +169,7 @@ class NestedTasks:
         place = self._running.get(id(task))
         if place is None:
             return None
-        revised = self._decision if place == self._decided and place not in self._approved else None
-        return revised.rounds[self._skipped :] if revised else ()
+        return tuple(Round(**each) for each in self._rounds.get(place, ()))
 
     def _is_approval(self) -> bool:
         assert self._decision
@@ -179,13 +190,12 @@ class NestedTasks:
         journal.enter(run.method, part, _tools(task), is_over=is_over)
         if place in self._finished:
             return self._restored(task, place)
-        if place == self._unused:
-            self._unused = None
+        self._unused.discard(place)
         if place in self._approved:
             return self._approve(task, place)
-        if place in self._drafts and place != self._decided:
+        if place in self._drafts:
             raise run.ask(place, self._drafts[place])
-        self._caches.begin(place, _agents(task), self._drafts.get(place))
+        self._caches.begin(place, _agents(task), self._rejected.get(place))
         if crew := crew_tasks.crew_of(task):
             pass_over_replayed_steps(crew)
         return None
@@ -202,11 +212,13 @@ class NestedTasks:
         """
         with self._lock:
             self._earlier = {**{new: old for new, old in self._earlier.items() if old != earlier}, place: earlier}
-        for outputs in (self._finished, self._drafts, self._approved):
-            if earlier in outputs:
-                outputs[place] = outputs.pop(earlier)
+        for known in self._by_place():
+            if earlier in known:
+                known[place] = known.pop(earlier)
+        if earlier in self._unused:
+            self._unused = {*self._unused, place} - {earlier}
         if self._decided == earlier:
-            self._decided = self._unused = place
+            self._decided = place
 
     def _approve(self, task: Task, place: str) -> TaskOutput:
         self._finished[place] = self._approved.pop(place)
@@ -219,9 +231,10 @@ class NestedTasks:
         if run is None or place is None:
             raise Fatal(OF_A_TASK)
         self._drafts[place] = self._stored(run, place, task, output)
+        self._rejected.pop(place, None)
         is_like_answered = self._decision and self._drafts[place]["task_id"] == self._decision.task_id
         # A crew that started earlier may run in parallel with the answered one, which may not have started yet.
-        if is_like_answered and _crew(place) not in self._begun:
+        if is_like_answered and self._decided in self._unused and _crew(place) not in self._begun:
             self._check_used(run.method)
         raise run.ask(place, self._drafts[place])
 
@@ -240,15 +253,18 @@ class NestedTasks:
     def _over(self, method: str) -> None:
         """Forget the tasks of a finished method, because it may be called again."""
         self._check_used(method)
-        for outputs in (self._finished, self._drafts, self._approved):
-            for place in [place for place in list(outputs) if _method(place) == method]:
-                del outputs[place]
+        for known in self._by_place():
+            for place in [place for place in list(known) if _method(place) == method]:
+                del known[place]
         with self._lock:
             self._earlier = {new: old for new, old in self._earlier.items() if _method(new) != method}
 
+    def _by_place(self) -> tuple[dict[str, Any], ...]:
+        return self._finished, self._drafts, self._approved, self._rejected, self._rounds
+
     def _check_used(self, method: str) -> None:
         """Fail if the task whose question was answered has not run again."""
-        if self._unused and _method(self._unused) == method:
+        if any(_method(place) == method for place in list(self._unused)):
             raise Fatal(
                 f"The crew that the method {method!r} started is not the one whose question a person answered: "
                 "its tasks and agents must have the same texts when the method runs again. Start the Flow again."

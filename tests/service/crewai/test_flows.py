@@ -267,6 +267,18 @@ def test_parallel_tasks_with_identical_texts_keep_their_own_answers(play: Player
     assert outcome.output == "post on apples, post on bananas"
 
 
+def test_feedback_is_kept_while_a_parallel_draft_is_asked_about(play: Player) -> None:
+    run = flow(play, "ParallelLetters")
+    assert waits(run.segment())[:2] == ("write.note", "note v1")
+    assert waits(run.choose("revise", "warmer"))[:2] == ("write.letter", "letter v1")
+    assert waits(run.choose("approve"))[:2] == ("write.note", "note v2 (warmer)")
+    assert waits(run.choose("revise", "shorter"))[:2] == ("write.note", "note v3 (warmer) (shorter)")
+    outcome = run.choose("approve")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "letter v1 and note v3 (warmer) (shorter)"
+    assert sorted(run.calls()) == ["letter", "note", "note", "note"]
+
+
 def test_a_planned_crew_in_a_flow_keeps_its_first_plan(play: Player) -> None:
     run = play("ReviewedPlan", "replayed.py")
     kill = run.log.with_suffix(".kill")

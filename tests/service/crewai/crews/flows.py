@@ -204,6 +204,27 @@ def small_crew(name: str, *, human_input: bool = False) -> Crew:
     return Crew(agents=[writer], tasks=[task])
 
 
+class Slow(Scribe):
+    def call(self, *args: Any, **kwargs: Any) -> str:
+        time.sleep(1)
+        return super().call(*args, **kwargs)
+
+
+class ParallelLetters(Logged):
+    """Two crews at once, each with a draft to approve; the one that starts later is the first to ask."""
+
+    @start()
+    async def write(self) -> str:
+        letter, note = (small_crew(name, human_input=True) for name in ("letter", "note"))
+        letter.agents[0].llm = Slow(model="scribe")
+
+        async def written(crew: Crew, pause: float) -> str:
+            await asyncio.sleep(pause)
+            return str((await crew.kickoff_async(inputs=self.state.model_dump())).raw)
+
+        return " and ".join(await asyncio.gather(written(letter, 0), written(note, 0.2)))
+
+
 class CrewsFlow(Logged):
     """Several crews, one of them asynchronous, and a result that is no plain text."""
 
