@@ -399,7 +399,7 @@ class Journal:
     def _note_finished(self, entry: JournalEntry, names: Iterable[str]) -> None:
         """Count a finished tool call unless it has a rule; the tool's own name is known only when it is called."""
         known = self._finished.setdefault(entry.task_id, set())
-        if entry.name == step_events.RECALL or tool_rules.has_rule(self._rules, names):
+        if entry.name in step_events.OF_MEMORY or tool_rules.has_rule(self._rules, names):
             known.discard(entry.key)
         else:
             known.add(entry.key)
@@ -532,15 +532,15 @@ class Journal:
             if rule_of(self._rules, tool_calls.names_of(name)) != REPEAT:
                 raise NotDeclared(tool_rules.is_no_tool(name))
 
-    def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Return the call for an agent's memory lookup, which is treated as a tool call that only reads."""
+    def of_memory(self, step: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Return the call for what an agent looks up or stores in its memory; if it did not end, it is repeated."""
         if _place().again:
             return None
-        call = self._call("tool", step_events.RECALL, answers.as_text((args, kwargs)), is_read=True)
+        call = self._call("tool", step, answers.as_text((args, kwargs)), is_read=True)
         if call:
             call.asked = kwargs or args
             call.inner = Place(call.entry.key)
-            call.announce(step_events.RECALL)
+            call.announce(step)
         return call
 
     def _call(
@@ -577,8 +577,10 @@ class Journal:
             number = earlier.number if earlier else self._newest
             if has_effect:
                 self._used_tools[name] = number
-            self._replaying[scope.task] = answer is not None and not is_decided
-            if self._replaying[scope.task]:
+            is_replayed = answer is not None and not is_decided
+            if name != step_events.REMEMBER:  # which runs beside the task, so that live calls may have begun
+                self._replaying[scope.task] = is_replayed
+            if is_replayed:
                 self._replayed.append(number)
         if answer is None or is_decided:
             self.tell()

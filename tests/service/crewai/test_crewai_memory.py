@@ -6,6 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from crew_service.crewai import storage as storage_of_process
 from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.internals import stored_memory
 from crew_service.crewai.world import Place, world_of
-from crew_service.engine.crew import Cancellation, Completed, Crew, CrewKilled
+from crew_service.engine.asks import ANSWER
+from crew_service.engine.crew import Cancellation, Completed, Crew, CrewKilled, PendingQuestion
 from crew_service.engine.drafts import draft_sha256
 from crew_service.local import running_service
 from crew_service.scripted_crew import DEMO, ScriptedCrew
@@ -418,3 +420,43 @@ def remembered(storage: Path) -> str:
         return ""
     database = lancedb.connect(storage / "memory")
     return str([database.open_table(name).to_arrow().to_pylist() for name in database.table_names()] or "")
+
+
+ASKS = """
+from crewai import Agent, BaseLLM, Crew, Flow, Task
+from crewai.flow import start
+from crewai.memory.unified_memory import Memory
+
+class Model(BaseLLM):
+    def call(self, messages, *args, from_agent=None, **kwargs):
+        return "no memories in JSON" if from_agent is None else "Thought: I know\\nFinal Answer: a text"
+
+class Asks(Flow):
+    @start()
+    def work(self):
+        model = Model(model="m")
+        agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
+        memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=model)
+        notes = Task(name="notes", description="Notes", expected_output="text", agent=agent)
+        draft = Task(name="draft", description="Draft", expected_output="text", agent=agent, human_input=True)
+        Crew(agents=[agent], tasks=[notes, draft], memory=memory).kickoff()
+        return f"{self.ask('Where to?')}, {self.ask('When?')}"
+"""
+
+
+@pytest.mark.row("S54")
+def test_later_questions_of_a_method_repeat_no_memory(tmp_path: Path, storage: Path) -> None:
+    (tmp_path / "asks.py").write_text(ASKS)
+    run = EngineStub(load(f"{tmp_path / 'asks.py'}:Asks"), tmp_path / "log")
+    run.segment()
+    asked = run.choose("approve")
+    for said in ("home", "now"):
+        assert isinstance(asked, PendingQuestion)
+        entry = replace(asked.entry, decision={"outcome": ANSWER, "text": said})
+        run.journal[entry.number] = entry
+        run.steps = max(run.steps, entry.number)
+        asked = run.segment()
+    assert isinstance(asked, Completed)
+    assert asked.output == "home, now"
+    for description in ("Notes", "Draft"):
+        assert remembered(storage).count(f"Task: {description}") == 1

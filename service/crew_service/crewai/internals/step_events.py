@@ -40,7 +40,8 @@ FLUSH = Seam(
     "listeners may receive a task's last events only while a person is being asked",
     {"crewai.events:crewai_event_bus.flush": "handlers on the bus run later, in other threads"},
 )
-RECALL, PLAN = "recall", "a plan"  # no tool can have the latter name
+RECALL, REMEMBER, PLAN = "recall", "a memory", "a plan"  # no tool can have the last two names
+OF_MEMORY = (RECALL, REMEMBER)
 ASKED, RECEIVED = "FlowInputRequestedEvent", "FlowInputReceivedEvent"  # by `Flow.ask`; not exported by CrewAI
 STARTS = (ToolUsageStartedEvent, MemoryRetrievalStartedEvent, AgentReasoningStartedEvent)
 ENDS_OF_TOOLS = (ToolUsageFinishedEvent, ToolUsageErrorEvent)

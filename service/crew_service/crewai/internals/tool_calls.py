@@ -42,6 +42,11 @@ JOURNAL = Seam(
         "RPMController.check_or_wait": "bool",
     },
 )
+SAVE = "Memory._background_encode_batch"
+MEMORY = Seam(
+    "agents remember an answer again if its task begins again",
+    {f"crewai.memory.unified_memory:{SAVE}": "whatever agents remember is stored there, after their answer"},
+)
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
 LIBRARIES = ("crewai", "crew_service")
 OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # reasons in that error that are not the model's fault
@@ -53,7 +58,7 @@ class Recorder(step_events.Answers, Protocol):
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...
     def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
-    def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
+    def of_memory(self, step: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
 
 
 class RecordedCall(Protocol):
@@ -78,6 +83,8 @@ def record_calls(recorder: Recorder) -> None:
     step_events.filter_events(lambda: recorders[0], model_name)
     JOURNAL.wrap("RPMController.check_or_wait", _deferred)
     JOURNAL.wrap("Memory.recall", _recalled)
+    if not MEMORY.missing:
+        MEMORY.wrap(SAVE, _remembered)
 
 
 def record_tool_calls(recorder: Recorder) -> bool:
@@ -182,7 +189,7 @@ def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
     """Record memory lookups: the memory, and with it the prompt, may change before the task restarts."""
 
     def recalled(memory: Any, *args: Any, **kwargs: Any) -> Any:
-        recorded = recorders[0].of_recall(args, kwargs)
+        recorded = recorders[0].of_memory(step_events.RECALL, args, kwargs)
         if recorded is None:
             return recall(memory, *args, **kwargs)
         if recorded.is_answered:
@@ -193,6 +200,30 @@ def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
         return recorded.end(memories)
 
     return recalled
+
+
+def _remembered(save: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Record what is stored in a memory: a task that begins again gives the same answers again."""
+
+    def remembered(memory: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        recorded = recorders[0].of_memory(step_events.REMEMBER, args, kwargs)
+        if recorded is None:
+            return save(memory, *args, **kwargs)
+        if recorded.is_answered:
+            return []
+        recorded.begin()
+        with suppress(_NothingStored), recorded.inside():
+            records = save(memory, *args, **kwargs)
+            if not records:
+                raise _NothingStored("nothing was stored")
+            recorded.end(len(records))
+        return records
+
+    return remembered
+
+
+class _NothingStored(Exception):
+    """CrewAI has given up, as it does silently if its process is about to end; or there was nothing new."""
 
 
 TOOLS: dict[str, Callable[[Any], Any]] = {
@@ -223,7 +254,7 @@ class NoRecorder:
     def of_tool(self, tool: Any, *call: Any) -> None:
         return None
 
-    def of_recall(self, *call: Any) -> None:
+    def of_memory(self, *call: Any) -> None:
         return None
 
     def has_model_answer(self) -> bool:
