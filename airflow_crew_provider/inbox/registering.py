@@ -27,7 +27,6 @@ from airflow_crew_provider.inbox.messages import (
     secrets_of,
 )
 from airflow_crew_provider.inbox.rows import FlowRun, RegisteredTask
-from airflow_crew_provider.inbox.source import get
 from airflow_crew_provider.models import Json, Webhooks, reason, shown
 from airflow_crew_provider.stored_names import MESSAGES_KEY, POSTED_KEY
 from airflow_crew_provider.task.store import record_of
@@ -38,10 +37,13 @@ log = logging.getLogger(__name__)
 def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
     """Store a registration durably; keep messages that have already arrived for it.
 
+    Where Airflow does not report which Variables exist, a failed read looks like no messages, so none are stored here:
+    the API server does that with the first one.
+
     :param messages: the initial messages: those stored elsewhere before an upgrade, or none
     """
     put(task.key, task.as_dict(), task.description)
-    if get(task.messages_key) is None and not variables.has_variable(task.messages_key):
+    if variables.has_variable(task.messages_key) is False:
         put(task.messages_key, messages.as_dict(), task.description, sealed=True)
     if task.newest:
         put(*task.newest, task.description)

@@ -254,6 +254,11 @@ class StoredVariables:
             Variable.set(key, value, description=description, serialize_json=serialize_json, session=session)
 
     @staticmethod
+    def keys(prefix: str) -> list[str]:
+        with create_session(scoped=False) as session:
+            return [*session.scalars(select(Variable.key).where(Variable.key.startswith(prefix, autoescape=True)))]
+
+    @staticmethod
     def delete(key: str) -> None:
         with create_session(scoped=False) as session:
             Variable.delete(key, session=session)
