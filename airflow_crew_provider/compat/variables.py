@@ -1,17 +1,28 @@
-"""Airflow's Variables in a task: which exist, and what a failed read means on each version."""
+"""Airflow's Variables in a task: which exist, and what a failed read means on each version.
+
+Airflow also reports "not found" when it fails to read or decrypt a Variable. Where something depends on a Variable's
+absence, `find` makes sure of it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
+from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import Variable
 from asgiref.sync import sync_to_async
 
 from airflow_crew_provider.compat.supervisor import is_awaitable
 
+PROOF = "__readable"  # the end of a name: of a Variable that exists for a moment
+NOT_DECRYPTED = (
+    "exists but cannot be decrypted: [core] fernet_key has changed. Nothing is sent without this record. Add the old "
+    "key after the new one, separated by a comma; then a retry continues"
+)
 _MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", re.IGNORECASE | re.DOTALL)
 
 
@@ -45,6 +56,39 @@ def read(key: str) -> Any:
     with _if_found():
         return Variable.get(key)
     return None
+
+
+class Unreadable(Exception):
+    """A Variable exists, but Airflow does not return its value."""
+
+
+def find(key: str, description: str) -> str | None:
+    """Return a Variable's value; None only if there certainly is no such Variable.
+
+    It counts as missing only if none has its name or, if Airflow does not report that, if another one can be read at
+    the same time.
+
+    :param description: of that other one
+    """
+    value: str | None = read(key)
+    if value is not None:
+        return value
+    is_named = has_variable(key)
+    if is_named is False:
+        return None
+    _prove_readable(f"{key}{PROOF}", description)
+    value = read(key)
+    if value is None and is_named:
+        raise Unreadable(f"Variable {key}, {NOT_DECRYPTED}")
+    return value
+
+
+def _prove_readable(key: str, description: str) -> None:
+    try:
+        keep(key, json.dumps({"proof": uuid4().hex}), description)
+    finally:
+        with suppress(Exception):
+            remove(key)
 
 
 async def aread(key: str) -> Any:

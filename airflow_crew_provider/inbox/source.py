@@ -20,12 +20,12 @@ from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat import variables
 from airflow_crew_provider.compat.encryption import unseal
 from airflow_crew_provider.compat.task_instance import aget_shared, get_shared
-from airflow_crew_provider.exceptions import CrewError, CrewNotFound
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewNotFound
 from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages
 from airflow_crew_provider.inbox.rows import TASK_FIELDS, Asked
-from airflow_crew_provider.models import Execution, ExecutionState, Json
+from airflow_crew_provider.models import Execution, ExecutionState, Json, reason
 from airflow_crew_provider.stored_names import MESSAGES_KEY
 from airflow_crew_provider.wait.watch import Reply
 
@@ -35,6 +35,18 @@ log = logging.getLogger(__name__)
 def get(key: str) -> Any:
     """Return the value of a Variable, or None if it does not exist."""
     return _value(variables.read(key))
+
+
+def find(key: str) -> Any:
+    """Return a Variable's value; None only if it certainly does not exist, because an answer depends on that.
+
+    :raises CrewConnectionError: Airflow cannot read it at the moment
+    """
+    try:
+        return _value(variables.find(key, rows.kept_until(datetime.now(UTC), rows.AFTER_ANSWER)))
+    except Exception as error:
+        problem = f"The inbox could not be read ({reason(error)})"
+    raise CrewConnectionError(problem)
 
 
 async def aget(key: str) -> Any:
@@ -67,7 +79,7 @@ BLOCKING, AWAITING = Reads(_get, _get_shared), Reads(aget, aget_shared)
 
 def has_asked(registration: str) -> bool:
     """Return whether a question has arrived for a registration; unlike progress, it proves its sender's token."""
-    return bool(InboxMessages.of(get(rows.messages_key(registration)), registration).asked)
+    return bool(InboxMessages.of(find(rows.messages_key(registration)), registration).asked)
 
 
 # --- answering a Flow's question ---
@@ -75,7 +87,7 @@ def has_asked(registration: str) -> bool:
 
 def stored_address(crew_conn_id: str, request_id: str) -> AnswerAddress | None:
     """Return the address for an answer; None if the question did not come through the inbox or was answered."""
-    return _masked(rows.address_in(get(rows.answer_key(crew_conn_id, request_id))))
+    return _masked(rows.address_in(find(rows.answer_key(crew_conn_id, request_id))))
 
 
 def _masked(address: AnswerAddress | None) -> AnswerAddress | None:
@@ -86,12 +98,12 @@ def _masked(address: AnswerAddress | None) -> AnswerAddress | None:
 
 def is_used_up(crew_conn_id: str, request_id: str) -> bool:
     """Return whether a question came through the inbox and was answered."""
-    return bool(get(rows.answer_key(crew_conn_id, request_id)) == rows.USED)
+    return bool(find(rows.answer_key(crew_conn_id, request_id)) == rows.USED)
 
 
 def asked(crew_conn_id: str, ids: Iterable[str]) -> Asked:
     """Return what an execution with these ids has asked through the inbox."""
-    return Asked.of(get(rows.questions_key(crew_conn_id, each)) for each in ids)
+    return Asked.of(find(rows.questions_key(crew_conn_id, each)) for each in ids)
 
 
 def used_up(crew_conn_id: str, request_id: str) -> None:

@@ -44,10 +44,6 @@ from airflow_crew_provider.task.record import SEALED_OF_POST, UNOPENED
 log = logging.getLogger(__name__)
 
 VERSION = 1
-NOT_DECRYPTED = (
-    "exists but cannot be decrypted: [core] fernet_key has changed. Nothing is sent without this record. Add the old "
-    "key after the new one, separated by a comma; then a retry continues"
-)
 _EXTERNAL = "__airflow_state_ref__"  # marks a reference to a backend, in the state store
 
 
@@ -122,9 +118,8 @@ _CHANGING = RLock()  # a task's threads may change different parts
 class TaskRecord:
     """The record of a task instance, in one Variable. What has changed in its parts is stored in one write.
 
-    Airflow also reports "not found" when it fails to read or decrypt a Variable, and only logs a failure to store one.
-    So a Variable counts as missing only if none has its name or, if Airflow cannot report that, if another one can be
-    read at the same time; and every stored value is read back.
+    A Variable counts as missing only if it certainly is (`variables.find`). Airflow only logs a failure to store one,
+    so every stored value is read back.
 
     :param state_store: Airflow's task state store, in which earlier releases kept records on 3.3
     """
@@ -207,37 +202,21 @@ class TaskRecord:
 
     def find(self, key: str) -> Any:
         """Return a Variable's value; None only if there certainly is no such Variable."""
-        value = self._get(key)
-        if value is not None:
-            return value
-        is_named = _checked("read", lambda: variables.has_variable(key))
-        if is_named is False:
-            return None
-        self._prove_readable()
-        value = self._get(key)
-        if value is None and is_named:
-            raise TaskStateUnavailable(f"The record of this task, Variable {key}, {NOT_DECRYPTED}")
-        return value
+        return self._parsed(key, _checked("read", lambda: variables.find(key, self._description)))
 
     def write(self, key: str, value: Json, store: Callable[[str, str, str], None] = variables.write) -> None:
         """Store a Variable."""
-        store(
-            key,
-            json.dumps(value),
-            "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self.run),
-        )
+        store(key, json.dumps(value), self._description)
 
-    def _prove_readable(self) -> None:
-        proof = f"{self.key}__readable"
-        try:
-            self._set(proof, {"proof": uuid4().hex})
-        finally:
-            with suppress(Exception):
-                variables.remove(proof)
+    @property
+    def _description(self) -> str:
+        return "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self.run)
 
     def _get(self, key: str) -> Any:
         """Return a Variable's value, or None if Airflow finds no such Variable; JSON ``null`` is an error."""
-        text = _checked("read", lambda: variables.read(key))
+        return self._parsed(key, _checked("read", lambda: variables.read(key)))
+
+    def _parsed(self, key: str, text: str | None) -> Any:
         if text is None:
             return None
         with suppress(ValueError):
@@ -404,6 +383,8 @@ class Secret:
 def _checked(what: str, access: Callable[[], Any]) -> Any:
     try:
         return access()
+    except variables.Unreadable as error:
+        problem = f"The record of this task, {error}"
     except Exception as error:
         problem = f"The stored state of this task could not be {what} ({type(error).__name__}: {str(error)[:200]})"
     raise TaskStateUnavailable(problem)

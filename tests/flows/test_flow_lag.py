@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faults.variables import Variables, stand_in_for_variables
+from faults.variables import NamedVariables, Variables, stand_in_for_variables
 
 from airflow_crew_provider.api.answers import ReviewAnswer
-from airflow_crew_provider.exceptions import CrewNotFound
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewNotFound
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox import rows, source
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
@@ -136,6 +136,24 @@ def test_after_another_question_an_answer_by_id_is_refused(service: Service, inb
     with pytest.raises(CrewAnswerNotTaken) as error:
         service.find(10.0, PAUSED)
     assert str(error.value) == "The Flow e-1 has asked another question since q-1; nothing was sent"
+    assert service.polled == []
+
+
+@pytest.mark.row("N19")
+@pytest.mark.parametrize("variables", [Variables, NamedVariables], ids=["Airflow 3.0 to 3.2", "other versions"])
+@pytest.mark.parametrize("address", [None, BY_ID], ids=["no address", "no callback"])
+def test_questions_that_cannot_be_read_allow_no_answer_by_id(
+    service: Service, monkeypatch: pytest.MonkeyPatch, variables: type[Variables], address: Any
+) -> None:
+    service.hook.connection.flow_webhook_secret = "s"
+    kept = stand_in_for_variables(monkeypatch, variables())
+    inbox = Inbox(kept)
+    inbox.asks("q-2")
+    if address:
+        inbox.keeps(address)
+    kept.unreadable = 100
+    with pytest.raises(CrewConnectionError, match="inbox"):
+        service.find(10.0, PAUSED)
     assert service.polled == []
 
 
