@@ -94,9 +94,14 @@ class Resuming:
         if record.same_request and record.kickoff_id:
             answers.used_up(self._hook, answer)
             return (yield from self._go_on("This answer was already sent"))
-        address: AnswerAddress | None = yield Do(
-            answers.find_address, self._poller, answer, lag=0.0 if record.same_request else SETTLING
-        )
+        try:
+            address: AnswerAddress | None = yield Do(
+                answers.find_address, self._poller, answer, lag=0.0 if record.same_request else SETTLING
+            )
+        except CrewAnswerNotTaken as over:
+            if not record.same_request:
+                raise
+            return (yield from self._go_on(f"An earlier try sent this answer. {over.fact}"))
         if address is not None:
             return (yield from self._answer_flow(address))
         webhooks = PostWebhooks(self._webhooks, self._hook, record)

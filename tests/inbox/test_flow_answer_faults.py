@@ -174,3 +174,36 @@ def test_a_lost_answer_by_flow_id_reaches_no_later_question(
         with pytest.raises(AirflowException):
             task.run(answer(body))
     assert len(server.sent(BY_FLOW_ID)) == 1
+
+
+def asks_again_after_losing_an_answer(server: FaultServer, ask: Ask, task: Task) -> Json:
+    """Let the Flow take an answer whose response is lost, and ask its next question; return the first one."""
+    body = ask(at=None)
+    paused = {"state": "PAUSED", "flow_id": body["flow_id"], "kickoff_id": body["flow_id"]}
+    server.on(f"GET /status/{body['flow_id']}", paused).on(BY_FLOW_ID, NoReply(RESET), ACCEPTED)
+    with pytest.raises(AirflowException, match="A retry of this task finds out whether the answer was accepted"):
+        task.run(answer(body))
+    ask(at=None, of=body["flow_id"])
+    return body
+
+
+@pytest.mark.row("N13")
+def test_a_flow_that_asks_on_has_taken_the_lost_answer(dag_run: RegisteredRun, server: FaultServer, ask: Ask) -> None:
+    task = Task(dag_run, f"resume-{uuid4().hex[:6]}")
+    body = asks_again_after_losing_an_answer(server, ask, task)
+    assert task.run(answer(body)) == body["flow_id"]
+    assert task.pushed[RESUME_KEY]["taken"] is True
+    assert len(server.sent(BY_FLOW_ID)) == 1
+
+
+@pytest.mark.row("N19")
+def test_another_answer_never_reaches_the_flows_next_question(
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask
+) -> None:
+    task = Task(dag_run, f"resume-{uuid4().hex[:6]}")
+    body = asks_again_after_losing_an_answer(server, ask, task)
+    other = answer(body)
+    other.outcome = "publish"
+    with pytest.raises(CrewTaskFailed, match=r"has asked another question since .*nothing was sent"):
+        task.run(other)
+    assert len(server.sent(BY_FLOW_ID)) == 1
