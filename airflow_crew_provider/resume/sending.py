@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.requests import Resume
-from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewTooLarge
+from airflow_crew_provider.exceptions import CrewBadRequest, CrewConnectionError, CrewError, CrewTooLarge
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, Sender, SendOnce, fingerprint
@@ -213,6 +213,8 @@ class Resuming:
         except CrewPostLost as lost:
             self._fail_without_answer(lost.error)
         except CrewError as error:
+            if self._check.sent_before:
+                raise  # unlike a crew's, this answer was not compared with what is waiting
             self._fail_refused(error)
         answers.used_up(self._hook, self._answer)
         self._tell(resumed)
@@ -260,6 +262,8 @@ class Resuming:
             raise CrewAnswerNotTaken(f"{error}. This answer was not accepted{who}") from error
         if isinstance(error, CrewTooLarge):
             raise CrewAnswerNotTaken(_why_refused(error), ANSWER_IN_SHORT) from error
+        if self._check.sent_before or isinstance(error, CrewConnectionError):
+            raise error  # it says nothing of the earlier POST, or nothing was sent
         what_now = self._if_cleared if is_final(error) else "A retry of this task sends it again"
         fail_task(error, f"This answer was not accepted. {what_now}")
 

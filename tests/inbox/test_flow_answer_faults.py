@@ -207,3 +207,17 @@ def test_another_answer_never_reaches_the_flows_next_question(
     with pytest.raises(CrewTaskFailed, match=r"has asked another question since .*nothing was sent"):
         task.run(other)
     assert len(server.sent(BY_FLOW_ID)) == 1
+
+
+@pytest.mark.row("F4")
+@pytest.mark.parametrize("status", [400, 401, 404, 429])
+def test_a_refused_resend_leaves_the_lost_answers_fate_open(
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask, status: int
+) -> None:
+    server.on(CALLBACK, NoReply(RESET), Reply(status=status, body={"detail": "no"}))
+    body, task = ask(), Task(dag_run, f"resume-{uuid4().hex[:6]}")
+    with pytest.raises(AirflowException):
+        task.run(answer(body))
+    with pytest.raises(AirflowException, match="An earlier try sent this answer, and its outcome is unknown") as error:
+        task.run(answer(body))
+    assert "not accepted" not in str(error.value)

@@ -416,6 +416,35 @@ def test_an_error_after_a_lost_answer_says_it_is_unknown(server: FaultServer, ca
     assert len(server.sent(POST)) == 1
 
 
+@pytest.mark.row("N19")
+@pytest.mark.parametrize("status", [401, 429])
+def test_a_resends_refusal_leaves_the_lost_answers_fate_open(server: FaultServer, status: int) -> None:
+    task_run = lose_the_answer(server, TaskRun("resume"))
+    server.on(POST, Reply(status=status))
+    with pytest.raises(AirflowException, match="An earlier try sent this answer, and its outcome is unknown") as error:
+        run(resume(), task_run)
+    assert "not accepted" not in str(error.value)
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.row("N19")
+def test_a_resend_that_cannot_be_recorded_is_not_called_refused(server: FaultServer, a_memory: Any) -> None:
+    task_run = lose_the_answer(server, TaskRun("resume"))
+    a_memory.writable = False
+    with pytest.raises(AirflowException, match="An earlier try sent this answer, and its outcome is unknown") as error:
+        run(resume(), task_run)
+    assert "not accepted" not in str(error.value)
+    assert len(server.sent(POST)) == 1
+
+
+def test_an_answer_that_cannot_be_recorded_was_not_sent(server: FaultServer, a_memory: Any) -> None:
+    server.on(POLL, PENDING_SPEC).on(POST, SPEC.resumed)
+    a_memory.writable = False
+    with pytest.raises(AirflowException, match=r"This answer was not sent\. A retry of this task sends it"):
+        run(resume())
+    assert not server.sent(POST)
+
+
 def test_an_error_after_an_accepted_answer_says_it_was_accepted(server: FaultServer, connect: Connect) -> None:
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     task_run = TaskRun("resume")
