@@ -67,6 +67,11 @@ class RunRecord:
             new = replace(new, number=answered, earlier=before.form - answered, continues=chain)
         self._move("begin", new, REATTACHES)
 
+    def look_again(self, *, now: float) -> None:
+        """Record that a try polls again to find out whether the question on record is still open, if there is one."""
+        if self.kept.state is RunState.ASKING:
+            self._move("again", replace(self.kept, since=now), REATTACHES)
+
     @property
     def decisions(self) -> list[Json]:
         """All reviews of this DAG run's executions; none from a deleted run with the same id."""

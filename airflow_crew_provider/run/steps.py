@@ -109,8 +109,7 @@ class WholeRun:
         """Continue with a trigger's event, or keep waiting if it is an answer to a question already decided."""
         if isinstance(event, dict) and "chosen_options" in event:
             return (yield from self._after_decision(waiting))
-        wait = self._wait()
-        return (yield from self._until_completed(wait, wait.resumed(event, waiting)))
+        return (yield from self._waited(lambda wait: wait.resumed(event, waiting)))
 
     def _after_decision(self, waiting: Json | None = None) -> Steps[Json]:
         self._log.warning("An answer arrived after its question had been decided; it is ignored. The wait continues")
@@ -120,8 +119,15 @@ class WholeRun:
 
     def without_trigger(self, error: str) -> Steps[Json]:
         """End the wait after Airflow's own timeout."""
+        return (yield from self._waited(lambda wait: wait.without_trigger(error)))
+
+    def _waited(self, steps: Callable[[Wait], Steps[Execution]]) -> Steps[Json]:
+        """Continue after a wait; Airflow may deliver its end again, to the same try, after a question followed."""
+        if self.record.kept.state is RunState.ANSWERED:
+            return (yield from self._answer())
+        self.record.look_again(now=time.time())
         wait = self._wait()
-        return (yield from self._until_completed(wait, wait.without_trigger(error)))
+        return (yield from self._until_completed(wait, steps(wait)))
 
     def _wait(self, view: str | None = None) -> Wait:
         stored, task = self.record.kept, self._task

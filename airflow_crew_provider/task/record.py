@@ -42,8 +42,9 @@ The run of a task that starts, waits, asks and answers::
                         │ └───────────────send─────────────────┘
                         └──finish──> over
 
-* ``begin`` switches from any state to another execution. ``again`` continues with the same execution in a later try,
-  which polls to find out whether the question is still open. An unsent answer is sent first.
+* ``begin`` switches from any state to another execution. ``again`` continues with the same execution in a later try, or
+  in the same one if Airflow runs it again. It polls to find out whether the question is still open. An unsent answer is
+  sent first.
 * ``finish`` also applies to a run that is over, to which Airflow may deliver its last event again.
 """
 

@@ -885,6 +885,46 @@ def test_an_answer_delivered_again_to_the_same_try_changes_nothing(
 
 @one_task
 @needs_parking
+@pytest.mark.row("A37")
+@pytest.mark.parametrize(
+    "where",
+    [
+        "airflow_crew_provider.review.airflow_form.ask",
+        "airflow_crew_provider.review.airflow_form.park",
+        "airflow_crew_provider.resume.sending.Resuming.send_once",
+        "airflow_crew_provider.client.crew.ConnectedCrew.send_resume",
+        "airflow_crew_provider.task.waiting.Wait.go_on",
+    ],
+)
+def test_a_waits_end_delivered_again_to_the_same_try_asks_once(
+    server: FaultServer, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    done = {"status": "completed", "result": {"output": "Printed.", "tasks": []}, "execution_time": 1.0}
+    before = iter([SPEC.running])
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+    server.on("GET /status/k-1", lambda _: next(before, None) or (done if server.sent("POST /resume") else asks))
+    server.on("POST /resume", SPEC.resumed)
+    is_by_rule = "review" not in where
+    task = Task(forms, auto_approve=(lambda pending: "short") if is_by_rule else None)
+    with pytest.raises(TaskDeferred) as waits:
+        fresh(task.operator).execute(task.context())
+    task.waits = json.loads(json.dumps(waits.value.kwargs))
+    kept, event = dict(task.waits), fire(waits.value.trigger)
+    assert event["kind"] == "pending"
+    task.lost_in(monkeypatch, where, event)
+    task.waits = kept
+    task.resume(event)
+    if not is_by_rule:
+        task.answer("approve")
+    assert task.result["output"] == "Printed."
+    assert len(server.sent("POST /resume")) == 1
+    assert [each["taken"] for each in task.decisions] == [True]
+
+
+@one_task
+@needs_parking
 @pytest.mark.row("A53")
 def test_a_search_that_nobody_runs_is_repeated_once(server: FaultServer, forms: Forms) -> None:
     asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
