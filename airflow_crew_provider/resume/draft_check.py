@@ -112,12 +112,17 @@ class DraftCheck:
         self.sent_before, self._unsettled = record.same_request, record.earlier is Earlier.UNKNOWN
         before = SentAnswer.of(record.newest)
         self.draft = answer.draft(before.draft_sha256 if self.sent_before else None)
-        self.was_keyed = record.was_keyed(keyed=hook.connection.idempotency_keys)
+        self._may_be_known_by_key = record.was_keyed(keyed=True)
         self._patience = hook.connection.deployment.kickoff_timeout
         # Another POST with the same key must be identical.
         self._sends_hash = before.sends_hash and self.sent_before
         self._leaves_out_comment = before.leaves_out_comment and self.sent_before
         self._open_round = before.open_round if self.sent_before else None
+
+    @property
+    def was_keyed(self) -> bool:
+        """Whether the service knows an earlier try's answer by its key, with the connection of this time."""
+        return self._may_be_known_by_key and self._hook.connection.idempotency_keys
 
     @property
     def resumed_at(self) -> float:
@@ -153,7 +158,7 @@ class DraftCheck:
 
         :param sender: returns the sender with the connection of that time: polls may look it up again
         """
-        execution = yield from (self._look() if self.sent_before and self.was_keyed else self._look_when_settled())
+        execution = yield from self._look_conclusively()
         verdict = judge(self._answer, self.draft, execution, sent_before=self.sent_before)
         if execution.is_live and not self.sent_before and (other := self._other_answer()):
             self._refuse_second(other)
@@ -306,6 +311,14 @@ class DraftCheck:
             return execution
         except (CrewNotFound, CrewProtocolError) as error:
             raise CrewTryFailed(self._not_shown(str(error))) from error
+
+    def _look_conclusively(self) -> Steps[Execution]:
+        """Poll until the result is conclusive; with a key, one poll is, unless the connection has changed by then."""
+        if self.sent_before and self.was_keyed:
+            execution = yield from self._look()
+            if self.was_keyed:
+                return execution
+        return (yield from self._look_when_settled())
 
     def _look_when_settled(self) -> Steps[Execution]:
         """Poll until the result is conclusive.

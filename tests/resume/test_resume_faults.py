@@ -138,6 +138,50 @@ def test_a_token_that_changes_during_the_check_resends_no_answer(
     assert len(server.sent(POST)) == 1
 
 
+def lose_a_keyed_answer(server: FaultServer, connect: Connect, shows: Any) -> TaskRun:
+    """Run a first try whose answer is lost; its retry finds during its check that keys were turned off."""
+    connect(server.url, idempotency_keys=True)
+    server.on(POLL, shows).on(POST, NoReply(RESET))
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    return task_run.retry()
+
+
+def unavailable_while_keys_are_turned_off(url: str, connect: Connect) -> Any:
+    """Return a response to a poll, which is then repeated with a connection without keys."""
+
+    def respond(request: Any) -> Reply:
+        connect(url, idempotency_keys=False)
+        return Reply(status=503)
+
+    return respond
+
+
+@pytest.mark.row("N20", "N22")
+def test_keys_turned_off_during_the_check_leave_time_to_arrive(
+    server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "WHILE_POLLING", 0.0)
+    task_run = lose_a_keyed_answer(server, connect, PENDING_SPEC)
+    away = unavailable_while_keys_are_turned_off(server.url, connect)
+    server.on(POLL, away, *[PENDING_SPEC] * 3, SPEC.running).on(POST, SPEC.resumed)
+    assert run(resume(), task_run) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N22")
+def test_keys_turned_off_during_the_check_resend_no_live_answer(
+    server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "WHILE_POLLING", 0.0)
+    task_run = lose_a_keyed_answer(server, connect, UNKNOWN_LIVE)
+    server.on(POLL, unavailable_while_keys_are_turned_off(server.url, connect), UNKNOWN_LIVE).on(POST, SPEC.resumed)
+    with pytest.raises(CrewTaskFailed, match="Sending it again could apply it twice"):
+        run(resume(), task_run)
+    assert len(server.sent(POST)) == 1
+
+
 @pytest.mark.row("N19", "N22")
 def test_an_answer_is_recorded_with_the_token_that_sends_it(
     server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
