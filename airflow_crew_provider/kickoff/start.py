@@ -183,7 +183,7 @@ class OwnExecution:
         else:
             yield from self._upload_again(request, "It cannot be sent again: the addresses of its files are lost")
         if record.earlier is Earlier.ANOTHER:
-            yield from self._leave_earlier_behind(sender)
+            yield from self._leave_earlier_behind(webhooks)
         return (yield from self._send(request, webhooks))
 
     # --- the POST ---
@@ -428,14 +428,14 @@ class OwnExecution:
         keyed = self._hook.connection.idempotency_keys
         return self._task.on_unknown_outcome == "retry" or self.record.was_keyed(keyed=keyed)
 
-    def _leave_earlier_behind(self, sender: Sender) -> Steps[None]:
+    def _leave_earlier_behind(self, webhooks: PostWebhooks) -> Steps[None]:
         """Stop a running execution that was started before the task was cleared or the request changed."""
         record = self.record
         why = "The task was cleared" if record.newest.cleared else "The request has changed"
         if not record.kickoff_id:
             self._log.warning("%s; an earlier kickoff has an unknown outcome. Starting a new execution", why)
             return
-        over, fate = yield from self._stop_earlier(sender)
+        over, fate = yield from self._stop_earlier(webhooks)
         if over:
             record.finish()
         elif not record.newest.cleared and self._task.on_unknown_outcome != "retry":
@@ -446,18 +446,21 @@ class OwnExecution:
             )
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
-    def _stop_earlier(self, sender: Sender) -> Steps[tuple[bool, str]]:
-        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it."""
+    def _stop_earlier(self, webhooks: PostWebhooks) -> Steps[tuple[bool, str]]:
+        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it.
+
+        After a clear, no later try stops it.
+        """
         kickoff_id, reply = self._earlier_id, (yield from self._poll_earlier())
         over = outcomes.is_over(reply)
         if over or not self._task.cancel_on_kill:
             return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
-        stopped = yield Stop(kickoff_id)
+        stopped = yield Stop(kickoff_id, self.record.newest.cleared)
         if isinstance(stopped, CrewError):
             return False, fate_of_stop(kickoff_id, stopped)
         after = reply if stopped else (yield from self._poll(kickoff_id))
         if isinstance(after, CrewNotFound):
-            return (yield from self._judge_unknown(kickoff_id, sender))
+            return (yield from self._judge_unknown(kickoff_id, webhooks.sender))
         return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped, after)
 
     def _judge_unknown(self, kickoff_id: str, sender: Sender) -> Steps[tuple[bool, str]]:

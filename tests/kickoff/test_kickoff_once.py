@@ -236,6 +236,20 @@ def test_a_clear_starts_anew_and_logs_the_old_executions_fate(
     assert ("Execution k-1 was stopped" if cancel_on_kill else "The earlier execution k-1 is running") in log
 
 
+@pytest.mark.row("A7", "N39")
+@pytest.mark.parametrize("unknown", [Reply(status=503), Reply(body="<html>Back soon</html>")], ids=["503", "a page"])
+def test_a_clear_stops_the_old_execution_through_an_outage(
+    server: FaultServer, dialect: Dialect, log_text: Callable[[], str], unknown: Reply
+) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.running)
+    server.on("POST /stop/k-1", unknown, {"status": "stopped"})
+    task_run = TaskRun()
+    _started_and_died(task_run)
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == 2
+    assert "The task was cleared. Execution k-1 was stopped. Starting a new execution" in log_text()
+
+
 @pytest.mark.row("A7")
 def test_a_clear_tells_that_the_old_execution_has_ended(
     server: FaultServer, dialect: Dialect, log_text: Callable[[], str]
