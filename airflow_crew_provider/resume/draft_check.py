@@ -361,11 +361,9 @@ class DraftCheck:
         )
 
     def _answered(self, other: StoredPost, *, moved_on: bool) -> str:
-        sent = SentAnswer.of(other)
-        at = datetime.fromtimestamp(sent.resumed_at or sent.intended_at, UTC)
         question = f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id}"
         lost = "; its outcome was unknown, but the execution has continued since" if moved_on else ""
-        by = f"({sent.decision}, {at:%Y-%m-%d %H:%M} UTC{lost}) by an earlier run of this task"
+        by = f"({_in_short(SentAnswer.of(other))}{lost}) by an earlier run of this task"
         if other.kickoff_id or moved_on:
             return (
                 f"{question} was already answered {by}. This answer was not sent and changed nothing; clear the "
@@ -377,13 +375,20 @@ class DraftCheck:
         )
 
     def _not_waiting(self, execution: Execution) -> str:
+        or_by_us = ""
         for post in self._record.newest.unsettled:
             sent = SentAnswer.of(post)
-            if post.kickoff_id and self.draft == (sent.execution_id, sent.crew_task_id, sent.draft_sha256):
+            if self.draft != (sent.execution_id, sent.crew_task_id, sent.draft_sha256):
+                continue
+            if post.kickoff_id:
                 return self._answered(post, moved_on=False)
+            or_by_us = (
+                f", or the answer of an earlier run of this task ({_in_short(sent)}), whose outcome was unknown, has "
+                "arrived"
+            )
         return (
             f"Execution {self._answer.execution_id} is not waiting for an answer; it is {execution.state}: it was "
-            "answered elsewhere, or it was stopped. This answer was not sent"
+            f"answered elsewhere, or it was stopped{or_by_us}. This answer was not sent"
         )
 
     def _takes_no_edit(self) -> str:
@@ -398,6 +403,11 @@ class DraftCheck:
             f"{why} Sending it again could apply it twice, so nothing was sent. If the crew is still waiting, answer "
             "by hand"
         )
+
+
+def _in_short(sent: SentAnswer) -> str:
+    at = datetime.fromtimestamp(sent.resumed_at or sent.intended_at, UTC)
+    return f"{sent.decision}, {at:%Y-%m-%d %H:%M} UTC"
 
 
 def _pause(waited: float) -> float:

@@ -584,6 +584,17 @@ def test_an_execution_that_no_longer_waits_names_the_answer(
     assert ("is not waiting for an answer; it is completed" in message) is not is_told
 
 
+@pytest.mark.row("N19")
+def test_an_execution_that_no_longer_waits_names_a_lost_answer(service: Service) -> None:
+    earlier = Earlier(service, taken=False, about=answer())
+    service.shows = [DONE]
+    assert said(earlier.now(answer(False)), CrewAnswerNotTaken) == (
+        "Execution k-1 is not waiting for an answer; it is completed: it was answered elsewhere, or it was stopped, or "
+        "the answer of an earlier run of this task (approved, 2026-11-20 12:00 UTC), whose outcome was unknown, has "
+        "arrived. This answer was not sent"
+    )
+
+
 # --- the same text after a lost POST, which may be another question ---
 
 REVISION, FLOW = answer(False), replace(answer(), outcome="again")
