@@ -151,6 +151,7 @@ class CrewUsageApprovalOperator(QuestionTask):
         problem = problem_with(event, self.options, (), None)
         if problem:
             yield from question.refuse(content, until, event, problem)
+        question.keep_rejection(content, event)
         record = self._approved(content) if event["chosen_options"] == [APPROVE] else None
         question.record.close()
         who, chosen = airflow_form.name_of(event), event["chosen_options"][0]

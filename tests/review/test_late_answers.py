@@ -186,6 +186,22 @@ def test_no_deadline_approves_after_a_rejection_that_was_not_accepted(
 
 
 @pytest.mark.row("A41")
+@pytest.mark.parametrize("fail_on_reject", [False, True])
+def test_no_deadline_approves_a_usage_rejected_before_a_clear(
+    context: Json, supervisor: Supervisor, fail_on_reject: bool
+) -> None:
+    kept = parked(lambda: costly().execute(context))
+    rejection = said(kept, "reject", -HOUR / 2, params_input={})
+    with pytest.raises(CrewTaskFailed if fail_on_reject else AirflowSkipException, match="Ann chose to reject"):
+        costly(fail_on_reject=fail_on_reject).execute_complete(context, rejection, **kept)
+    context["ti"].try_number, context["ti"].max_tries, context["ti"].id = 2, 1, uuid.uuid4()
+    kept = parked(lambda: costly().execute(context))
+    at_deadline = {**AT_DEADLINE, "responded_at": datetime.now(UTC) + 3 * HOUR}
+    with pytest.raises(CrewTaskFailed, match="Somebody has rejected this output, of execution k-1"):
+        costly().execute_complete(context, at_deadline, **kept)
+
+
+@pytest.mark.row("A41")
 def test_a_rejected_usage_is_that_of_one_execution(context: Json, supervisor: Supervisor) -> None:
     """Another execution of the run may have cost less, and leave its output in the same file."""
     operator = costly()
