@@ -102,6 +102,8 @@ class CrewStatusTrigger(BaseTrigger):
     @classmethod
     def of(cls, watch: Watch, crew_conn_id: str, cancel_on_kill: bool, inbox: Json | None = None) -> CrewStatusTrigger:
         """Return a trigger that continues a worker's watch."""
+        now = time.time()
+        asked_to_wait = 0.0 if watch.progress.retry_after is None else watch.pause(now=now)
         return cls(
             **{name: getattr(watch, name) for name in WATCHED if name != "report_seen"},
             known=watch.progress.known,
@@ -111,7 +113,7 @@ class CrewStatusTrigger(BaseTrigger):
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
             # Regardless of the interval, because no trigger could notice a webhook that arrived before the deferral.
-            not_before=time.time() + deferral.NOTICED_AFTER,
+            not_before=now + max(deferral.NOTICED_AFTER, asked_to_wait),
             report_seen=True,
         )
 

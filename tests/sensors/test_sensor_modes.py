@@ -416,3 +416,11 @@ def test_an_unusable_connection_leaves_the_execution_unaffected(
     with pytest.raises(CrewTaskFailed, match=fate):
         run(sensor(mode))
     assert not server.requests
+
+
+@pytest.mark.row("N2")
+def test_a_deferral_honours_the_retry_after_of_its_last_poll(server: FaultServer) -> None:
+    server.on(POLL, Reply(status=429, headers={"Retry-After": "2"}), SPEC.completed)
+    assert run(sensor("deferrable"))["state"] == "completed"
+    first, second, *_ = (request.at for request in server.sent(POLL))
+    assert second - first >= 2.0
