@@ -896,7 +896,7 @@ def test_an_answer_delivered_again_to_the_same_try_changes_nothing(
         "airflow_crew_provider.task.waiting.Wait.go_on",
     ],
 )
-def test_a_waits_end_delivered_again_to_the_same_try_asks_once(
+def test_a_waits_end_delivered_again_to_its_try_asks_once(
     server: FaultServer, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
