@@ -334,8 +334,9 @@ class SentAnswer(Part):
 
     def taken(self, at: float, *, unused: bool = False) -> Json:
         """Return the fields to record when the service has accepted the answer, or reported it as unused."""
-        self.moved("take", replace(self, resumed_at=at, unused=unused))
-        return {"resumed_at": at, **({"unused": True} if unused else {})}
+        noted: Json = {"resumed_at": at, **({"unused": True} if unused else {})}
+        self.moved("take", replace(self, **noted))
+        return noted
 
     def lost(self, at: float) -> Json:
         """Return the field to record when the response to the answer was lost."""

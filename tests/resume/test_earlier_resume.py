@@ -199,7 +199,13 @@ def test_a_stored_answer_reads_back_and_ends_only_once() -> None:
         {"lost_at": 150.0},
         {"resumed_at": 150.0},
     )
-    for noted, state in (({"lost_at": 150.0}, AnswerState.LOST), ({"resumed_at": 150.0}, AnswerState.SENT)):
+    unused = read.taken(150.0, unused=True)
+    assert unused == {"resumed_at": 150.0, "unused": True}
+    for noted, state in (
+        ({"lost_at": 150.0}, AnswerState.LOST),
+        ({"resumed_at": 150.0}, AnswerState.SENT),
+        (unused, AnswerState.UNUSED),
+    ):
         ended = SentAnswer.from_json({**kept, **noted})
         assert ended.state is state
         for move in (ended.lost, ended.taken):
