@@ -9,12 +9,15 @@ import pytest
 
 from airflow_crew_provider.api.addresses import (
     LONGEST_VIEW,
+    SHORTEST_QUERY,
+    SHORTEST_SIGNATURE,
     Place,
     allowed,
     base_url,
     browser_url,
     hosts,
     proxy_url,
+    query_secrets,
     redirected,
     view_path,
 )
@@ -287,3 +290,23 @@ def test_the_url_for_browsers_is_a_base_url_too() -> None:
         browser_url("https://user:secret@x.example")
     with pytest.raises(ValueError, match=r"^Extra 'browser_url' is not an http or https address$"):
         browser_url("ftp://x.example")
+
+
+SIGNATURE = "s" * SHORTEST_SIGNATURE
+
+
+@pytest.mark.parametrize(
+    ("query", "secrets"),
+    [
+        ("", ()),
+        ("?", ()),
+        ("?" + "q" * SHORTEST_QUERY, ("q" * SHORTEST_QUERY,)),
+        ("?" + "q" * (SHORTEST_QUERY - 1), ()),
+        (f"?date=20261120&sig={SIGNATURE}", (f"date=20261120&sig={SIGNATURE}", SIGNATURE)),
+        (f"?date=20261120&sig={SIGNATURE[1:]}", (f"date=20261120&sig={SIGNATURE[1:]}",)),
+        (f"?sig=%2F{SIGNATURE}&then=?", (f"sig=%2F{SIGNATURE}&then=?", f"/{SIGNATURE}")),
+    ],
+    ids=["none", "empty", "short", "too short", "signature", "no signature", "quoted"],
+)
+def test_a_query_and_each_signature_in_it_may_be_secret(query: str, secrets: tuple[str, ...]) -> None:
+    assert query_secrets(f"https://bucket.example/report.pdf{query}") == secrets

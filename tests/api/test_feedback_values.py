@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api.answers import ReviewAnswer, approval_meant, feedback_to_send, outcome_meant, strict_bool
+from airflow_crew_provider.api.answers import (
+    ReviewAnswer,
+    approval_meant,
+    feedback_to_send,
+    outcome_meant,
+    strict_bool,
+    was_taken,
+)
 from airflow_crew_provider.api.values import record_of, record_or_none
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import EditedOutput
+from airflow_crew_provider.stored_names import ALREADY, NOT_SENT
 
 
 @pytest.mark.parametrize(
@@ -118,3 +126,26 @@ def test_an_edited_draft_without_the_shown_drafts_approval_is_refused(more: Any)
         ReviewAnswer.of({**APPROVED, **more})
     said = "edited_output must be a string and requires approval of a draft; nothing was sent"
     assert str(error.value) == said
+
+
+@pytest.mark.parametrize("name", ["execution_id", "crew_task_id"])
+def test_a_record_as_an_id_of_an_answer_is_refused(name: str) -> None:
+    ids = {"execution_id": "e-1", "crew_task_id": "draft_task"}
+    with pytest.raises(CrewInvalidInput, match=f"^{name} must be an id, but is a record: pass its field '{name}'"):
+        ReviewAnswer.of({**ids, name: {"kickoff_id": "k-1", **ids}, "is_approve": True})
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        ({"status": "resumed", "taken": True}, True),
+        ({"status": "resumed", "taken": False}, False),
+        ({"status": ALREADY, "taken": True}, True),
+        ({"status": "resumed"}, True),
+        ({"status": ALREADY}, False),
+        ({"status": NOT_SENT}, False),
+        ({}, True),
+    ],
+)
+def test_an_older_resumes_status_shows_whether_its_answer_was_taken(sent: Any, taken: bool) -> None:
+    assert was_taken(sent) is taken

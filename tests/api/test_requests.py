@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.api import endpoints
-from airflow_crew_provider.api.requests import LONGEST_ID, Kickoff, Resume, path_segment, webhook_fields
+from airflow_crew_provider.api.requests import LONGEST_ID, Kickoff, Resume, header_name, path_segment, webhook_fields
 from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.api.values import RenderedRecord
 from airflow_crew_provider.exceptions import CrewInvalidInput
@@ -190,10 +190,14 @@ def test_what_is_no_id_is_named(identifier: Any) -> None:
 
 RECORD = {"state": "completed", "kickoff_id": "k-1", "execution_id": "e-1", "output": "x" * 3_000_000}
 REVIEW = {"execution_id": "e-1", "crew_task_id": "draft_task", "is_approve": True}
+BOTH: Any = {**RECORD, **REVIEW}
+RESUME: Any = {"execution_id": "e-1", "crew_task_id": "draft_task", "human_feedback": "", "is_approve": True}
 
 
 @pytest.mark.parametrize(
-    "form", [lambda given: given, json.dumps, str, RenderedRecord], ids=["XCom", "JSON", "text", "field"]
+    "form",
+    [lambda given: given, json.dumps, str, lambda given: f"\n  {given}", RenderedRecord],
+    ids=["XCom", "JSON", "text", "indented", "field"],
 )
 @pytest.mark.parametrize(
     ("record", "name", "field"),
@@ -211,6 +215,34 @@ def test_a_record_is_no_id_but_has_one(form: Any, record: Any, name: str, field:
     assert str(error.value) == f"{name} must be an id, but is a record: pass its field {field!r}; nothing was sent"
 
 
+@pytest.mark.parametrize(
+    ("ask", "name"),
+    [
+        (lambda: endpoints.kickoff(Kickoff(inputs={}, restore_from=BOTH)), "restore_from"),
+        (lambda: endpoints.resume(Resume(**{**RESUME, "execution_id": BOTH})), "execution_id"),
+        (lambda: endpoints.resume(Resume(**{**RESUME, "crew_task_id": BOTH})), "crew_task_id"),
+        (lambda: endpoints.details(BOTH), "execution_id"),
+    ],
+    ids=["kickoff", "resume", "question", "details"],
+)
+def test_a_record_instead_of_an_id_names_its_parameter(ask: Any, name: str) -> None:
+    field = "kickoff_id" if name == "restore_from" else name
+    with pytest.raises(CrewInvalidInput) as error:
+        ask()
+    assert str(error.value) == f"{name} must be an id, but is a record: pass its field {field!r}; nothing was sent"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"is_approve": None}, {"is_approve": "yes"}, {"is_approve": 1, "outcome": "rework"}, {"human_feedback": None}],
+    ids=["neither", "text", "number", "no text"],
+)
+def test_a_resume_that_decides_nothing_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        endpoints.resume(Resume(**{**RESUME, **field}))
+    assert str(error.value) == "is_approve must be a bool and human_feedback a string; nothing was sent"
+
+
 @pytest.mark.parametrize("given", [{"output": "x" * 3_000_000}, ["x" * 3_000_000], [{"kickoff_id": "k-1"}] * 100_000])
 def test_the_message_about_no_id_is_short(given: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
@@ -224,3 +256,10 @@ def test_half_a_surrogate_pair_is_no_id() -> None:
         path_segment("a\ud800")
     assert str(error.value) == "An id with an unpaired surrogate cannot be sent; nothing was sent"
     assert error.value.__cause__ is None
+
+
+def test_the_refusal_of_a_header_does_not_show_its_name() -> None:
+    assert header_name("A header", "X-Team") == "X-Team"
+    with pytest.raises(CrewInvalidInput) as error:
+        header_name("A header", "secret word")
+    assert str(error.value) == "A header is not allowed in HTTP; use letters, digits and hyphens. Nothing was sent"
