@@ -550,11 +550,13 @@ def test_a_post_is_sent_with_its_intent_on_record(memory: Memory, keyed: bool) -
         return {"resumed_at": 7.0}
 
     step = SendOnce(
-        record(memory), service.post, SENDER, keyed, {"airflow": {"task_id": "t"}}, taken, {"draft_sha256": "hash"}
+        *(record(memory), service.post, SENDER, keyed, {"airflow": {"task_id": "t"}}, taken, {"draft_sha256": "hash"}),
+        addresses={"report": "https://b.example/r"},
     )
     assert step.do(None) is service.answer
     [intent] = service.seen
     assert intent["added"] == {"airflow": {"task_id": "t"}}
+    assert intent["addresses"] == {intent["idempotency_key"]: {"report": "https://b.example/r"}}
     assert (intent["keyed"], intent["draft_sha256"], intent["principal"]) == (keyed, "hash", "principal")
     assert service.keys == [intent["idempotency_key"] if keyed else None]
     assert told == [service.answer]
@@ -607,6 +609,25 @@ def test_an_accepted_post_that_is_not_recorded_is_told(memory: Memory, caplog: p
         "this try repeat it; if none succeeds, the next try will find a request with an unknown outcome"
     ]
     assert record(memory, try_number=2).earlier is Earlier.UNKNOWN
+
+
+def test_an_unstorable_id_is_reported_and_stored_with_later_writes(memory: Memory) -> None:
+    sent, failures = record(memory), list[Exception]()
+    sent.intend(SENDER)
+    memory.broken = True
+    sent.record_id("k-1", failed=failures.append)
+    assert (sent.kickoff_id, [str(each) for each in failures]) == ("k-1", ["away"])
+    memory.broken = False
+    sent.mark(over_budget="used 7 tokens")
+    assert record(memory, try_number=2).kickoff_id == "k-1"
+
+
+def test_an_accepted_posts_id_waits_for_the_next_write(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    owed: list[Any] = []
+    monkeypatch.setattr(memory, "owe", lambda record, failed: owed.append(record["kickoff_id"]))
+    sent, service = record(memory), Service(memory, Started("k-1"))
+    SendOnce(sent, service.post, SENDER).do(None)
+    assert (owed, sent.kickoff_id, [memory.recall()]) == (["k-1"], "k-1", service.seen)
 
 
 @pytest.mark.row("N32")

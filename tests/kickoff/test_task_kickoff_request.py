@@ -7,8 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from airflow.providers.common.compat.sdk import redact
 
 from airflow_crew_provider.api.requests import Kickoff
 from airflow_crew_provider.compat import web
@@ -195,6 +197,13 @@ def test_parameters_are_kept_as_they_were_given() -> None:
     made = starting(**GIVEN, max_total_tokens=5)
     assert {name: getattr(made, name) for name in GIVEN} == GIVEN
     assert (made.inputs, made.crew_conn_id, made.max_total_tokens) == ({"topic": "tea"}, "crew_a", 5)
+
+
+def test_airflow_masks_the_query_of_a_files_address() -> None:
+    address = f"https://bucket.example/report.pdf?sig={uuid4().hex}"
+    assert redact(address) == address
+    starting(files={"report": address}).hide_rendered()
+    assert redact(address) == "https://bucket.example/report.pdf?***"
 
 
 def test_parameters_that_are_not_given_have_their_defaults() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,13 @@ def test_a_posts_inbox_is_stored_unless_it_carries_a_credential(
 ) -> None:
     hook: Any = SimpleNamespace(connection=SimpleNamespace(inbox_url=inbox_url), with_credentials=lambda given: given)
     assert PostWebhooks(webhooks, hook, None).added == added  # type: ignore[arg-type]
+
+
+def test_a_webhook_is_sent_with_its_credentials() -> None:
+    given = Webhooks(step=URL, human_input=HumanInputWebhook(URL, conn_id="receiver"))
+    known = replace(given, human_input=HumanInputWebhook(URL, token="word"))
+    hook: Any = SimpleNamespace(with_credentials={given: known}.__getitem__)
+    assert PostWebhooks(given, hook, None).registered(None) == known  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("keyed", [True, False])
