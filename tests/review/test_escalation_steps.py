@@ -21,6 +21,13 @@ class Pager:
         raise NotImplementedError
 
 
+class Pagers(list[Pager]):
+    """A notifier that is a list of others."""
+
+    def __call__(self, context: Any) -> None:
+        raise NotImplementedError
+
+
 def pages(context: Any) -> None:
     """Stand in for a notifier that is a function."""
 
@@ -56,6 +63,19 @@ def test_a_step_is_a_pair(given: Any) -> None:
     with pytest.raises(ValueError) as error:
         of(given)
     assert str(error.value) == f"escalate must be a list of pairs of a time and users or notifiers, not {given!r}"
+
+
+@pytest.mark.parametrize("given", [5, HOUR])
+def test_a_value_that_is_no_list_of_steps_is_named(given: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        Escalation.of(given, [ANN], None)
+    assert str(error.value) == f"escalate must be a list of pairs of a time and users or notifiers, not {given!r}"
+
+
+def test_a_notifier_that_contains_others_is_a_single_notifier() -> None:
+    pagers = Pagers([Pager(), Pager()])
+    [step] = of((HOUR, pagers)).steps
+    assert [each is pagers for each in step.notifiers] == [True]
 
 
 @pytest.mark.parametrize(("given", "read"), [(None, 0), (0, 0), (-1, -1), ("soon", "soon")])

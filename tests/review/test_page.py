@@ -20,6 +20,7 @@ from airflow_crew_provider.questions.drafts import (
     inert,
 )
 from airflow_crew_provider.review.form import ReviewForm
+from airflow_crew_provider.stored_names import REFUSAL
 
 READER = MarkdownIt("commonmark").enable("table")
 
@@ -348,13 +349,22 @@ NOT_APPLIED = (
     ("previous", "said"),
     [
         (EDIT, [NOT_APPLIED, "> Mine."]),
+        (
+            {**EDIT, REFUSAL: "Too long."},
+            ["**Edited in round 1**, by `Ann`, but not applied:", "> Too long.", "The edited text was:", "> Mine."],
+        ),
         ({**EDIT, "crew_task_id": "other"}, ["In round 1 the draft of `other` was approved."]),
         ({**EDIT, "edited_output": None}, ["In round 1 the draft of `draft_task` was approved."]),
     ],
-    ids=["same task", "other task", "no edit"],
+    ids=["same task", "refused", "other task", "no edit"],
 )
 def test_the_next_round_shows_an_edit_of_its_task(previous: dict[str, Any], said: list[str]) -> None:
     assert paragraphs(round_number=2, previous=previous) == said
+
+
+def test_the_next_round_says_why_an_answer_changed_nothing() -> None:
+    said = paragraphs(round_number=2, previous={"human_feedback": "No.", "reviewer": ANN, REFUSAL: "Too late."})
+    assert said == ["**Requested in round 1**, by `Ann`:", "> No.", "This answer changed nothing:", "> Too late."]
 
 
 def test_a_page_without_rounds_compares_with_now() -> None:
