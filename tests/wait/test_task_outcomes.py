@@ -36,11 +36,13 @@ from airflow_crew_provider.wait import watch as watch_module
 from airflow_crew_provider.wait.narrator import Progress
 from airflow_crew_provider.wait.outcomes import (
     NET,
+    CrewAnswerNotTaken,
     CrewTaskFailed,
     CrewTryFailed,
     ends_in_a_sentence,
     fail_task,
     is_final,
+    is_over,
     seconds,
 )
 from airflow_crew_provider.wait.watch import (
@@ -334,6 +336,21 @@ def test_an_unfetchable_result_raises_an_error_that_says_so(first: str, second: 
     assert str(error.value) == said
 
 
+@pytest.mark.parametrize("state", ExecutionState)
+def test_only_a_completed_or_failed_execution_has_ended(state: ExecutionState) -> None:
+    assert is_over(execution(state)) is (state in (ExecutionState.COMPLETED, ExecutionState.ERROR))
+
+
+def test_an_execution_is_not_over_because_a_poll_failed() -> None:
+    assert is_over(CrewNotFound(404, *WHERE)) is False
+
+
+@pytest.mark.parametrize(("advice", "said"), [("clear it", "No draft waits; clear it"), ("", "No draft waits")])
+def test_an_answer_without_effect_states_the_fact_before_advice(advice: str, said: str) -> None:
+    error = CrewAnswerNotTaken("No draft waits", advice)
+    assert (str(error), error.fact) == (said, "No draft waits")
+
+
 def test_a_completion_line_contains_what_the_service_reports() -> None:
     tasks = [
         TaskResult(task_id=f"t{number}", agent=agent, output="x", execution_time=1.0)
@@ -385,7 +402,7 @@ class Service:
 
     def __init__(self, *answers: bool | CrewError, shows: Any = None) -> None:
         self.client, self.answers, self.shows = self, [*answers], shows
-        self.now, self.slept, self.renewed = 1000.0, list[float](), list[bool]()
+        self.now, self.slept, self.renewed, self.polls = 1000.0, list[float](), list[bool](), 0
 
     def stop(self, kickoff_id: str) -> bool:
         assert kickoff_id == "k-1"
@@ -396,6 +413,7 @@ class Service:
 
     def send(self, call: Any, *, timeout: float | None) -> Any:
         assert call.path == "/status/k-1"
+        self.polls += 1
         if isinstance(self.shows, CrewError):
             raise self.shows
         return self.shows
@@ -459,7 +477,7 @@ def test_an_execution_over_its_budget_fails_with_its_fate(
 ) -> None:
     service = Service(stopped, shows=shows)
     assert over_budget(service, monkeypatch, WarningLog()) == fate
-    assert service.slept == []
+    assert (service.slept, service.polls) == ([], 1 if stopped is False else 0)
 
 
 @pytest.mark.row("N33")
