@@ -44,7 +44,9 @@ def main(argv: list[str] | None = None, starting: Starting | None = None) -> int
 
     :param starting: has been answering probes since before the modules of `serve` were imported
     """
-    arguments = _parser().parse_args(argv, argparse.Namespace(starting=starting))
+    arguments = _parser().parse_args(argv, argparse.Namespace(starting=starting, target=None))
+    if arguments.target:
+        arguments.crew = [arguments.target, *(arguments.crew or [])]
     try:
         code: int = arguments.run(arguments)
         return code
@@ -98,7 +100,6 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
     checked = commands.add_parser(
         "check", parents=[database], help="load crews as `serve` would, and list what they have; needs no database"
     )
-    checked.add_argument("target", nargs="?", metavar="TARGET", help="the same as --crew TARGET")
     options.add_crews(checked)
     options.add_http(checked)
     checked.set_defaults(run=_check)
@@ -159,8 +160,6 @@ def _problem(settings: Settings) -> str | None:
 
 def _check(arguments: argparse.Namespace) -> int:
     """Return 0 if these crews can be served with these options; else 1, after one sentence."""
-    if arguments.target:
-        arguments.crew = [arguments.target, *(arguments.crew or [])]
     try:
         crews = options.crews_of(arguments)
         problem = _problem(options.settings_of(arguments, "", crews))

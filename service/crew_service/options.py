@@ -44,6 +44,7 @@ WEBHOOK_SECRET = "CREW_SERVICE_WEBHOOK_SECRET"  # noqa: S105
 def add_crews(parser: argparse.ArgumentParser) -> None:
     """Add the options that must be the same in every process of a service."""
     option = parser.add_argument
+    option("target", nargs="?", metavar="TARGET", help="the same as --crew TARGET")
     option(
         "--crew",
         action="append",

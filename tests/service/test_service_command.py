@@ -66,6 +66,13 @@ def test_a_token_of_the_environment_is_taken_and_not_printed(command: Callable[.
     assert service.process.stdout.read() == ""
 
 
+def test_a_target_needs_no_option_before_it(command: Callable[..., Command], tmp_path: Path) -> None:
+    (tmp_path / "crew.json").write_text(json.dumps({**GATED, "inputs": ["cake"]}))
+    service = command("crew.json", "--token", "a-bakers-token")
+    assert Client(service.url, "a-bakers-token").get("/inputs").json()["inputs"] == ["cake"]
+    assert service.stop() == 0
+
+
 def test_every_log_line_is_json_and_names_the_execution(command: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "crew.json").write_text(json.dumps(GATED))
     service = command("--crew", "crew.json", "--token", "a-token")
