@@ -460,3 +460,43 @@ def test_later_questions_of_a_method_repeat_no_memory(tmp_path: Path, storage: P
     assert asked.output == "home, now"
     for description in ("Notes", "Draft"):
         assert remembered(storage).count(f"Task: {description}") == 1
+
+
+EMPTIED = """
+import tempfile
+from crewai import Agent, BaseLLM, Crew, Flow, Task
+from crewai.flow import start
+from crewai.memory.unified_memory import Memory
+
+class Model(BaseLLM):
+    def call(self, messages, *args, from_agent=None, **kwargs):
+        return "no memories in JSON" if from_agent is None else "Thought: I know\\nFinal Answer: a text"
+
+class Asks(Flow):
+    @start()
+    def work(self):
+        model = Model(model="m")
+        agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
+        memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=model, storage=FOLDER)
+        memory.reset()
+        notes = Task(name="notes", description="Notes", expected_output="text", agent=agent)
+        Crew(agents=[agent], tasks=[notes], memory=memory).kickoff()
+        self.ask("Where to?")
+        memory.drain_writes()
+        return str(len(memory.list_records()))
+"""
+
+
+@pytest.mark.row("S54")
+@pytest.mark.parametrize("folder", ["__file__ + '.memory'", "tempfile.mkdtemp()"], ids=["emptied", "temporary"])
+def test_a_memory_that_begins_empty_again_is_filled_again(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "emptied.py").write_text(EMPTIED.replace("FOLDER", folder))
+    run = EngineStub(load(f"{tmp_path / 'emptied.py'}:Asks"), tmp_path / "log")
+    asked = run.segment()
+    assert isinstance(asked, PendingQuestion)
+    entry = replace(asked.entry, decision={"outcome": ANSWER, "text": "home"})
+    run.journal[entry.number] = entry
+    run.steps = max(run.steps, entry.number)
+    ended = run.segment()
+    assert isinstance(ended, Completed)
+    assert ended.output == "1"

@@ -45,7 +45,10 @@ JOURNAL = Seam(
 SAVE = "Memory._background_encode_batch"
 MEMORY = Seam(
     "agents remember an answer again if its task begins again",
-    {f"crewai.memory.unified_memory:{SAVE}": "whatever agents remember is stored there, after their answer"},
+    {
+        f"crewai.memory.unified_memory:{SAVE}": "whatever agents remember is stored there, after their answer",
+        "crewai.memory.unified_memory:Memory._storage": "to see what is still remembered",
+    },
 )
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
 LIBRARIES = ("crewai", "crew_service")
@@ -209,17 +212,24 @@ def _remembered(save: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         recorded = recorders[0].of_memory(step_events.REMEMBER, args, kwargs)
         if recorded is None:
             return save(memory, *args, **kwargs)
-        if recorded.is_answered:
+        if recorded.is_answered and _has(memory, recorded.answer()):
             return []
         recorded.begin()
         with suppress(_NothingStored), recorded.inside():
             records = save(memory, *args, **kwargs)
             if not records:
                 raise _NothingStored("nothing was stored")
-            recorded.end(len(records))
+            recorded.end([record.id for record in records])
         return records
 
     return remembered
+
+
+def _has(memory: Any, ids: list[str]) -> bool:
+    """Return whether a memory still has these records; what empties it, or creates it anew, is not recorded."""
+    with suppress(Exception):  # of a user's storage
+        return all(memory._storage.get_record(each) for each in ids)
+    return False
 
 
 class _NothingStored(Exception):
