@@ -754,12 +754,11 @@ class Journal:
             self._drop_within(task, inner)
 
     def write(self, step: Step) -> bool:
-        """Report a step unless its task is over; return whether the journal, which may be full, keeps it."""
+        """Report a step; return whether the journal keeps it: not if it is full, or the step's task is over."""
         size = OF_ENTRY + len(step.answer or "")
         with self._lock:
-            if step.task_id in self._over:
-                return False
-            is_kept = step.is_kept and size <= LONGEST_ANSWER and self._sizes.total() + size <= MOST
+            has_room = size <= LONGEST_ANSWER and self._sizes.total() + size <= MOST
+            is_kept = step.is_kept and has_room and step.task_id not in self._over
             self._sizes[step.task_id] += size if is_kept else 0
         if not is_kept:
             step = replace(step, is_kept=False, answer=None, is_awaited=False)

@@ -500,3 +500,36 @@ def test_a_memory_that_begins_empty_again_is_filled_again(tmp_path: Path, folder
     ended = run.segment()
     assert isinstance(ended, Completed)
     assert ended.output == "1"
+
+
+SLOW = """
+import time
+from crewai import Agent, BaseLLM, Crew, Task
+from crewai.memory.unified_memory import Memory
+
+class Model(BaseLLM):
+    def call(self, messages, *args, from_agent=None, **kwargs):
+        return "no memories in JSON" if from_agent is None else "Thought: I know\\nFinal Answer: a text"
+
+def embedder(given):
+    time.sleep(1)
+    return [[1.0, 2.0] for _ in given]
+
+def crew():
+    model = Model(model="m")
+    agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
+    notes = Task(name="notes", description="Notes", expected_output="text", agent=agent)
+    return Crew(agents=[agent], tasks=[notes], memory=Memory(embedder=embedder, llm=model))
+"""
+
+
+def test_what_is_remembered_after_a_task_has_a_known_outcome(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    crew = load(f"{tmp_path / 'slow.py'}:crew")
+    with running_service(crew=crew, db=new_sqlite(tmp_path / "service.db")) as service:
+        client = Client(service.url, service.token)
+        started = client.post("/kickoff", {"inputs": {}}).json()["kickoff_id"]
+        client.until(started, "completed")
+        steps = client.get(f"/executions/{started}/steps").json()["steps"]
+    assert [step["state"] for step in steps if step["name"] == "a memory"] == ["done"]
+    assert {step["state"] for step in steps} == {"done"}
