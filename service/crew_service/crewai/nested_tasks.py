@@ -242,6 +242,7 @@ class NestedTasks:
         run, place = METHOD.get(), self._running.get(id(task))
         if run is not None and place is not None:
             save(task, output, task.output_file)
+            self._rejected.pop(place, None)  # its revision needed no review
             self._finished[place] = self._stored(run, place, task, output)
 
     def _stored(self, run: MethodRun, place: str, task: Task, output: TaskOutput) -> StoredOutput:

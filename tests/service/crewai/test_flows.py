@@ -279,6 +279,15 @@ def test_feedback_is_kept_while_a_parallel_draft_is_asked_about(play: Player) ->
     assert sorted(run.calls()) == ["letter", "note", "note", "note"]
 
 
+def test_a_revision_that_nobody_reviews_ends_the_round(play: Player) -> None:
+    run = flow(play, "SeldomReviewed")
+    assert waits(run.segment())[:2] == ("write.letter", "letter v1")
+    assert waits(run.choose("revise", "warmer"))[:2] == ("write.note", "note v1")
+    outcome = run.choose("approve")
+    assert isinstance(outcome, Completed)
+    assert outcome.output.endswith(" and note v1")
+
+
 def test_a_planned_crew_in_a_flow_keeps_its_first_plan(play: Player) -> None:
     run = play("ReviewedPlan", "replayed.py")
     kill = run.log.with_suffix(".kill")

@@ -225,6 +225,16 @@ class ParallelLetters(Logged):
         return " and ".join(await asyncio.gather(written(letter, 0), written(note, 0.2)))
 
 
+class SeldomReviewed(Logged):
+    """A draft that a person sees only once, and another after it."""
+
+    @start()
+    def write(self) -> str:
+        is_first = not Path(self.state.log).exists()
+        crews = small_crew("letter", human_input=is_first), small_crew("note", human_input=True)
+        return " and ".join(str(crew.kickoff(inputs=self.state.model_dump()).raw) for crew in crews)
+
+
 class CrewsFlow(Logged):
     """Several crews, one of them asynchronous, and a result that is no plain text."""
 
