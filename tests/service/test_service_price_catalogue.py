@@ -131,6 +131,14 @@ def test_a_release_replaces_the_prices_of_its_prereleases(database: str) -> None
             assert prices.source == f"crewai {newest}"
 
 
+def test_a_post_release_replaces_the_prices_of_its_release(database: str) -> None:
+    with contextlib.closing(Database(database)) as opened:
+        for version, newest in (("1.15.30", ""), ("1.15.30.post1", ".post1"), ("1.15.30", ".post1")):
+            prices = Prices(default=Catalogue(f"crewai {version}", lambda: {"gpt": OPENAI}))
+            pricing.settle(opened, prices)
+            assert prices.source == f"crewai 1.15.30{newest}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "priced"), [((), True), (("--prices", "none"), False)])
 def test_the_command_prices_by_default_unless_told_otherwise(
