@@ -161,7 +161,7 @@ class NestedTasks:
 
     def lost(self) -> list[str]:
         """List why outputs of tasks cannot be stored."""
-        outputs = [output for known in self._by_place()[:-1] for output in known.values()]
+        outputs = [output for known in self._by_place()[:-1] for output in [*known.values()]]
         return [problem for output in outputs if (problem := points.lost(output))]
 
     def rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
