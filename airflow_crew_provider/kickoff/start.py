@@ -438,7 +438,7 @@ class OwnExecution:
         over, fate = yield from self._stop_earlier(webhooks)
         if over:
             record.finish()
-        elif not record.newest.cleared and self._task.on_unknown_outcome != "retry":
+        elif not self._starts_regardless:
             raise outcomes.CrewTryFailed(
                 f"{why} since execution {record.kickoff_id} was started. {fate}. No second execution is started while "
                 "the first may still be running. A retry checks again; clear this task to start a new one anyway, or "
@@ -446,16 +446,18 @@ class OwnExecution:
             )
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
-    def _stop_earlier(self, webhooks: PostWebhooks) -> Steps[tuple[bool, str]]:
-        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it.
+    @property
+    def _starts_regardless(self) -> bool:
+        """Whether a new execution is started even if the earlier one may still run; no later try stops that one."""
+        return self.record.newest.cleared or self._task.on_unknown_outcome == "retry"
 
-        After a clear, no later try stops it.
-        """
+    def _stop_earlier(self, webhooks: PostWebhooks) -> Steps[tuple[bool, str]]:
+        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it."""
         kickoff_id, reply = self._earlier_id, (yield from self._poll_earlier())
         over = outcomes.is_over(reply)
         if over or not self._task.cancel_on_kill:
             return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
-        stopped = yield Stop(kickoff_id, self.record.newest.cleared)
+        stopped = yield Stop(kickoff_id, is_last=self._starts_regardless)
         if isinstance(stopped, CrewError):
             return False, fate_of_stop(kickoff_id, stopped)
         after = reply if stopped else (yield from self._poll(kickoff_id))

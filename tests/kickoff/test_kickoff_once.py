@@ -250,6 +250,17 @@ def test_a_clear_stops_the_old_execution_through_an_outage(
     assert "The task was cleared. Execution k-1 was stopped. Starting a new execution" in log_text()
 
 
+def test_a_changed_kickoff_started_regardless_stops_the_first_patiently(
+    server: FaultServer, dialect: Dialect, log_text: Callable[[], str]
+) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.running)
+    server.on("POST /stop/k-1", Reply(status=503), {"status": "stopped"})
+    task_run = TaskRun()
+    _started_and_died(task_run)
+    assert run(kickoff(on_unknown_outcome="retry", **CHANGED), task_run.retry()) == "k-2"
+    assert "The request has changed. Execution k-1 was stopped. Starting a new execution" in log_text()
+
+
 @pytest.mark.row("A7")
 def test_a_clear_tells_that_the_old_execution_has_ended(
     server: FaultServer, dialect: Dialect, log_text: Callable[[], str]
