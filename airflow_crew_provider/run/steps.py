@@ -107,15 +107,24 @@ class WholeRun:
 
     def resumed(self, event: Any, waiting: Json | None) -> Steps[Json]:
         """Continue with a trigger's event, or keep waiting if it is an answer to a question already decided."""
-        if isinstance(event, dict) and "chosen_options" in event:
+        fields = event if isinstance(event, dict) else {}
+        if "chosen_options" in fields:
             return (yield from self._after_decision(waiting))
+        ended = fields.get("kickoff_id")
+        if isinstance(ended, str) and self.polled_id and ended != self.polled_id:
+            self._log.info("Execution %s has been answered, and continues as %s", ended, self.polled_id)
+            event, waiting = self._continued, None
         return (yield from self._waited(lambda wait: wait.resumed(event, waiting)))
 
     def _after_decision(self, waiting: Json | None = None) -> Steps[Json]:
         self._log.warning("An answer arrived after its question had been decided; it is ignored. The wait continues")
         wait = self._wait()
-        event = Outcome(SEEN, self.polled_id).to_event()
-        return (yield from self._until_completed(wait, wait.resumed(event, waiting)))
+        return (yield from self._until_completed(wait, wait.resumed(self._continued, waiting)))
+
+    @property
+    def _continued(self) -> Json:
+        """The event after which a wait for the present id goes on."""
+        return Outcome(SEEN, self.polled_id).to_event()
 
     def without_trigger(self, error: str) -> Steps[Json]:
         """End the wait after Airflow's own timeout."""

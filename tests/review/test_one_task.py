@@ -19,7 +19,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException, TaskDefer
 from airflow.sdk.api.datamodels._generated import HITLDetailResponse
 from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, GetHITLDetailResponse
 from airflow_stand_ins import Supervisor, TaskAwaitingInput
-from faults.dialects import SPEC
+from faults.dialects import LIVE, SPEC
 from faults.proxy import POLL, RESUME, Fault, FaultProxy, Forward
 from faults.server import FaultServer
 from faults.wire import Reply
@@ -921,6 +921,29 @@ def test_a_waits_end_delivered_again_to_its_try_asks_once(
     assert task.result["output"] == "Printed."
     assert len(server.sent("POST /resume")) == 1
     assert [each["taken"] for each in task.decisions] == [True]
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A37")
+@pytest.mark.parametrize("before", ["asks", "failed"])
+def test_a_waits_end_delivered_after_its_answer_follows_new_ids(
+    server: FaultServer, forms: Forms, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    polls = iter([LIVE.running])
+    shown = {"asks": LIVE_ASKS, "failed": LIVE_FAILED}[before]
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+    server.on("GET /status/k-1", lambda _: next(polls, None) or (shown if server.sent("POST /resume") else LIVE_ASKS))
+    server.on("POST /resume", LIVE.resumed).on("GET /status/k-2", LIVE.completed)
+    task = Task(forms, auto_approve=lambda pending: "short")
+    with pytest.raises(TaskDeferred) as waits:
+        fresh(task.operator).execute(task.context())
+    kept, event = json.loads(json.dumps(waits.value.kwargs)), fire(waits.value.trigger)
+    task.waits = kept
+    task.lost_in(monkeypatch, "airflow_crew_provider.task.waiting.Wait.go_on", event)
+    task.waits = kept
+    assert task.resume(event).result["output"] == "the output"
+    assert len(server.sent("POST /resume")) == 1
 
 
 @one_task
