@@ -103,7 +103,7 @@ class CrewStatusTrigger(BaseTrigger):
     def of(cls, watch: Watch, crew_conn_id: str, cancel_on_kill: bool, inbox: Json | None = None) -> CrewStatusTrigger:
         """Return a trigger that continues a worker's watch."""
         now = time.time()
-        asked_to_wait = 0.0 if watch.progress.retry_after is None else watch.pause(now=now)
+        asked = watch.asked_pause if watch.deadline is None else min(watch.asked_pause, watch.deadline - now)
         return cls(
             **{name: getattr(watch, name) for name in WATCHED if name != "report_seen"},
             known=watch.progress.known,
@@ -113,7 +113,7 @@ class CrewStatusTrigger(BaseTrigger):
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
             # Regardless of the interval, because no trigger could notice a webhook that arrived before the deferral.
-            not_before=now + max(deferral.NOTICED_AFTER, asked_to_wait),
+            not_before=now + max(deferral.NOTICED_AFTER, asked),
             report_seen=True,
         )
 

@@ -286,7 +286,7 @@ class Watch:
         draw = random.random() if draw is None else draw  # noqa: S311 - jitter, not a secret
         progress, slowest = self.progress, self.longest_pause
         if progress.retry_after is not None:
-            wanted = min(progress.retry_after, LONGEST_RETRY_AFTER)
+            wanted = self.asked_pause
             slowest = max(slowest, LONGEST_RETRY_AFTER)
         elif progress.failures:
             wanted = self.poll_interval * 2 ** min(progress.failures - 1, 10)
@@ -302,6 +302,11 @@ class Watch:
             least, most = max(wanted * (1 - JITTER), self.poll_interval), min(wanted * (1 + JITTER), slowest)
             wanted = least + (most - least) * draw
         return wanted if self.deadline is None else max(0.0, min(wanted, self.deadline - now))
+
+    @property
+    def asked_pause(self) -> float:
+        """The pause that the service asked for in its last response, in seconds; 0 if for none."""
+        return min(self.progress.retry_after or 0.0, LONGEST_RETRY_AFTER)
 
     @property
     def longest_pause(self) -> float:

@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
+    TaskDeferred,
 )
 from faults.dialects import PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
@@ -424,3 +425,12 @@ def test_a_deferral_honours_the_retry_after_of_its_last_poll(server: FaultServer
     assert run(sensor("deferrable"))["state"] == "completed"
     first, second, *_ = (request.at for request in server.sent(POLL))
     assert second - first >= 2.0
+
+
+@pytest.mark.row("N2")
+def test_a_deferral_after_a_short_retry_after_ignores_the_interval(server: FaultServer) -> None:
+    server.on(POLL, Reply(status=429, headers={"Retry-After": "20"}))
+    operator, began = sensor("deferrable", poke_interval=200.0, timeout=1000), time.time()
+    with pytest.raises(TaskDeferred) as deferral:
+        operator.execute(TaskRun("wait").context())
+    assert 20 <= deferral.value.trigger.not_before - began < 100
