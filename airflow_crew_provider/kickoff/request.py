@@ -31,7 +31,17 @@ SECRET_FIELDS = ("token", "username", "password")
 ALWAYS_NAMED = ("inputs", "webhooks", "meta")
 
 
-class StartingTask(HidesRendered, WaitingTask):
+class SendsWebhooks:
+    """A base class of operators with an argument `webhooks`."""
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a mapped task, whose arguments Airflow stores without calling the constructor."""
+        refuse_literal_credentials(kwargs.get("webhooks"))
+        return super().partial(**kwargs)  # type: ignore[misc]
+
+
+class StartingTask(SendsWebhooks, HidesRendered, WaitingTask):
     """The base class of operators that start an execution: the parameters of the kickoff and of its wait.
 
     Their signatures list and describe them, too, because Airflow reads each constructor's for ``partial`` and
@@ -84,12 +94,6 @@ class StartingTask(HidesRendered, WaitingTask):
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
         self.retry_from = retry_from
-
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """Return a mapped task, whose arguments Airflow stores without calling the constructor."""
-        refuse_literal_credentials(kwargs.get("webhooks"))
-        return super().partial(**kwargs)
 
     def hide_rendered(self) -> None:
         """Mask the signatures of web addresses in rendered fields and logs."""

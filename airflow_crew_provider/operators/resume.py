@@ -14,7 +14,7 @@ from airflow_crew_provider.compat.arguments import TaskArguments
 from airflow_crew_provider.compat.rendered_fields import HidesRecords
 from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.kickoff.request import checked_webhooks, given_webhooks, refuse_literal_credentials
+from airflow_crew_provider.kickoff.request import SendsWebhooks, checked_webhooks, given_webhooks
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.resume.sending import Resuming
@@ -25,7 +25,7 @@ from airflow_crew_provider.wait.task import CrewTask, push_execution, push_execu
 from airflow_crew_provider.wait.watch import COMPLETED
 
 
-class CrewResumeOperator(HidesRecords, CrewTask):
+class CrewResumeOperator(SendsWebhooks, HidesRecords, CrewTask):
     """Send a person's answer once to the waiting execution; return the kickoff id to poll next.
 
     Given a completed record, it sends nothing and returns the record's kickoff id.
@@ -75,12 +75,6 @@ class CrewResumeOperator(HidesRecords, CrewTask):
         self.webhooks = given_webhooks(webhooks)
         self.has_next_round = has_next_round
         self.crew_conn_id = crew_conn_id
-
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """Return a mapped task, whose arguments Airflow stores without calling the constructor."""
-        refuse_literal_credentials(kwargs.get("webhooks"))
-        return super().partial(**kwargs)
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> str:
