@@ -853,6 +853,16 @@ def test_a_worker_lost_before_its_second_form_reuses_no_answer(
     assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
 
 
+def asks_once(server: FaultServer, *before: Any) -> None:
+    """Script an execution that asks about a draft after these statuses, and completes once it is answered."""
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    done = {"status": "completed", "result": {"output": "Printed.", "tasks": []}, "execution_time": 1.0}
+    earlier = iter(before)
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+    server.on("GET /status/k-1", lambda _: next(earlier, None) or (done if server.sent("POST /resume") else asks))
+    server.on("POST /resume", SPEC.resumed)
+
+
 @one_task
 @needs_parking
 @pytest.mark.parametrize(
@@ -868,11 +878,7 @@ def test_an_answer_delivered_again_to_the_same_try_changes_nothing(
     server: FaultServer, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
-    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
-    done = {"status": "completed", "result": {"output": "Printed.", "tasks": []}, "execution_time": 1.0}
-    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
-    server.on("GET /status/k-1", lambda _: done if server.sent("POST /resume") else asks)
-    server.on("POST /resume", SPEC.resumed)
+    asks_once(server)
     task = Task(forms).start()
     waits, event = dict(task.waits), task.event("approve")
     task.lost_in(monkeypatch, where, event)
@@ -900,12 +906,7 @@ def test_a_waits_end_delivered_again_to_its_try_asks_once(
     server: FaultServer, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
-    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
-    done = {"status": "completed", "result": {"output": "Printed.", "tasks": []}, "execution_time": 1.0}
-    before = iter([SPEC.running])
-    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
-    server.on("GET /status/k-1", lambda _: next(before, None) or (done if server.sent("POST /resume") else asks))
-    server.on("POST /resume", SPEC.resumed)
+    asks_once(server, SPEC.running)
     is_by_rule = "review" not in where
     task = Task(forms, auto_approve=(lambda pending: "short") if is_by_rule else None)
     with pytest.raises(TaskDeferred) as waits:

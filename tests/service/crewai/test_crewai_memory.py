@@ -422,7 +422,16 @@ def remembered(storage: Path) -> str:
     return str([database.open_table(name).to_arrow().to_pylist() for name in database.table_names()] or "")
 
 
-ASKS = """
+def answered(run: EngineStub, asked: object, text: str) -> object:
+    """Answer a question in the middle, and return how the next segment ended."""
+    assert isinstance(asked, PendingQuestion)
+    entry = replace(asked.entry, decision={"outcome": ANSWER, "text": text})
+    run.journal[entry.number] = entry
+    run.steps = max(run.steps, entry.number)
+    return run.segment()
+
+
+HEAD = """
 from crewai import Agent, BaseLLM, Crew, Flow, Task
 from crewai.flow import start
 from crewai.memory.unified_memory import Memory
@@ -436,11 +445,15 @@ class Asks(Flow):
     def work(self):
         model = Model(model="m")
         agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
-        memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=model)
+        memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=model, **MORE)
         notes = Task(name="notes", description="Notes", expected_output="text", agent=agent)
+"""
+ASKS = f"""
+MORE = {{}}
+{HEAD}
         draft = Task(name="draft", description="Draft", expected_output="text", agent=agent, human_input=True)
         Crew(agents=[agent], tasks=[notes, draft], memory=memory).kickoff()
-        return f"{self.ask('Where to?')}, {self.ask('When?')}"
+        return ", ".join([self.ask("Where to?"), self.ask("When?")])
 """
 
 
@@ -450,36 +463,19 @@ def test_later_questions_of_a_method_repeat_no_memory(tmp_path: Path, storage: P
     run = EngineStub(load(f"{tmp_path / 'asks.py'}:Asks"), tmp_path / "log")
     run.segment()
     asked = run.choose("approve")
-    for said in ("home", "now"):
-        assert isinstance(asked, PendingQuestion)
-        entry = replace(asked.entry, decision={"outcome": ANSWER, "text": said})
-        run.journal[entry.number] = entry
-        run.steps = max(run.steps, entry.number)
-        asked = run.segment()
+    for text in ("home", "now"):
+        asked = answered(run, asked, text)
     assert isinstance(asked, Completed)
     assert asked.output == "home, now"
     for description in ("Notes", "Draft"):
         assert remembered(storage).count(f"Task: {description}") == 1
 
 
-EMPTIED = """
+EMPTIED = f"""
 import tempfile
-from crewai import Agent, BaseLLM, Crew, Flow, Task
-from crewai.flow import start
-from crewai.memory.unified_memory import Memory
-
-class Model(BaseLLM):
-    def call(self, messages, *args, from_agent=None, **kwargs):
-        return "no memories in JSON" if from_agent is None else "Thought: I know\\nFinal Answer: a text"
-
-class Asks(Flow):
-    @start()
-    def work(self):
-        model = Model(model="m")
-        agent = Agent(role="Writer", goal="g", backstory="b", llm=model)
-        memory = Memory(embedder=lambda given: [[1.0, 2.0] for _ in given], llm=model, storage=FOLDER)
+MORE = {{"storage": FOLDER}}
+{HEAD}
         memory.reset()
-        notes = Task(name="notes", description="Notes", expected_output="text", agent=agent)
         Crew(agents=[agent], tasks=[notes], memory=memory).kickoff()
         self.ask("Where to?")
         memory.drain_writes()
@@ -492,12 +488,7 @@ class Asks(Flow):
 def test_a_memory_that_begins_empty_again_is_filled_again(tmp_path: Path, folder: str) -> None:
     (tmp_path / "emptied.py").write_text(EMPTIED.replace("FOLDER", folder))
     run = EngineStub(load(f"{tmp_path / 'emptied.py'}:Asks"), tmp_path / "log")
-    asked = run.segment()
-    assert isinstance(asked, PendingQuestion)
-    entry = replace(asked.entry, decision={"outcome": ANSWER, "text": "home"})
-    run.journal[entry.number] = entry
-    run.steps = max(run.steps, entry.number)
-    ended = run.segment()
+    ended = answered(run, run.segment(), "home")
     assert isinstance(ended, Completed)
     assert ended.output == "1"
 
