@@ -29,7 +29,9 @@ from airflow_crew_provider.wait.narrator import Narrator, Progress
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch, fate_of_stop
 
-SPREAD = 30.0  # maximum seconds over which waits that resume together spread their first polls
+# Maximum seconds over which waits that resume together spread their first polls. It matters to a few hundred of them: a
+# triggerer starts about a hundred waits per second, which spreads the polls of thousands by itself.
+SPREAD = 10.0
 
 
 class CrewStatusTrigger(BaseTrigger):

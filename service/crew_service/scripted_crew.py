@@ -9,6 +9,7 @@ import time
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -205,17 +206,25 @@ class ScriptedCrew:
     def _run(self, job: Job, report: Report) -> Outcome:
         outputs = [task["output"] for task in job.done]
         meter, tools = _Tokens(report), _Tools(job, report, self._options)
-        for task in self._scenario.tasks[len(job.done) :]:
+        has_begun = False
+        todo = self._scenario.tasks[len(job.done) :]
+        for task, following in zip_longest(todo, todo[1:]):
             gate = job.decision if job.decision and job.decision.task_id == task.id else None
+            step = None
             if gate and gate.is_approve:
                 text, seconds = gate.output, gate.state["seconds"]
             else:
+                if not has_begun:
+                    report(_begun(task))
                 with tracing.task(task.id, task.agent, **_told(task)):
-                    text, seconds = _perform(task, job, gate, report, tools)
+                    text, seconds, step = _perform(task, job, gate, report, tools)
                 meter.add(task)
                 if _asks_a_person(task, job):
+                    report(step)
                     return PendingReview(task.id, text, task.agent, {"seconds": seconds})
-            report(TaskDone(_finished(task, job, text, seconds)))
+            finished = _finished(task, job, text, seconds)
+            report(TaskDone(finished, step=step, following=_begun(following) if following else None))
+            has_begun = True
             outputs.append(text)
         return Completed(outputs[-1], json_object_in(outputs[-1]))
 
@@ -361,12 +370,15 @@ class _Tools:
             self._replayed = []
 
 
+def _begun(task: ScriptedTask) -> TaskStarted:
+    return TaskStarted(task.id, task.agent)
+
+
 def _perform(
     task: ScriptedTask, job: Job, gate: ReviewDecision | None, report: Report, tools: _Tools
-) -> tuple[str, float]:
-    """Run the task once; return its text, and its run time including earlier rounds."""
+) -> tuple[str, float, StepDone]:
+    """Run the task once; return its text, its run time including earlier rounds, and what its agent answered."""
     started = time.monotonic()
-    report(TaskStarted(task.id, task.agent))
     values = _values(job, gate)
     tools.use_all(task, f"round {len(gate.rounds)}" if gate else "", values)
     if not task.steps:
@@ -377,12 +389,12 @@ def _perform(
     script = task.revised if gate and task.revised is not None else task.output
     text = _fill(script, values)
     prompt, thought = _fill(task.description, values), f"{task.agent} is done."
-    report(StepDone(prompt=prompt, thought=thought, result=text[:LONGEST_IN_STEP]))
+    step = StepDone(prompt=prompt, thought=thought, result=text[:LONGEST_IN_STEP])
     for name, content in task.files.items():
         data = _fill(content, values).encode("utf-8", "replace")
         report(FilePiece(name, task.id, len(data), b64encode(data).decode(), is_last=True))
     earlier = gate.state["seconds"] if gate else 0.0
-    return text, round(earlier + time.monotonic() - started, 3)
+    return text, round(earlier + time.monotonic() - started, 3), step
 
 
 def _told(task: ScriptedTask) -> dict[str, Any]:

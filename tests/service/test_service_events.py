@@ -37,12 +37,25 @@ def test_every_event_of_an_execution_is_streamed_with_its_token(serve: Serve, re
     kickoff_id = client.kickoff(webhooks=hook(receiver, events=[], realtime=True, authentication=authentication))
     expected = ["crew_kickoff_started", "task_started", "agent_execution_completed", "task_completed"]
     eventually(lambda: types(receiver) == [*expected, "crew_kickoff_completed"], "every event")
-    assert len(receiver.taken) == 4  # the start goes out with the first task's
+    # What happens at once goes out at once: the start with the first task's, and the agent's answer with its task.
+    assert [len(body["events"]) for body in receiver.bodies("/events")] == [2, 2, 1]
     assert all(headers["Authorization"] == f"Bearer {TOKEN}" for _, headers, _ in receiver.taken)
     for event in streamed(receiver):
         assert set(event) == {"id", "execution_id", "timestamp", "type", "data"}
         assert event["execution_id"] == kickoff_id
     assert len({event["id"] for event in streamed(receiver)}) == 5
+
+
+def test_a_task_ends_and_the_next_begins_in_one_message(serve: Serve, receiver: Receiver) -> None:
+    tasks = [{"id": name, "agent": name.title(), "output": name} for name in ("plan", "write")]
+    client = serve({"tasks": tasks})
+    kickoff_id = client.kickoff(webhooks=hook(receiver))
+    client.until(kickoff_id, "completed")
+    eventually(lambda: len(streamed(receiver)) == 8, "every event")
+    between = receiver.bodies("/events")[1]["events"]
+    assert [event["type"] for event in between] == ["agent_execution_completed", "task_completed", "task_started"]
+    answer, ended, begun = (event["data"] for event in between)
+    assert (answer["result"], ended["output"], begun["task"]) == ("plan", "plan", "write")
 
 
 class Unlucky(StandInCrew):

@@ -196,10 +196,14 @@ def test_feedback_is_text_that_is_never_filled_again() -> None:
     assert outcome.output == "3: {revision} {feedback}"
 
 
-def test_a_scripted_task_reports_start_one_step_and_end() -> None:
+def test_a_scripted_task_reports_its_end_with_what_follows() -> None:
     _, reports = run({"tasks": [{"id": "a", "output": "x"}, {"id": "b", "output": "y"}]}, inputs={})
-    kinds = [type(report) for report in reports]
-    assert kinds == [crew.TaskStarted, crew.StepDone, crew.TaskDone] * 2
+    begun, first, last = reports
+    assert begun == crew.TaskStarted("a", "Agent")
+    assert isinstance(first, crew.TaskDone)
+    assert isinstance(last, crew.TaskDone)
+    assert [done.step and done.step.result for done in (first, last)] == ["x", "y"]
+    assert (first.following, last.following) == (crew.TaskStarted("b", "Agent"), None)
 
 
 def test_the_demo_is_a_scenario_with_one_gate() -> None:

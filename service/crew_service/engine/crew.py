@@ -236,11 +236,18 @@ class StepDone:
 
 @dataclass(frozen=True)
 class TaskDone:
-    """A finished task; an approved gated task is reported too, with the approved output."""
+    """A finished task; an approved gated task is reported too, with the approved output.
+
+    :param flow_state: the Flow's state then, in a form that only the crew reads; None if unchanged
+    :param step: the agent's answer, unless it was reported by itself
+    :param following: the task that begins now, which then needs no report of its own
+    """
 
     is_awaited: ClassVar[bool] = True
     task: TaskOutput
-    flow_state: str | None = None  # the Flow's state then, in a form that only the crew reads; None if unchanged
+    flow_state: str | None = None
+    step: StepDone | None = None
+    following: TaskStarted | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -15,22 +16,22 @@ Event = dict[str, Any]
 
 
 def of_write(
-    step: states.Move, news: tuple[str, dict[str, Any]] | None, values: dict[str, Any], *, now: float
+    step: states.Move, news: Sequence[tuple[str, dict[str, Any]]], values: dict[str, Any], *, now: float
 ) -> list[Event]:
     """Return the events for one write by a segment."""
-    kind, body = news or ("", {})
     if step is states.FAIL:
-        return [_event("crew_kickoff_failed", {"error": values["error"]}, now)]
+        return [failed(values["error"], now=now)]
+    return [_event(_name(kind, body), body, now) for kind, body in news]
+
+
+def _name(kind: str, body: dict[str, Any]) -> str:
     if kind == "step":
-        return [_event("tool_usage_finished" if body.get("tool") else "agent_execution_completed", body, now)]
-    if kind in NAMES:
-        return [_event(NAMES[kind], body, now)]
-    if values.get("current_task") is not None:
-        return [_event("task_started", {"task": values["current_task"], "agent": values.get("current_agent")}, now)]
-    return []
+        return "tool_usage_finished" if body.get("tool") else "agent_execution_completed"
+    return NAMES[kind]
 
 
 NAMES = {
+    "task_started": "task_started",
     "task": "task_completed",
     "crew": "crew_kickoff_completed",
     "human_input": "human_feedback_requested",

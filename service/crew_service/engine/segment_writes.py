@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -40,13 +40,14 @@ class Write:
     """One write.
 
     :param values: columns of the execution
+    :param news: what to tell the receivers of webhooks and events, in order
     :param store: writes to other tables
     :param is_calm: whether the write may become visible a little later
     """
 
     move: states.Move = states.NOTE
     values: dict[str, Any] = field(default_factory=dict)
-    news: News | None = None
+    news: Sequence[News] = ()
     result: Result | None = None
     question: Question | None = None
     store: Store | None = None
@@ -56,6 +57,21 @@ class Write:
     def is_pause(self) -> bool:
         """Whether events that were held back are due."""
         return self.move is not states.NOTE or self.result is not None
+
+
+def together(writes: Sequence[Write]) -> Write:
+    """Return one write for some that happened one after the other, of which at most one has a result."""
+    news = [each for write in writes for each in write.news]
+    stores = [write.store for write in writes if write.store]
+
+    def store(connection: Connection, now: float) -> None:
+        for each in stores:
+            each(connection, now)
+
+    values = {name: value for write in writes for name, value in write.values.items()}
+    result = next((write.result for write in writes if write.result), None)
+    is_calm = all(write.is_calm for write in writes)
+    return Write(values=values, news=news, result=result, store=store, is_calm=is_calm)
 
 
 class Writes:
@@ -146,10 +162,10 @@ class Writes:
             if question.question_id:
                 questions.ask(connection, question.question_id, execution_id, now=now)
         hooks = self._row.webhooks or {}
-        if write.news and (hook := hooks.get(write.news[0])):
-            kind, body = write.news
-            full = {**body, "kickoff_id": self._row.kickoff_id, "meta": self._row.meta}
-            webhooks.post(connection, execution_id, kind, hook, full, now=now)
+        for kind, body in write.news:
+            if hook := hooks.get(kind):
+                full = {**body, "kickoff_id": self._row.kickoff_id, "meta": self._row.meta}
+                webhooks.post(connection, execution_id, kind, hook, full, now=now)
         if due:
             webhooks.post(connection, execution_id, "events", hooks["events"], events.body(execution_id, due), now=now)
 

@@ -46,7 +46,7 @@ from crew_service.engine.limits import Limits
 from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.engine.questions import OF_CALLS, Question, drafted
 from crew_service.engine.run_state import RunState
-from crew_service.engine.segment_writes import News, Result, Store, Write, Writes
+from crew_service.engine.segment_writes import News, Result, Store, Write, Writes, together
 from crew_service.storage import flow_states, journal, schema, states
 from crew_service.storage import steps as stored_steps
 from crew_service.storage.availability import DatabaseUnavailable
@@ -163,15 +163,15 @@ class Segment:
                 self._enforce_limits_now()
                 self.job.cancelled.raise_if_set()
                 return Write(values=self._state.cost, is_calm=True)
-            case TaskStarted(task_id, agent):
-                self._state.begin(task_id, agent, now=self._database.now())
-                begun = {"current_task": task_id, "current_agent": agent, **self._state.open_tasks}
-                return Write(values=tidy(begun))
+            case TaskStarted():
+                return self._begun(progress)
             case StepDone():
-                step = steps.told_at_once(progress, self.job.printed)
-                return Write(values={"last_step": step}, news=("step", step), is_calm=True)
-            case TaskDone(task, flow_state):
-                return self._finished(tidy(task), flow_state)
+                return self._agent_step(progress)
+            case TaskDone(task, flow_state, step, following):
+                finished = [self._finished(tidy(task), flow_state)]
+                before = [self._agent_step(step)] if step else []
+                after = [self._begun(following)] if following else []
+                return together([*before, *finished, *after])
             case Step():
                 return self._step(progress)
             case FilePiece():
@@ -179,6 +179,16 @@ class Segment:
             case StepsReplayed(numbers):
                 log.info("steps taken from the journal: %d", len(numbers), extra={"execution_id": self.execution_id})
                 return Write(store=self._mark_replayed(numbers), is_calm=True)
+
+    def _begun(self, started: TaskStarted) -> Write:
+        self._state.begin(started.task_id, started.agent, now=self._database.now())
+        task = tidy({"current_task": started.task_id, "current_agent": started.agent})
+        about = {"task": task["current_task"], "agent": task["current_agent"]}
+        return Write(values={**task, **tidy(self._state.open_tasks)}, news=[("task_started", about)])
+
+    def _agent_step(self, done: StepDone) -> Write:
+        step = steps.told_at_once(done, self.job.printed)
+        return Write(values={"last_step": step}, news=[("step", step)], is_calm=True)
 
     def _finished(self, task: Any, flow_state: str | None) -> Write:
         state = self._state
@@ -194,7 +204,7 @@ class Segment:
         values |= {"work_seconds": self._writes.work_seconds, "counted_at": self._database.now()}
         settle = partial(output_files.settle, execution_id=self.execution_id, task_id=task["task_id"])
         store = _with_files(self._put_state(flow_state), settle)
-        return Write(values=values, news=("task", body), result=result, store=store)
+        return Write(values=values, news=[("task", body)], result=result, store=store)
 
     def _file(self, piece: FilePiece) -> Write | None:
         problem = self._patiently(lambda: self._output_files.receive(piece))
@@ -258,9 +268,8 @@ class Segment:
         finished = partial(output_files.finished, execution_id=self.execution_id)
         if written := _read(self._database, self.job.cancelled, finished):
             body["files"] = written
-        news = ("crew", body)
         values = {"output": output, "output_json": output_json, "current_task": None}
-        self._move(Write(states.COMPLETE, {"tasks": self._state.finished_tasks, **values}, news))
+        self._move(Write(states.COMPLETE, {"tasks": self._state.finished_tasks, **values}, [("crew", body)]))
 
     def _ask(self, pending: PendingQuestion) -> None:
         """Wait for a person's decision on a call; fail if nobody can be asked or an earlier release is also running."""
@@ -286,7 +295,7 @@ class Segment:
         keys = [*self._state.asked, question.key]
         show = partial(output_files.show, execution_id=self.execution_id, task_id=question.task_id, number=len(keys))
         news: News = ("human_input", question.announcement(self.execution_id))
-        write = Write(states.WAIT, {**values, "asked": keys}, news, question=question)
+        write = Write(states.WAIT, {**values, "asked": keys}, [news], question=question)
         self._move(replace(write, store=_with_files(store, show)))
 
     def fail(self, error: str, failed: CrewFailed | None = None) -> None:
