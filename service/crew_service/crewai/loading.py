@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -82,7 +83,8 @@ def _built(target: str) -> Served:
 class _NoRuns:
     """Refuses to run a crew, Flow, agent or task outside the execution, even if the target's code catches that.
 
-    That is while the target is loaded, later in a thread that it has started by then, and in its exit handlers.
+    That is while the target is loaded, later in a thread that it has started by then, or that such a thread starts, and
+    in its exit handlers.
     """
 
     def __init__(self) -> None:
@@ -96,6 +98,8 @@ class _NoRuns:
 
     def __exit__(self, *_: object) -> None:
         self._threads = set(threading.enumerate()) - self._threads
+        if self._threads:
+            self._follow_threads()
         self._is_loaded = True
         EXECUTION.set(True)
         if self._reason:
@@ -104,11 +108,26 @@ class _NoRuns:
     def end(self) -> None:
         self._is_over = True
 
+    def _follow_threads(self) -> None:
+        """Treat threads that these start later like these: a scheduler runs each job in a thread of its own."""
+        start = threading.Thread.start
+
+        @wraps(start)
+        def started(thread: threading.Thread) -> None:
+            if self._is_outside():
+                self._threads.add(thread)
+            start(thread)
+
+        threading.Thread.start = started  # type: ignore[assignment, method-assign]
+
+    def _is_outside(self) -> bool:
+        return threading.current_thread() in self._threads and not EXECUTION.get()
+
     def _check(self, runs: Any, method: str) -> None:
         if self._is_over:
             raise Interrupted(self._refusal(method, "when its process exits, after the execution"))
         if self._is_loaded:
-            if threading.current_thread() in self._threads and not EXECUTION.get():
+            if self._is_outside():
                 raise Fatal(self._refusal(method, "in a thread that was started while the crew was loaded"))
             return
         callers = [each for each in _frames() if _package(each) not in sys.stdlib_module_names]

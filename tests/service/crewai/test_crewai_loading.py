@@ -148,6 +148,17 @@ def test_a_loaded_crews_thread_cannot_run_another_crew_during_execution(tmp_path
 
 
 @pytest.mark.row("S46")
+def test_a_thread_of_a_loaded_crews_thread_cannot_run_one(tmp_path: Path) -> None:
+    """A scheduler that is started while the crew is loaded runs its jobs in threads of their own."""
+    slow = "Paid.call = lambda model, *_, **__: time.sleep(0.5) or 'a report on tea'\n"
+    call = "threading.Thread(target=crew.copy().kickoff, args=[AI]).start()"
+    stub = EngineStub(load(written(tmp_path, slow + WHEN_LOADED.format(call=call))), tmp_path / "log")
+    stub.inputs = {"topic": "tea"}
+    with pytest.raises(CrewFailed, match=r"calls Crew\.kickoff in a thread that was started while"):
+        stub.segment()
+
+
+@pytest.mark.row("S46")
 def test_exit_handlers_run_no_crew_at_start_or_after_execution(tmp_path: Path) -> None:
     handler = "atexit.register(lambda: crew.copy().kickoff(AI))\nmodel_calls = Path(__file__ + '.calls')\n"
     counted = "Paid.call = lambda *_, **__: model_calls.open('a').write('x') and 'a report on tea'\n"
