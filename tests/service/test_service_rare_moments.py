@@ -34,6 +34,8 @@ from crew_service.engine.jobs import Quota
 from crew_service.engine.ledger import Ledger
 from crew_service.engine.limits import Limits
 from crew_service.engine.masked_arguments import BadArguments, changed
+from crew_service.engine.metrics import Metrics
+from crew_service.engine.outbox import Outbox
 from crew_service.engine.principals import Principal
 from crew_service.engine.printed import Printed
 from crew_service.engine.retention import Retention
@@ -479,6 +481,28 @@ def test_resending_a_webhook_and_deleting_its_execution_do_not_deadlock(postgres
     for thread in threads:
         thread.join()
     assert failures == []
+    database.close()
+
+
+def test_a_webhook_posted_to_an_ending_queue_is_not_lost(postgresql: str) -> None:
+    """The queue is empty because a process that was taken for dead has delivered its last webhook after all."""
+    database = Database(postgresql)
+    queue(database)
+    with database.writing() as connection:
+        webhooks.post(connection, "x", "task", HOOK, {}, now=0.0)
+        connection.execute(delete(outbox))
+        connection.execute(update(webhook_queues).values(claimed_by="process of x"))
+    where: Any = SimpleNamespace(id="process of x")
+    sender = Outbox(database, where, Metrics({}), timeout=1.0, attempts=1)
+    claimed = sender._claim()[0]
+    thread = threading.Thread(target=sender._first, args=[claimed])
+    with database.writing() as connection:
+        webhooks.post(connection, "x", "task", HOOK, {}, now=0.0)
+        thread.start()
+        wait_until(lambda: connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar(), "it")
+    thread.join()
+    with database.reading() as connection:
+        assert connection.execute(select(webhook_queues.c.claimed_by)).all() == [(None,)]
     database.close()
 
 

@@ -296,7 +296,8 @@ class Outbox:
             webhook = None if webhooks.must_wait(connection, queue.id) else webhooks.first(connection, queue.id)
         if webhook is None:
             with self._database.writing() as connection:
-                webhooks.release(connection, queue.id, due_at=webhooks.AT_ONCE)
+                if webhooks.hold(connection, queue.id, queue.claimed_by):
+                    webhooks.release(connection, queue.id, due_at=webhooks.AT_ONCE)
         return webhook
 
     async def _deliver(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:

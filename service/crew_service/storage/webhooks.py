@@ -279,7 +279,7 @@ def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem:
 
 
 def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
-    """Release a queue, or remove it with its credentials if it is empty."""
+    """Release a queue that is held (`hold`), or remove it with its credentials if it is empty."""
     if first(connection, queue_id) is None:
         connection.execute(delete(webhook_queues).where(webhook_queues.c.id == queue_id))
     else:
