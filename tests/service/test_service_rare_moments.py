@@ -28,8 +28,9 @@ from crew_service.engine.container import Process
 from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TaskDone, TokensUsed
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.drafts import hashes_of
-from crew_service.engine.executions import Start
+from crew_service.engine.executions import Executions, Start
 from crew_service.engine.files import Files
+from crew_service.engine.flow_webhook import FlowWebhook, FlowWebhooks
 from crew_service.engine.jobs import Quota
 from crew_service.engine.ledger import Ledger
 from crew_service.engine.limits import Limits
@@ -45,7 +46,7 @@ from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import FileLimits, Settings
-from crew_service.storage import claims, integrity, queries, schema, webhooks
+from crew_service.storage import claims, integrity, queries, questions, schema, webhooks
 from crew_service.storage.availability import Availability, DatabaseUnavailable, FileUnusable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.tables import dead_letters, executions, journal, outbox, webhook_queues
@@ -503,6 +504,33 @@ def test_a_webhook_posted_to_an_ending_queue_is_not_lost(postgresql: str) -> Non
     thread.join()
     with database.reading() as connection:
         assert connection.execute(select(webhook_queues.c.claimed_by)).all() == [(None,)]
+    database.close()
+
+
+def test_a_question_stopped_while_it_is_announced_asks_nobody(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(postgresql)
+    asked = {"task_id": "t", "key": "t", "output": "o", "agent": "", "state": {}, "rounds": [], "question_id": "q"}
+    queue(database)
+    with database.writing() as connection:
+        connection.execute(update(executions).values(state="waiting", gate=asked))
+        questions.ask(connection, "q", "x", now=1.0)
+    stop = threading.Thread(target=Executions(database).stop, args=[Principal(), "x"])
+
+    def body(question_id: str, row: Any) -> dict[str, Any]:
+        stop.start()
+        with database.reading() as connection:
+            blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            wait_until(lambda: not stop.is_alive() or connection.execute(blocked).scalar(), "the stop")
+        return {"id": question_id}
+
+    webhook = FlowWebhook("https://receiver.example/flow", "secret", "https://service.example")
+    announcing = FlowWebhooks(database, webhook, lambda: None)
+    monkeypatch.setattr(announcing, "_body", body)
+    announcing._announce()
+    stop.join()
+    with database.reading() as connection:
+        assert connection.execute(select(outbox)).all() == []
+        assert connection.execute(select(executions.c.state)).scalar() == "stopped"
     database.close()
 
 
