@@ -113,7 +113,7 @@ def test_an_unreadable_finished_task_ends_only_its_execution(serve: Serve, tmp_p
 
 
 @pytest.mark.row("S15")
-def test_a_question_about_a_call_that_is_gone_ends_its_execution(serve: Serve, tmp_path: Path) -> None:
+def test_a_question_whose_call_is_gone_ends_its_execution(serve: Serve, tmp_path: Path) -> None:
     send = {"tool": "send_mail", "result": "sent", "ask": "tool"}
     client = serve({"inputs": ["topic"], "tasks": [{"id": "send", "steps": [send], "output": "Done"}]})
     bad = client.kickoff()
