@@ -204,6 +204,7 @@ class ScriptedCrew:
             return pause.question
 
     def _run(self, job: Job, report: Report) -> Outcome:
+        job.check_tasks([task.id for task in self._scenario.tasks])
         outputs = [task["output"] for task in job.done]
         meter, tools = _Tokens(report), _Tools(job, report, self._options)
         has_begun = False

@@ -238,8 +238,8 @@ def _resume(arguments: argparse.Namespace) -> int:
         answer = executions.resume(EVERYBODY, decision, None, lambda kickoff_id, _: {"kickoff_id": kickoff_id})
     except BadAnswer as refusal:
         return fail(f"{str(refusal).rstrip('.')}. Nothing was changed. {_how_to_decide(row)}")
-    except NotWaiting:
-        return fail(f"{arguments.id} was answered by somebody else in the meantime. Nothing was changed.")
+    except NotWaiting as refusal:
+        return fail(f"{arguments.id} cannot be answered: {refusal}. Nothing was changed.")
     return _answer(arguments, answer, f"Resumed; poll {answer['kickoff_id']}.")
 
 

@@ -159,6 +159,18 @@ def test_a_database_refusing_one_table_for_minutes_ends_no_execution(postgresql:
             assert len(queries.tasks_of(connection, "x")) == 1
 
 
+def test_a_statement_timeout_does_not_hide_a_lock(throw_away: ThrowAwayDatabase) -> None:
+    """Only a lock is sure to be no write's fault: a value may be so large that its statement takes too long."""
+    with contextlib.closing(Database(throw_away.url)) as database, database.writing() as connection:
+        connection.execute(text(f"ALTER DATABASE \"{throw_away.name}\" SET statement_timeout = '1s'"))
+    with contextlib.closing(Database(throw_away.url)) as database, database.writing() as other:
+        other.execute(text("LOCK TABLE results"))
+        for use in (database.writing, database.reading):
+            with pytest.raises(DatabaseUnavailable) as locked, use() as connection:
+                queries.tasks_of(connection, "x")
+            assert (str(locked.value), locked.value.cause) == ("The database is locked by another process.", "")
+
+
 OF_SQLITE = ["database or disk is full", "database is locked", "disk I/O error", "attempt to write a readonly database"]
 
 

@@ -6,23 +6,26 @@ import hashlib
 import json
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import requests
-from crew_client import GATED, SLOW, Client, Serve, eventually
+from crew_client import GATED, PLAIN, SLOW, Client, Serve, eventually
 from databases import sqlite_sample
 from sampling import sampled
 from sqlalchemy import create_engine, text
 
 from crew_service.engine.crew import Completed, Job, PendingReview, Report, TaskDone
 from crew_service.engine.details import LARGEST, fitted
+from crew_service.engine.retention import FORGET
 from crew_service.local import running_service
 from crew_service.prices import Price, Prices
 from crew_service.scripted_crew import ScriptedCrew
 from crew_service.storage import views
+from crew_service.storage.database import Database
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
@@ -398,3 +401,22 @@ def test_what_belongs_to_an_execution_ends_with_it(serve: Serve, tmp_path: Path)
         assert (stored("rounds"), stored("earlier_kickoff_ids")) == (2, 1)
         connection.execute(text("DELETE FROM executions"))  # as an earlier release does it
         assert (stored("rounds"), stored("earlier_kickoff_ids")) == (0, 0)
+
+
+def test_an_execution_deleted_while_it_is_read_is_unknown(
+    serve: Serve, postgresql: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = serve(PLAIN, db=postgresql)
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "completed")
+    database = Database(postgresql)
+    with ThreadPoolExecutor(1) as pool, database.writing() as connection:
+        connection.execute(text("LOCK TABLE results"))
+        answer = pool.submit(client.get, f"/executions/{kickoff_id}")
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        eventually(lambda: connection.execute(waiting).scalar(), "the read")
+        for statement in FORGET:
+            connection.execute(statement, {"ids": [kickoff_id]})
+    database.close()
+    assert (answer.result().status_code, answer.result().json()) == (404, {"detail": "Execution not found"})
+    assert "The database" not in caplog.text

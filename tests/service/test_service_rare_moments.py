@@ -16,9 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select, text, update
+from crew_client import Client, Receiver
+from sqlalchemy import delete, event, insert, select, text, update
 from stand_in_crew import StandInCrew
 
+from crew_service.cli import main
 from crew_service.engine import membership, retention
 from crew_service.engine import runner as runner_module
 from crew_service.engine.budgets import Budgets
@@ -26,12 +28,15 @@ from crew_service.engine.container import Process
 from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TaskDone, TokensUsed
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.drafts import hashes_of
-from crew_service.engine.executions import Start
+from crew_service.engine.executions import Executions, Start
 from crew_service.engine.files import Files
+from crew_service.engine.flow_webhook import FlowWebhook, FlowWebhooks
 from crew_service.engine.jobs import Quota
 from crew_service.engine.ledger import Ledger
 from crew_service.engine.limits import Limits
 from crew_service.engine.masked_arguments import BadArguments, changed
+from crew_service.engine.metrics import Metrics
+from crew_service.engine.outbox import Outbox
 from crew_service.engine.principals import Principal
 from crew_service.engine.printed import Printed
 from crew_service.engine.retention import Retention
@@ -41,7 +46,7 @@ from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import FileLimits, Settings
-from crew_service.storage import claims, integrity, queries, schema, webhooks
+from crew_service.storage import claims, integrity, queries, questions, schema, webhooks
 from crew_service.storage.availability import Availability, DatabaseUnavailable, FileUnusable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.tables import dead_letters, executions, journal, outbox, webhook_queues
@@ -272,6 +277,27 @@ def test_an_unreadable_overdue_question_blocks_no_others(tmp_path: Path, column:
     assert [tuple(each) for each in found] == [("failed", integrity.ERROR), ("queued", None)]
 
 
+def test_an_answer_after_the_deadline_names_it_at_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The service, which would answer in nobody's name, is not running."""
+    file = str(tmp_path / "x.db")
+    database = Database(file)
+    queue(database)
+    entry = JournalEntry(1, "ask", "", "tool", "a-key:1", "ask_person")
+    terms: Any = {"timeout": 0.0, "metadata": None}
+    asking = PendingQuestion("question", entry, "", None, "Which tea?", of_flow=terms)
+    running = runner(database, "process of x", lambda job, report: asking)
+    claim(database, "process of x")
+    segment = running._load("x")
+    assert segment is not None
+    running._run(segment)
+    database.close()
+    assert main(["resume", "x", "--answer", "Green", "--db", file]) == 1
+    told = "x cannot be answered: the deadline of the question has passed. Nothing was changed.\n"
+    assert capsys.readouterr().err == told
+
+
 EVENTS = {"url": "https://receiver.example/events", "realtime": False}
 
 
@@ -416,6 +442,121 @@ def test_an_answer_and_a_finished_webhook_delivery_do_not_deadlock(postgresql: s
         thread.join()
     assert failures == []
     database.close()
+
+
+def test_resending_a_webhook_and_deleting_its_execution_do_not_deadlock(postgresql: str) -> None:
+    database = Database(postgresql)
+    queue(database, aged_from=1.0)
+    with database.writing() as connection:
+        webhooks.post(connection, "x", "task", HOOK, {}, now=0.0, key="letter")
+        webhook = connection.execute(select(outbox)).one()
+        where = connection.execute(select(webhook_queues)).one()
+        webhooks.give_up(connection, webhook, where, "HTTP 500", now=0.0)
+        connection.execute(delete(webhook_queues))
+    deleting, locked = threading.Event(), threading.Event()
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("DELETE FROM dead_letters") and threading.current_thread().name == "retention":
+            deleting.set()
+            locked.wait(0.5)
+        elif "FOR UPDATE" in statement and threading.current_thread().name == "resend":
+            locked.set()
+
+    event.listen(database._engines.writer, "after_cursor_execute", note)
+    failures: list[Exception] = []
+
+    def resend() -> None:
+        deleting.wait(PATIENCE)
+        DeadLetters(database).resend(Principal(), "letter")
+
+    def tried(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except DatabaseUnavailable as error:
+            failures.append(error)
+
+    works = {"retention": lambda: retention.forget_old(database, before=2.0), "resend": resend}
+    threads = [threading.Thread(target=tried, args=[work], name=name) for name, work in works.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    database.close()
+
+
+def test_a_webhook_posted_to_an_ending_queue_is_not_lost(postgresql: str) -> None:
+    """The queue is empty because a process that was taken for dead has delivered its last webhook after all."""
+    database = Database(postgresql)
+    queue(database)
+    with database.writing() as connection:
+        webhooks.post(connection, "x", "task", HOOK, {}, now=0.0)
+        connection.execute(delete(outbox))
+        connection.execute(update(webhook_queues).values(claimed_by="process of x"))
+    where: Any = SimpleNamespace(id="process of x")
+    sender = Outbox(database, where, Metrics({}), timeout=1.0, attempts=1)
+    claimed = sender._claim()[0]
+    thread = threading.Thread(target=sender._first, args=[claimed])
+    with database.writing() as connection:
+        webhooks.post(connection, "x", "task", HOOK, {}, now=0.0)
+        thread.start()
+        wait_until(lambda: connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar(), "it")
+    thread.join()
+    with database.reading() as connection:
+        assert connection.execute(select(webhook_queues.c.claimed_by)).all() == [(None,)]
+    database.close()
+
+
+def test_a_question_stopped_while_it_is_announced_asks_nobody(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(postgresql)
+    asked = {"task_id": "t", "key": "t", "output": "o", "agent": "", "state": {}, "rounds": [], "question_id": "q"}
+    queue(database)
+    with database.writing() as connection:
+        connection.execute(update(executions).values(state="waiting", gate=asked))
+        questions.ask(connection, "q", "x", now=1.0)
+    stop = threading.Thread(target=Executions(database).stop, args=[Principal(), "x"])
+
+    def body(question_id: str, row: Any) -> dict[str, Any]:
+        stop.start()
+        with database.reading() as connection:
+            blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            wait_until(lambda: not stop.is_alive() or connection.execute(blocked).scalar(), "the stop")
+        return {"id": question_id}
+
+    webhook = FlowWebhook("https://receiver.example/flow", "secret", "https://service.example")
+    announcing = FlowWebhooks(database, webhook, lambda: None)
+    monkeypatch.setattr(announcing, "_body", body)
+    announcing._announce()
+    stop.join()
+    with database.reading() as connection:
+        assert connection.execute(select(outbox)).all() == []
+        assert connection.execute(select(executions.c.state)).scalar() == "stopped"
+    database.close()
+
+
+def test_a_question_answered_before_its_webhook_is_no_outage(
+    serve: Callable[..., Client], receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = threading.Event()
+    read = webhooks.address_of
+
+    def address_of(connection: Any, queue_id: str) -> Any:
+        if not answered.is_set():
+            client.until(kickoff_id, "pending")
+            assert client.resume(kickoff_id).ok
+            answered.set()
+        return read(connection, queue_id)
+
+    monkeypatch.setattr(webhooks, "address_of", address_of)
+    caplog.set_level("INFO", "crew_service.engine.outbox")
+    client = serve()
+    kickoff_id = client.kickoff(humanInputWebhook={"url": f"{receiver.url}/asked"})
+    client.until(kickoff_id, "completed")
+    assert answered.is_set()
+    assert receiver.taken == []
+    assert "The database" not in caplog.text
+    assert "webhook delivered" not in caplog.text
+    assert 'kind="human_input"' not in client.get("/metrics").text
 
 
 @pytest.mark.long

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew_client import PLAIN, Serve
+from crew_client import GATED, PLAIN, Client, Serve, eventually
 from databases import put
 from sqlalchemy import create_engine, event, func, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from crew_service.engine import crew, retention, runner
+from crew_service.local import running_service
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.storage import queries, states
 from crew_service.storage.database import Database, DatabaseUnusable
@@ -259,3 +260,30 @@ def test_no_question_reads_the_whole_table_however_much_is_stored(tmp_path: Path
     database.close()
     assert index in plan[0][-1], plan
     assert not [step for step in plan if "TEMP B-TREE" in step[-1]], plan
+
+
+FIRST = {"id": "new_task", "output": "New"}
+CHANGES = {
+    "a task before a finished one": (
+        [FIRST, *GATED["tasks"]],
+        "this execution has finished research_task, but the crew begins with new_task.",
+    ),
+    "the task that a person decided on": (
+        [GATED["tasks"][0], {**GATED["tasks"][1], "id": "letter_task"}, GATED["tasks"][2]],
+        "its tasks no longer match the decision on draft_task.",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_crew_changed_while_it_waited_ends_in_words(tmp_path: Path, change: str) -> None:
+    tasks, reason = CHANGES[change]
+    with running_service(scenario=GATED, db=tmp_path / "x.db") as service:
+        client = Client(service.url, service.token)
+        kickoff_id = client.kickoff()
+        client.until(kickoff_id, "pending")
+    with running_service(scenario={**GATED, "tasks": tasks}, db=tmp_path / "x.db", token="t" * 20) as service:
+        client = Client(service.url, service.token)
+        assert client.resume(kickoff_id).ok
+        ended = eventually(lambda: (found := client.status(kickoff_id))["status"] != "running" and found, "the end")
+    assert (ended["status"], ended.get("error")) == ("error", f"The crew has changed: {reason}")

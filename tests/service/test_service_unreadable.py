@@ -110,3 +110,18 @@ def test_an_unreadable_finished_task_ends_only_its_execution(serve: Serve, tmp_p
     client.resume(bad)
     client.until(bad, "error")
     others_go_on(client, good)
+
+
+@pytest.mark.row("S15")
+def test_a_question_whose_call_is_gone_ends_its_execution(serve: Serve, tmp_path: Path) -> None:
+    send = {"tool": "send_mail", "result": "sent", "ask": "tool"}
+    client = serve({"inputs": ["topic"], "tasks": [{"id": "send", "steps": [send], "output": "Done"}]})
+    bad = client.kickoff()
+    client.until(bad, "pending")
+    with sqlite3.connect(tmp_path / "service.db", timeout=PATIENCE) as connection:
+        connection.execute("DELETE FROM journal")
+    connection.close()
+    answer = {"execution_id": bad, "task_id": "send#1", "outcome": "approve"}
+    assert client.post("/resume", answer).status_code in (400, 404)
+    record = client.status(bad)
+    assert (record["status"], record["error"]) == ("error", "The stored execution cannot be read, so it was ended.")

@@ -30,6 +30,7 @@ from crew_service.crewai.task_outputs import edited, restored, save, stored
 from crew_service.crewai.tool_caches import ToolCaches
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
+    CHANGED_DECISION,
     Completed,
     CrewFailed,
     Job,
@@ -65,11 +66,12 @@ class CrewRun:
         self._report = TokenMeter(
             report, self._task_of, usage.models_of(crew_tasks.agents_of(crew), crew.manager_llm, crew.planning_llm)
         )
+        job.check_tasks(list(self._tasks))
         self._finished = TaskOrder(self._tasks, job.done, self._report)
         over = {output["task_id"] for output in job.done}
         self._gate = job.decision if job.decision and job.decision.task_id not in over else None
-        if self._gate and not (self._gate.task_id in self._tasks and "task" in self._gate.state):
-            raise CrewFailed(f"The crew has changed: its tasks no longer match the decision on {self._gate.task_id}.")
+        if self._gate and "task" not in self._gate.state:  # it was a Flow's
+            raise CrewFailed(CHANGED_DECISION.format(self._gate.task_id))
         self._state: dict[str, Any] = job.decision.state if job.decision else {}
         self._after = {id(task): callbacks_of(crew, task) for task in crew.tasks}
         approved = [self._gate.state["task"]] if self._gate and self._gate.is_approve else []
@@ -236,18 +238,12 @@ class TaskOrder:
     """
 
     def __init__(self, tasks: dict[str, Task], done: list[StoredOutput], report: Callable[[Progress], None]) -> None:
-        known = [output["task_id"] for output in done]
-        if known != list(tasks)[: len(known)]:
-            raise CrewFailed(
-                "The crew has changed: this execution has finished "
-                f"{', '.join(known)}, but the crew begins with {', '.join(list(tasks)[: len(known)])}."
-            )
         for output in done:
             if problem := points.lost(output):
                 raise CrewFailed(f"The crew cannot continue in a new process: {problem}. Start it again.")
         self._tasks = tasks
         self._kept = list(done)
-        self._missing = list(tasks)[len(known) :]
+        self._missing = list(tasks)[len(done) :]
         self._early: dict[str, StoredOutput] = {}
         self._report = report
         self._lock = threading.Lock()

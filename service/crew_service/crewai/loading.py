@@ -10,8 +10,10 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -82,7 +84,8 @@ def _built(target: str) -> Served:
 class _NoRuns:
     """Refuses to run a crew, Flow, agent or task outside the execution, even if the target's code catches that.
 
-    That is while the target is loaded, later in a thread that it has started by then, and in its exit handlers.
+    That is while the target is loaded, later in a thread that it has started by then, in what such a thread starts or
+    gives to a pool, and in its exit handlers.
     """
 
     def __init__(self) -> None:
@@ -96,6 +99,8 @@ class _NoRuns:
 
     def __exit__(self, *_: object) -> None:
         self._threads = set(threading.enumerate()) - self._threads
+        if self._threads:
+            self._follow_work()
         self._is_loaded = True
         EXECUTION.set(True)
         if self._reason:
@@ -104,11 +109,33 @@ class _NoRuns:
     def end(self) -> None:
         self._is_over = True
 
+    def _follow_work(self) -> None:
+        """Let work belong to whoever starts its thread or gives it to a pool: the execution, or a scheduler."""
+        start = threading.Thread.start
+        submit: Any = ThreadPoolExecutor.submit
+
+        @wraps(start)
+        def started(thread: threading.Thread) -> None:
+            if self._is_outside():
+                thread.run = _within(thread.run, execution=False)  # type: ignore[method-assign]
+            start(thread)
+
+        @wraps(submit)
+        def submitted(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            return submit(pool, _within(work, execution=not self._is_outside()), *args, **kwargs)
+
+        threading.Thread.start = started  # type: ignore[assignment, method-assign]
+        ThreadPoolExecutor.submit = submitted  # type: ignore[assignment, method-assign]
+
+    def _is_outside(self) -> bool:
+        follows = EXECUTION.get()
+        return threading.current_thread() in self._threads if follows is None else not follows
+
     def _check(self, runs: Any, method: str) -> None:
         if self._is_over:
             raise Interrupted(self._refusal(method, "when its process exits, after the execution"))
         if self._is_loaded:
-            if threading.current_thread() in self._threads and not EXECUTION.get():
+            if self._is_outside():
                 raise Fatal(self._refusal(method, "in a thread that was started while the crew was loaded"))
             return
         callers = [each for each in _frames() if _package(each) not in sys.stdlib_module_names]
@@ -129,7 +156,20 @@ class _NoRuns:
         )
 
 
-EXECUTION: ContextVar[bool] = ContextVar("whether this follows from what the service runs", default=False)
+def _within(work: Callable[..., Any], *, execution: bool) -> Callable[..., Any]:
+    """Return work that follows from what the service runs, or does not, in whichever thread it runs."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = EXECUTION.set(execution)
+        try:
+            return work(*args, **kwargs)
+        finally:
+            EXECUTION.reset(before)
+
+    return run
+
+
+EXECUTION: ContextVar[bool | None] = ContextVar("whether this follows from what the service runs", default=None)
 _NO_RUNS = _NoRuns()  # a process loads one target
 
 

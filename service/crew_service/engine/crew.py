@@ -27,6 +27,9 @@ STATE_ID_REFUSED = (
 )
 
 
+CHANGED_DECISION = "The crew has changed: its tasks no longer match the decision on {}."
+
+
 class Cancelled(Exception):
     """The segment ended on request, not because the crew failed."""
 
@@ -212,6 +215,21 @@ class Job:
     read_file: Callable[[InputFile], Iterator[bytes]] = lambda file: iter(())  # in pieces
     largest_file: int = 0  # bytes that a file of the crew may have
     written: Callable[[], list[InputFile]] = list  # reads which files the crew has written so far, by relative path
+
+    def check_tasks(self, known: Sequence[str]) -> None:
+        """Check that a crew with these tasks, in this order, can go on from here.
+
+        :raises CrewFailed: it has changed, so a finished task would run again, or a decision would be lost
+        """
+        finished = [task["task_id"] for task in self.done]
+        first = list(known)[: len(finished)]
+        if finished != first:
+            raise CrewFailed(
+                f"The crew has changed: this execution has finished {', '.join(finished)}, but the crew begins with "
+                f"{', '.join(first)}."
+            )
+        if self.decision and self.decision.task_id not in known:
+            raise CrewFailed(CHANGED_DECISION.format(self.decision.task_id))
 
 
 @dataclass(frozen=True)

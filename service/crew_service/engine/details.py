@@ -11,10 +11,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import NoResultFound
 
 from crew_service.engine import output_files, paths, steps, usage
 from crew_service.engine.crew import Crew
@@ -184,14 +186,15 @@ class Details:
         return value["output"] if isinstance(value, dict) else value if isinstance(value, str) else None
 
     def _read(self, execution_id: str, make: Callable[[Connection, Row[Any]], Made]) -> Made | None:
-        for _ in range(2):
-            with self._database.reading() as connection:
-                row = views.small(connection, execution_id)
-                if row is None:
-                    return None
-                if integrity.is_readable(row):
-                    return make(connection, row)
-            self._mend(execution_id)
+        with suppress(NoResultFound):  # deleted between two statements
+            for _ in range(2):
+                with self._database.reading() as connection:
+                    row = views.small(connection, execution_id)
+                    if row is None:
+                        return None
+                    if integrity.is_readable(row):
+                        return make(connection, row)
+                self._mend(execution_id)
         return None
 
     def _record(

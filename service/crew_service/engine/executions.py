@@ -278,8 +278,10 @@ class Executions:
             if isinstance(question, CallQuestion) and question.is_given_up(decision):
                 self._give_up(connection, row, question, now)
             else:
-                if isinstance(question, CallQuestion):
-                    journal.decide(connection, row.id, question.entry, question.in_journal(decision))
+                if isinstance(question, CallQuestion) and not journal.decide(
+                    connection, row.id, question.entry, question.in_journal(decision)
+                ):
+                    raise Unreadable(row.id)
                 queries.move(
                     connection,
                     row.id,

@@ -16,6 +16,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -259,8 +260,12 @@ class Outbox:
             async with self._sessions.turn(receiver, names, keep=lambda: receiver in self._quick) as client:
                 while webhook is not None:
                     turn += 1
-                    problem = await self._deliver(client, queue, webhook)
-                    webhook = await asyncio.to_thread(self._settle, queue, webhook, problem, last=turn == TURN)
+                    try:
+                        problem, is_sent = await self._deliver(client, queue, webhook), True
+                    except Withdrawn:
+                        problem, is_sent = None, False
+                    settle = partial(self._settle, last=turn == TURN, is_sent=is_sent)
+                    webhook = await asyncio.to_thread(settle, queue, webhook, problem)
         except (DatabaseUnavailable, Cancelled):  # the queue is still claimed and will be retried
             pass
         except Exception as error:
@@ -291,13 +296,14 @@ class Outbox:
             webhook = None if webhooks.must_wait(connection, queue.id) else webhooks.first(connection, queue.id)
         if webhook is None:
             with self._database.writing() as connection:
-                webhooks.release(connection, queue.id, due_at=webhooks.AT_ONCE)
+                if webhooks.hold(connection, queue.id, queue.claimed_by):
+                    webhooks.release(connection, queue.id, due_at=webhooks.AT_ONCE)
         return webhook
 
     async def _deliver(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
         try:
             problem = await self._send(client, queue, webhook)
-        except (DatabaseUnavailable, Cancelled):
+        except (DatabaseUnavailable, Cancelled, Withdrawn):
             raise
         except Exception as error:
             if machine.is_trouble(error):
@@ -319,32 +325,32 @@ class Outbox:
         # They all go to the same receiver, so no other receiver waits for them.
         async with self._large_question if is_large and is_question else contextlib.nullcontext():
             self._stopping.raise_if_set()  # there may not be enough time for its answer
-            try:
-                url, authentication, now = await asyncio.to_thread(self._address, queue)
-                body: bytes | StoredBody
-                if is_large and not is_question:
-                    body = StoredBody(lambda begin: self._read(webhook, begin, LARGE))
-                else:
-                    body = await asyncio.to_thread(self._whole, webhook)
-                problem = await sending.send(
-                    client,
-                    url,
-                    body,
-                    key=webhook.key,
-                    authentication=authentication,
-                    secret=self._secret_of(webhook),
-                    now=now,
-                )
-                if isinstance(body, StoredBody) and body.failure:
-                    raise body.failure
-            except Withdrawn:
-                return None
+            url, authentication, now = await asyncio.to_thread(self._address, queue)
+            body: bytes | StoredBody
+            if is_large and not is_question:
+                body = StoredBody(lambda begin: self._read(webhook, begin, LARGE))
+            else:
+                body = await asyncio.to_thread(self._whole, webhook)
+            problem = await sending.send(
+                client,
+                url,
+                body,
+                key=webhook.key,
+                authentication=authentication,
+                secret=self._secret_of(webhook),
+                now=now,
+            )
+            if isinstance(body, StoredBody) and body.failure:
+                raise body.failure
         return problem
 
     def _address(self, queue: Row[Any]) -> tuple[str, Any, float]:
         """Return the address, its authentication, and the timestamp to sign."""
         with self._database.reading() as connection:
-            return *webhooks.address_of(connection, queue.id), self._database.now()
+            address = webhooks.address_of(connection, queue.id)
+        if address is None:
+            raise Withdrawn
+        return *address, self._database.now()
 
     def _read(self, webhook: Row[Any], begin: int, most: int) -> str | None:
         with self._database.reading() as connection:
@@ -361,7 +367,9 @@ class Outbox:
     def _secret_of(self, webhook: Row[Any]) -> str | None:
         return self._flow_webhook.secret if self._flow_webhook and webhook.kind == webhooks.FLOW else self._secret
 
-    def _settle(self, queue: Row[Any], webhook: Row[Any], problem: str | None, *, last: bool) -> Row[Any] | None:
+    def _settle(
+        self, queue: Row[Any], webhook: Row[Any], problem: str | None, *, last: bool, is_sent: bool
+    ) -> Row[Any] | None:
         """Store the result, however long the database takes, to prevent a second delivery; return the next webhook."""
 
         def write() -> Row[Any] | None:
@@ -371,7 +379,8 @@ class Outbox:
             following, _ = retrying.until_available(write, self._has_left)
         except Cancelled:
             return None
-        self._tell(webhook, queue.receiver, problem)
+        if is_sent:
+            self._tell(webhook, queue.receiver, problem)
         if following is None:
             self._database.erased.set()
         return following

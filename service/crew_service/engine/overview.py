@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import NoResultFound
 
 from crew_service.engine import usage
 from crew_service.engine.details import Draft, draft_of
@@ -67,7 +68,10 @@ class Overview:
 
 def _short_draft(connection: Connection, execution_id: str) -> Draft | None:
     """Return a waiting draft, but only if it is short, because the list is requested often."""
-    read = views.wholes(connection, execution_id, ("gate", "meta"), most=LONGEST_QUESTION)
+    try:
+        read = views.wholes(connection, execution_id, ("gate", "meta"), most=LONGEST_QUESTION)
+    except NoResultFound:  # stopped and deleted in the meantime
+        return None
     stored, meta = (json_values.loads(read[name] or "null") for name in ("gate", "meta"))
     return draft_of(execution_id, question_in(stored), meta) if integrity.is_question(stored) else None
 

@@ -132,6 +132,9 @@ def forget_unused_files(database: Database, *, before: float, is_stopping: Calla
 def _forget_some(database: Database, before: float) -> int:
     delivered = ~exists().where(outbox.c.execution_id == executions.c.id)
     query = select(executions.c.id).where(executions.c.aged_from < before, delivered).limit(AT_ONCE)
+    # Locked first, as by everybody else who changes what belongs to an execution: otherwise, each could wait for the
+    # other. Those that another process is deleting are left to it.
+    query = query.with_for_update(skip_locked=True)
     deleted = {}
     with database.writing() as connection:
         for ids in _for_a_moment(database, connection.execute(query).scalars().all()):

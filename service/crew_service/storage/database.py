@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sqlalchemy.engine import Connection, Row
-from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, NoResultFound, SQLAlchemyError
 from sqlalchemy.sql import Select
 
 from crew_service.storage import clock, engines, file_lock, location, schema
@@ -199,6 +199,8 @@ class Database:
             yield
         except Busy:
             raise DatabaseUnavailable(LOCKED if self._turn.is_locked else "The database is busy.") from None
+        except NoResultFound:  # a row was deleted in the meantime, so the database works
+            raise
         except (SQLAlchemyError, FileUnusable, self._engines.driver_error) as error:
             if is_of_value(error):
                 raise

@@ -31,7 +31,10 @@ LIBPQ: dict[str, Any] = {
     "keepalives_count": 2,
     "application_name": "airflow-crew-service",
 }
-LOCK_TIMEOUT = "lock_timeout = '10s'"
+LOCK_TIMEOUT = "lock_timeout"  # of each connection, in its info
+LOCK_SECONDS = 10.0
+BEFORE_STATEMENT = 0.8  # of the statement timeout, which would otherwise end the wait, and not say that it was a lock
+STATEMENT_SECONDS = "SELECT EXTRACT(EPOCH FROM CAST(current_setting('statement_timeout') AS interval))"
 PREPARE = "prepare_threshold"  # psycopg's; a transaction pooler may run a prepared statement where it is unknown
 SMALL = 64 * 1024  # bytes of a value that is read within microseconds
 LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` has defined it since Python 3.11
@@ -117,6 +120,8 @@ def server(url: URL, connections: int) -> Engines:
     # Reads have connections of their own: switching one to autocommit and back takes as long as two reads.
     reader, writer = _server(url, connections, isolation_level="AUTOCOMMIT"), _server(url, connections)
     if _is_libpq(url):
+        for each in (reader, writer):
+            event.listen(each, "connect", _choose_lock_timeout)
         event.listen(reader, "connect", _limit_locks)
         event.listen(writer, "begin", _limit_locks_of_transaction)
     return Engines(reader, writer)
@@ -185,15 +190,24 @@ def _begin(connection: Connection) -> None:
             connection.exec_driver_sql(BUSY_TIMEOUT)
 
 
+def _choose_lock_timeout(connection: Any, record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(STATEMENT_SECONDS)
+    seconds = float(cursor.fetchone()[0]) * BEFORE_STATEMENT
+    cursor.close()
+    connection.commit()
+    record.info[LOCK_TIMEOUT] = f"{LOCK_TIMEOUT} = {min(seconds or LOCK_SECONDS, LOCK_SECONDS) * 1000:.0f}"
+
+
 def _limit_locks(connection: Any, record: Any) -> None:
     """Limit the waits of reads, which have no transactions; behind a pooler, the setting would reach other clients."""
     cursor = connection.cursor()
     cursor.execute("SELECT pg_backend_pid()")
     if cursor.fetchone()[0] == connection.info.backend_pid:  # a pooler reports a number of its own
-        cursor.execute(f"SET {LOCK_TIMEOUT}")
+        cursor.execute(f"SET {record.info[LOCK_TIMEOUT]}")
     cursor.close()
     connection.commit()
 
 
 def _limit_locks_of_transaction(connection: Connection) -> None:
-    connection.exec_driver_sql(f"SET LOCAL {LOCK_TIMEOUT}")
+    connection.exec_driver_sql(f"SET LOCAL {connection.info[LOCK_TIMEOUT]}")

@@ -44,11 +44,17 @@ def put(connection: Connection, execution_id: str, entry: dict[str, Any], *, now
         add(connection, execution_id, entry, now=now)
 
 
-def decide(connection: Connection, execution_id: str, number: int, decision: dict[str, Any]) -> None:
-    """Store a person's decision on a call; arguments that were changed earlier stay changed."""
-    earlier = connection.execute(ONE, {"id": execution_id, "place": number}).one().decision or {}
-    values = {"id": execution_id, "place": number, "decision": {**earlier, **decision}}
+def decide(connection: Connection, execution_id: str, number: int, decision: dict[str, Any]) -> bool:
+    """Store a person's decision on a call; arguments that were changed earlier stay changed.
+
+    Return False if the call is gone.
+    """
+    row = connection.execute(ONE, {"id": execution_id, "place": number}).one_or_none()
+    if row is None:
+        return False
+    values = {"id": execution_id, "place": number, "decision": {**(row.decision or {}), **decision}}
     connection.execute(DECIDE, values)
+    return True
 
 
 def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:

@@ -82,26 +82,31 @@ def latest_of(connection: Connection, execution_id: str) -> Row[Any] | None:
     return connection.execute(query.order_by(questions.c.asked_at.desc()).limit(1)).one_or_none()
 
 
+UNANNOUNCED = (
+    select(questions.c.id, questions.c.execution_id)
+    .join(executions, executions.c.id == questions.c.execution_id)
+    .where(questions.c.announced_at.is_(None))
+)
+
+
 def any_unannounced(connection: Connection) -> bool:
-    return (
-        connection.execute(select(questions.c.id).where(questions.c.announced_at.is_(None)).limit(1)).first()
-        is not None
-    )
+    return connection.execute(UNANNOUNCED.limit(1)).first() is not None
 
 
 def claim_unannounced(connection: Connection, *, now: float) -> list[tuple[str, Row[Any]]]:
     """Mark questions as announced before they are announced, so that each is announced at most once.
 
-    Return those still waiting, and those whose status is unknown because their execution cannot be read.
+    Return those still waiting, and those whose status is unknown because their execution cannot be read. Their
+    executions are locked first, as by an answer or a stop; those that somebody is changing are left for later.
     """
-    wanted = select(questions.c.id, questions.c.execution_id).where(questions.c.announced_at.is_(None)).limit(100)
+    wanted = UNANNOUNCED.limit(100).with_for_update(of=executions, skip_locked=True)
     waiting = []
     for question_id, execution_id in connection.execute(wanted).all():
         mine = update(questions).where(questions.c.id == question_id, questions.c.announced_at.is_(None))
         if connection.execute(mine.values(announced_at=now)).rowcount == 0:
             continue
-        row = connection.execute(select(executions).where(executions.c.id == execution_id)).one_or_none()
-        if row is None or row.state != State.WAITING:
+        row = connection.execute(select(executions).where(executions.c.id == execution_id)).one()
+        if row.state != State.WAITING:
             continue
         if not integrity.is_readable(row) or row.gate.get("question_id") == question_id:
             waiting.append((question_id, row))

@@ -200,13 +200,15 @@ def _is(webhook: Row[Any]) -> ColumnElement[bool]:
     return and_(outbox.c.id == webhook.id, outbox.c.key == webhook.key)
 
 
-def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
-    """Return a queue's address and authentication.
+def address_of(connection: Connection, queue_id: str) -> tuple[str, Any] | None:
+    """Return a queue's address and authentication; None if its last webhook was withdrawn.
 
     :raises ValueError: if they cannot be read
     """
     query = select(webhook_queues.c.url, webhook_queues.c.authentication).where(webhook_queues.c.id == queue_id)
-    url, authentication = connection.execute(query).one()
+    if (row := connection.execute(query).one_or_none()) is None:
+        return None
+    url, authentication = row
     if not isinstance(url, str) or not isinstance(authentication, (dict, type(None))):
         raise ValueError("the stored address cannot be read")
     return url, authentication
@@ -255,7 +257,7 @@ def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem:
         return
     body = select(outbox.c.body).where(_is(webhook)).scalar_subquery()
     try:
-        url, authentication = address_of(connection, queue.id)
+        url, authentication = address_of(connection, queue.id) or (queue.receiver, None)
     except ValueError:
         url, authentication = queue.receiver, None
     url = without_credentials(url)
@@ -277,7 +279,7 @@ def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem:
 
 
 def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
-    """Release a queue, or remove it with its credentials if it is empty."""
+    """Release a queue that is held (`hold`), or remove it with its credentials if it is empty."""
     if first(connection, queue_id) is None:
         connection.execute(delete(webhook_queues).where(webhook_queues.c.id == queue_id))
     else:

@@ -147,6 +147,26 @@ def test_a_loaded_crews_thread_cannot_run_another_crew_during_execution(tmp_path
         stub.segment()
 
 
+OF_A_SCHEDULER = {
+    "a thread": "threading.Thread(target=crew.copy().kickoff, args=[AI]).start()",
+    "a pool": "jobs.submit(crew.copy().kickoff, AI)",
+    "a pool that the execution has used": "used.submit(crew.copy().kickoff, AI)",
+}
+
+
+@pytest.mark.row("S46")
+@pytest.mark.parametrize("case", OF_A_SCHEDULER)
+def test_a_scheduler_started_at_load_cannot_run_a_crew(tmp_path: Path, case: str) -> None:
+    slow = "Paid.call = lambda model, *_, **__: time.sleep(0.5) or 'a report on tea'\n"
+    pools = "jobs, used = ThreadPoolExecutor(), ThreadPoolExecutor(1)\n"
+    pools += "crew.before_kickoff_callbacks = [lambda inputs: used.submit(dict, inputs).result()]\n"
+    later = WHEN_LOADED.format(call=OF_A_SCHEDULER[case])
+    stub = EngineStub(load(written(tmp_path, slow + pools + later)), tmp_path / "log")
+    stub.inputs = {"topic": "tea"}
+    with pytest.raises(CrewFailed, match=r"calls Crew\.kickoff in a thread that was started while"):
+        stub.segment()
+
+
 @pytest.mark.row("S46")
 def test_exit_handlers_run_no_crew_at_start_or_after_execution(tmp_path: Path) -> None:
     handler = "atexit.register(lambda: crew.copy().kickoff(AI))\nmodel_calls = Path(__file__ + '.calls')\n"
@@ -170,6 +190,22 @@ def plan(inputs):
 crew.before_kickoff_callbacks = [plan]
 """
     stub = EngineStub(load(written(tmp_path, loop)), tmp_path / "log")
+    stub.inputs = {"topic": "AI"}
+    assert stub.segment().output == "a report on tea"
+
+
+@pytest.mark.row("S46")
+def test_a_hook_may_use_a_pool_used_at_load(tmp_path: Path) -> None:
+    pool = """
+pool = ThreadPoolExecutor(2)
+warm = list(pool.map(str, range(2)))
+
+def plan(inputs):
+    return {**inputs, "topic": pool.submit(agent.kickoff, "Plan tea").result().raw}
+
+crew.before_kickoff_callbacks = [plan]
+"""
+    stub = EngineStub(load(written(tmp_path, pool)), tmp_path / "log")
     stub.inputs = {"topic": "AI"}
     assert stub.segment().output == "a report on tea"
 
