@@ -19,7 +19,7 @@ from airflow_crew_provider.inbox.registering import put
 from airflow_crew_provider.inbox.rows import messages_key
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow", "quick_resume")
@@ -140,6 +140,24 @@ def test_a_certain_refusal_of_an_answer_is_final(server: FaultServer, dialect: D
     server.on(POLL, BEFORE[dialect.name]).on(POST, Reply(status=status, body={"detail": "no"}))
     with pytest.raises(CrewTaskFailed, match=rf"^POST /resume returned {status}: no\. This answer was not accepted"):
         run(resume())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A52")
+def test_an_unreadable_record_tells_what_became_of_the_answer(server: FaultServer, a_memory: Any) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    task_run = TaskRun("resume")
+    run(resume(), task_run)
+    readable = dict(a_memory.kept)
+    a_memory.kept.update(dict.fromkeys(readable, "[]"))
+    said = (
+        r"^The record of this task, .*, cannot be read: .*\. This try sent nothing\. A retry of this task finds out "
+        "whether the answer was accepted before sending it again"
+    )
+    with pytest.raises(CrewTryFailed, match=said):
+        run(resume(), task_run.retry())
+    a_memory.kept.update(readable)
+    assert run(resume(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
 
 
