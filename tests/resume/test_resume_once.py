@@ -96,6 +96,19 @@ def test_a_live_question_that_was_answered_gets_no_other_answer(
     assert len(server.sent(POST)) == 1
 
 
+@pytest.mark.row("N13", "N21")
+@pytest.mark.parametrize("ids_only", [False, True])
+def test_an_old_pause_after_a_clear_takes_no_second_answer(server: FaultServer, ids_only: bool) -> None:
+    """The status lags: the crew waits with its next draft, which the second answer is not about."""
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    task_run, revise = TaskRun("resume"), {"is_approve": False, "human_feedback": "Shorter."}
+    run(resume(**{**ANSWER, **revise}) if ids_only else resume(review={**REVIEW, **revise}), task_run)
+    server.on(POLL, *[PENDING_SPEC] * 3, {**PENDING_SPEC, "task_output": "the next draft"})
+    with pytest.raises(CrewTaskFailed, match="is waiting with a different draft from the one that was answered"):
+        run(resume(), task_run.clear())
+    assert len(server.sent(POST)) == 1
+
+
 @pytest.mark.row("N13")
 def test_another_answer_to_a_draft_this_task_answered_is_refused(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
