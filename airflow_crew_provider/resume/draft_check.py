@@ -329,10 +329,9 @@ class DraftCheck:
         began = self._clock()
         sent = SentAnswer.of(self._record.newest)
         proves_nothing_until = began
-        if self._unsettled:
-            proves_nothing_until = sent.arrives_until(self._patience, self._lag)
-        elif sent.resumed_at and self._is_about_same(sent):
-            proves_nothing_until = sent.resumed_at + self._lag
+        if self._unsettled or (self._record.kickoff_id and self._is_about_same(sent)):
+            arrived = sent.resumed_at and sent.resumed_at + self._lag
+            proves_nothing_until = arrived or sent.arrives_until(self._patience, self._lag)
         lags_until = began + self._lag
         while True:
             execution, now = (yield from self._look()), self._clock()

@@ -97,12 +97,18 @@ def test_a_live_question_that_was_answered_gets_no_other_answer(
 
 
 @pytest.mark.row("N13", "N21")
+@pytest.mark.parametrize("response", [SPEC.resumed, NoReply(RESET)], ids=["seen", "lost"])
 @pytest.mark.parametrize("ids_only", [False, True])
-def test_an_old_pause_after_a_clear_takes_no_second_answer(server: FaultServer, ids_only: bool) -> None:
+def test_an_old_pause_after_a_clear_takes_no_second_answer(server: FaultServer, ids_only: bool, response: Any) -> None:
     """The status lags: the crew waits with its next draft, which the second answer is not about."""
-    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, response)
     task_run, revise = TaskRun("resume"), {"is_approve": False, "human_feedback": "Shorter."}
-    run(resume(**{**ANSWER, **revise}) if ids_only else resume(review={**REVIEW, **revise}), task_run)
+    first = resume(**{**ANSWER, **revise}) if ids_only else resume(review={**REVIEW, **revise})
+    if response is not SPEC.resumed:
+        with pytest.raises(CrewTryFailed, match="its response was lost"):
+            run(first, task_run)
+        task_run.retry()
+    assert run(first, task_run) == "k-1"
     server.on(POLL, *[PENDING_SPEC] * 3, {**PENDING_SPEC, "task_output": "the next draft"})
     with pytest.raises(CrewTaskFailed, match="is waiting with a different draft from the one that was answered"):
         run(resume(), task_run.clear())
