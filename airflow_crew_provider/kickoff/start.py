@@ -78,11 +78,18 @@ class OwnExecution:
     """The execution that a task starts, as steps: at most once, whatever earlier tries did.
 
     :param newest_id: returns the current id of an execution, given its first id; a resume may have changed it
+    :param may_go_on: whether an execution that has ended may go on under an id that is not known
     """
 
-    def __init__(self, task: StartingTask, worker: Worker, newest_id: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        task: StartingTask,
+        worker: Worker,
+        newest_id: Callable[[str], str] = str,
+        may_go_on: Callable[[Reply], bool] = lambda ended: False,
+    ) -> None:
         self._task, self.worker, self._context = task, worker, worker.context
-        self._hook, self._log, self._newest_id = worker.hook, worker.log, newest_id
+        self._hook, self._log, self._newest_id, self._may_go_on = worker.hook, worker.log, newest_id, may_go_on
         self.kickoff_id: str | None = None  # the running execution, once known
         self.sent_at: str | None = None  # when the current POST was sent
         self._record: PostRecord | None = None
@@ -394,7 +401,7 @@ class OwnExecution:
         """Reattach to an earlier try's execution; return False if that execution failed."""
         self.kickoff_id = self._earlier_id
         reply = yield from self._poll_earlier()
-        if isinstance(reply, Execution) and reply.has_failed:
+        if isinstance(reply, Execution) and reply.has_failed and not self._may_go_on(reply):
             why = shortened(reply.error or "", LONGEST_MESSAGE)
             self._log.info("Execution %s of an earlier try failed: %s. Starting a new one", reply.kickoff_id, why)
             execution_id, used = self.record.kickoff_id, reply.usage
@@ -455,6 +462,11 @@ class OwnExecution:
         """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and a sentence about it."""
         kickoff_id, reply = self._earlier_id, (yield from self._poll_earlier())
         over = outcomes.is_over(reply)
+        if over and self._may_go_on(reply):
+            return (
+                False,
+                f"Execution {kickoff_id} may go on under another id: the outcome of an answer to it is unknown",
+            )
         if over or not self._task.cancel_on_kill:
             return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
         stopped = yield Stop(kickoff_id, is_last=self._starts_regardless)
@@ -533,9 +545,7 @@ class OwnExecution:
         """Stop the execution if `cancel_on_kill` is set; return an error, final if a retry would start another one."""
         kickoff_id = self.polled_id or ""
         stopped: bool | CrewError | None = None
-        if self._task.cancel_on_kill:
-            # Recorded before the stop, because a retry that then finds the execution ended must not start another.
-            self._keep_timeout(str(timeout))
+        if self._stops_at(str(timeout)):
             stopped = yield Stop(kickoff_id, self.worker.is_last_try)
         message = f"{timeout}. {fate_of_stop(kickoff_id, stopped)}"
         if stopped is True:
@@ -564,6 +574,14 @@ class OwnExecution:
             return False
         return True
 
+    def _stops_at(self, timeout: str) -> bool:
+        """Record that the task has timed out; return whether its execution is to be stopped.
+
+        A retry that finds the execution ended must not start another one, so without the record, only the last try
+        stops it.
+        """
+        return self._task.cancel_on_kill and (self._keep_timeout(timeout) or self.worker.is_last_try)
+
     def _keep_timeout(self, message: str) -> bool:
         return self._keep(lambda: self._read_record().mark(timed_out=message), "The timeout could not be recorded")
 
@@ -590,9 +608,8 @@ class OwnExecution:
 
         A kill needs no record, except by a clear: after one that is for good, no retry could start another execution.
         """
-        if ending is outcomes.Ending.TIMEOUT and self._task.cancel_on_kill:
-            limit = f"The task reached its execution_timeout of {self._task.execution_timeout}"
-            return self._keep_timeout(limit) or self.worker.is_last_try
+        if ending is outcomes.Ending.TIMEOUT:
+            return self._stops_at(f"The task reached its execution_timeout of {self._task.execution_timeout}")
         if ending is outcomes.Ending.CLEARED:
             self._record_clear(kickoff_id)
         return self._task.cancel_on_kill

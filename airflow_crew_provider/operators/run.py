@@ -125,7 +125,7 @@ class CrewRunOperator(RunTask):
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
         """Continue with a person's answer, or with the outcome of the wait."""
         self._run = run = WholeRun(self, context)
-        run.recall()
+        run.recall_after(next_kwargs or {})
         if not run.is_asking(next_kwargs or {}):
             return super().resume_execution(next_method, next_kwargs, context)
         # Airflow's own way, past the one of a wait: a timeout ends a search for an answer, not a wait for the crew.

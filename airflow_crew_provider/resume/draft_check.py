@@ -323,20 +323,27 @@ class DraftCheck:
     def _look_when_settled(self) -> Steps[Execution]:
         """Poll until the result is conclusive.
 
-        A waiting draft proves nothing while a lost POST may still arrive. A running crew proves nothing until even a
-        lagging status would show its draft.
+        A waiting draft proves nothing while a lost POST may still arrive, or while a lagging status may show one that
+        this task has just answered. A running crew proves nothing until even a lagging status would show its draft.
         """
         began = self._clock()
         sent = SentAnswer.of(self._record.newest)
-        arrives_until = sent.arrives_until(self._patience, self._lag) if self._unsettled else began
+        proves_nothing_until = began
+        if self._unsettled or (self._record.kickoff_id and self._is_about_same(sent)):
+            arrived = sent.resumed_at and sent.resumed_at + self._lag
+            proves_nothing_until = arrived or sent.arrives_until(self._patience, self._lag)
         lags_until = began + self._lag
         while True:
             execution, now = (yield from self._look()), self._clock()
-            waits = now < arrives_until and self.draft.waits_in(execution)
+            waits = now < proves_nothing_until and self.draft.waits_in(execution)
             works = now < lags_until and execution.state is ExecutionState.RUNNING and not execution.is_live
             if not (waits or works):
                 return execution
             yield Pause(_pause(now - began))
+
+    def _is_about_same(self, sent: SentAnswer) -> bool:
+        is_same_question = self.draft[:2] == (sent.execution_id, sent.crew_task_id)
+        return is_same_question and self.draft.output_sha256 in (None, sent.draft_sha256)
 
     # --- messages ---
 

@@ -67,8 +67,11 @@ class Resuming:
         self._if_cleared = if_cleared
         # An answer is sent once, even if the task was cleared.
         attempt, name = Attempt.of(self._context, task), fingerprint(answer.request)
-        self._record = PostRecord(worker.record.part(RESUME_STATE, None), attempt, name, clears_count=False)
-        self._record.begin_try()
+        try:
+            self._record = PostRecord(worker.record.part(RESUME_STATE, None), attempt, name, clears_count=False)
+            self._record.begin_try()
+        except CrewError as error:
+            fail_task(error, f"This try sent nothing. {FINDS_OUT}")
         self._check: DraftCheck
         self._resumed: Resumed | None = None
         self._leaves_question_open = False

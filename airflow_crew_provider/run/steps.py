@@ -19,14 +19,14 @@ from airflow_crew_provider.review.airflow_form import ask_with_number, found_not
 from airflow_crew_provider.review.decision import ReviewPolicy, ReviewRules, begin_review, end_review
 from airflow_crew_provider.review.question import AskingTask, resume_question
 from airflow_crew_provider.run.record import RunRecord, bound_to
-from airflow_crew_provider.stored_names import DECISIONS_KEY, REVIEW_KEY
+from airflow_crew_provider.stored_names import DECISIONS_KEY, RESUME_STATE, REVIEW_KEY
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Poll, Steps
-from airflow_crew_provider.task.record import AnswerState, RunState
+from airflow_crew_provider.task.record import AnswerState, PostState, RunState, StoredPost
 from airflow_crew_provider.task.waiting import Wait
 from airflow_crew_provider.wait.outcomes import CrewAnswerNotTaken, CrewTaskFailed, CrewTryFailed, fail_task, seconds
 from airflow_crew_provider.wait.task import push_execution
-from airflow_crew_provider.wait.watch import SEEN, Outcome
+from airflow_crew_provider.wait.watch import SEEN, Outcome, Reply
 
 IF_CLEARED = "If you clear this task, it stops the execution and starts another"
 
@@ -46,7 +46,7 @@ class WholeRun:
 
     def __init__(self, task: RunTask, context: Any) -> None:
         self.worker = task.new_worker(context)
-        self.own = OwnExecution(task, self.worker, self._newest_id)
+        self.own = OwnExecution(task, self.worker, self._newest_id, self._may_go_on)
         self._task, self._context, self._log = task, context, self.worker.log
         self._record: RunRecord | None = None
 
@@ -66,6 +66,22 @@ class WholeRun:
         self._record = self._read()
         self._follow()
 
+    def recall_after(self, resumed_with: Json) -> None:
+        """Read the record of a task that resumes, which it has certainly had since it started the execution.
+
+        :param resumed_with: what the task stored when it deferred or asked
+        """
+        self.recall()
+        if self.record.kept.state is not RunState.NOTHING:
+            return
+        kept = resumed_with.get("waiting") or resumed_with.get("shown") or {}
+        known = kept.get("kickoff_id") or kept.get("execution_id")
+        execution = f"Execution {known}" if known else "Its execution"
+        raise CrewTaskFailed(
+            "The record of this task, an Airflow Variable, is missing, although it was stored. Nothing is sent "
+            f"or asked without it. {execution} may still be active; if you clear this task, it starts another one"
+        )
+
     def _read(self) -> RunRecord:
         try:
             return self._stored()
@@ -78,6 +94,12 @@ class WholeRun:
     def _newest_id(self, kickoff_id: str) -> str:
         stored = self._stored().kept
         return stored.kickoff_id if stored.execution_id == kickoff_id else kickoff_id
+
+    def _may_go_on(self, ended: Reply) -> bool:
+        """Whether the execution may go on under the id in the lost response to an answer, as on live deployments."""
+        stored, answer = self._stored().kept, StoredPost.from_json(self.worker.record.part(RESUME_STATE, None).recall())
+        is_sent = stored.state is RunState.ANSWERED and answer.state is PostState.INTENDED
+        return is_sent and isinstance(ended, Execution) and ended.is_live and ended.kickoff_id == stored.kickoff_id
 
     def _follow(self) -> None:
         """Make all polls also read webhooks, if the execution was started with the inbox."""

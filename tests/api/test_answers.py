@@ -429,8 +429,9 @@ def test_a_resume_whose_answer_is_empty_is_unknown(body: Any) -> None:
 
 
 @pytest.mark.parametrize("status", ["error", "FAILED", "failure", "cancelled", "not_found", "NOT FOUND"])
-def test_a_resume_that_reports_an_error_is_unknown(status: str) -> None:
-    error = refused(RESUME, answer({"status": status, "message": "a secret"}))
+@pytest.mark.parametrize("named", [{}, {"kickoff_id": "e-1"}])
+def test_a_resume_that_reports_an_error_is_unknown(status: str, named: Any) -> None:
+    error = refused(RESUME, answer({"status": status, "message": "a secret", **named}))
     assert type(error) is CrewOutcomeUnknown
     assert str(error) == (
         "POST /resume returned 200 and reported an error (a ***); "

@@ -532,6 +532,32 @@ def test_after_a_timeout_stop_without_response_a_retry_starts_nothing(
     assert len(server.sent(POST)) == 1
 
 
+@pytest.mark.row("A6", "A38")
+@pytest.mark.parametrize(("retries", "stops"), [(2, 0), (0, 1)])
+def test_only_the_last_try_stops_at_an_unrecorded_timeout(
+    server: FaultServer, dialect: Dialect, a_memory: Any, monkeypatch: pytest.MonkeyPatch, retries: int, stops: int
+) -> None:
+    server.on(POST, STARTED).on(POLL, dialect.running).on(LOST_STOP, NoReply(RESET), {"status": "stopped"})
+    task_run, stored = TaskRun(retries=retries), a_memory.set
+
+    def refuse(key: str, value: Any, **more: Any) -> None:
+        if '"timed_out"' in value:
+            raise OSError("the database is away")
+        stored(key, value, **more)
+
+    monkeypatch.setattr(a_memory, "set", refuse)
+    operator = kickoff(wait_for_completion=True, deferrable=False, timeout=0.2)
+    with pytest.raises(AirflowException, match="The wait timed out") as error:
+        run(operator, task_run)
+    assert isinstance(error.value, AirflowFailException) == bool(stops)
+    assert len(server.sent(LOST_STOP)) == stops * 2
+    if not stops:
+        assert "may still be active. A retry of this task waits for it again" in str(error.value)
+        server.on(POLL, dialect.completed)
+        assert run(operator, task_run.retry())["kickoff_id"] == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
 # --- what is refused ----------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from airflow_crew_provider.inbox.registering import put
 from airflow_crew_provider.inbox.rows import messages_key
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow", "quick_resume")
@@ -96,6 +96,25 @@ def test_a_live_question_that_was_answered_gets_no_other_answer(
     assert len(server.sent(POST)) == 1
 
 
+@pytest.mark.row("N13", "N21")
+@pytest.mark.parametrize("response", [SPEC.resumed, NoReply(RESET)], ids=["seen", "lost"])
+@pytest.mark.parametrize("ids_only", [False, True])
+def test_an_old_pause_after_a_clear_takes_no_second_answer(server: FaultServer, ids_only: bool, response: Any) -> None:
+    """The status lags: the crew waits with its next draft, which the second answer is not about."""
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, response)
+    task_run, revise = TaskRun("resume"), {"is_approve": False, "human_feedback": "Shorter."}
+    first = resume(**{**ANSWER, **revise}) if ids_only else resume(review={**REVIEW, **revise})
+    if response is not SPEC.resumed:
+        with pytest.raises(CrewTryFailed, match="its response was lost"):
+            run(first, task_run)
+        task_run.retry()
+    assert run(first, task_run) == "k-1"
+    server.on(POLL, *[PENDING_SPEC] * 3, {**PENDING_SPEC, "task_output": "the next draft"})
+    with pytest.raises(CrewTaskFailed, match="is waiting with a different draft from the one that was answered"):
+        run(resume(), task_run.clear())
+    assert len(server.sent(POST)) == 1
+
+
 @pytest.mark.row("N13")
 def test_another_answer_to_a_draft_this_task_answered_is_refused(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
@@ -140,6 +159,24 @@ def test_a_certain_refusal_of_an_answer_is_final(server: FaultServer, dialect: D
     server.on(POLL, BEFORE[dialect.name]).on(POST, Reply(status=status, body={"detail": "no"}))
     with pytest.raises(CrewTaskFailed, match=rf"^POST /resume returned {status}: no\. This answer was not accepted"):
         run(resume())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A52")
+def test_an_unreadable_record_tells_what_became_of_the_answer(server: FaultServer, a_memory: Any) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    task_run = TaskRun("resume")
+    run(resume(), task_run)
+    readable = dict(a_memory.kept)
+    a_memory.kept.update(dict.fromkeys(readable, "[]"))
+    said = (
+        r"^The record of this task, .*, cannot be read: .*\. This try sent nothing\. A retry of this task finds out "
+        "whether the answer was accepted before sending it again"
+    )
+    with pytest.raises(CrewTryFailed, match=said):
+        run(resume(), task_run.retry())
+    a_memory.kept.update(readable)
+    assert run(resume(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
 
 

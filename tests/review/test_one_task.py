@@ -37,6 +37,7 @@ from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.task.drive import Defer
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.watch import COMPLETED, FAILED, PENDING, SEEN, TIMEOUT, Outcome
 from scripts.stack.waiting import PATIENCE, wait_until
 
 local = pytest.importorskip("crew_service.local", reason="needs the crew service")
@@ -853,6 +854,12 @@ def test_a_worker_lost_before_its_second_form_reuses_no_answer(
     assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
 
 
+GONE = (
+    "^The record of this task, an Airflow Variable, is missing, although it was stored. Nothing is sent or asked "
+    "without it. Execution k-1 may still be active; if you clear this task, it starts another one"
+)
+
+
 def asks_once(server: FaultServer, *before: Any) -> None:
     """Script an execution that asks about a draft after these statuses, and completes once it is answered."""
     asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
@@ -945,6 +952,36 @@ def test_a_waits_end_delivered_after_its_answer_follows_new_ids(
     task.waits = kept
     assert task.resume(event).result["output"] == "the output"
     assert len(server.sent("POST /resume")) == 1
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A52")
+@pytest.mark.parametrize("kind", [SEEN, PENDING, COMPLETED, FAILED, TIMEOUT])
+def test_a_wait_whose_record_is_gone_fails_in_a_sentence(
+    server: FaultServer, forms: Forms, a_memory: Any, kind: str
+) -> None:
+    asks_once(server, SPEC.running)
+    task = Task(forms)
+    with pytest.raises(TaskDeferred) as waits:
+        fresh(task.operator).execute(task.context())
+    task.waits = json.loads(json.dumps(waits.value.kwargs))
+    a_memory.kept.clear()
+    with pytest.raises(CrewTaskFailed, match=GONE):
+        task.resume(Outcome(kind, "k-1", crew_task_id="draft_task").to_event())
+    assert (len(server.sent("POST /kickoff")), forms.of_attempt) == (1, {})
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A52")
+def test_an_answer_whose_record_is_gone_is_not_sent(server: FaultServer, forms: Forms, a_memory: Any) -> None:
+    asks_once(server)
+    task = Task(forms).start()
+    a_memory.kept.clear()
+    with pytest.raises(CrewTaskFailed, match=GONE):
+        task.answer("approve")
+    assert server.sent("POST /resume") == []
 
 
 @one_task
@@ -1095,6 +1132,41 @@ def renamed_and_failed(server: FaultServer, inputs: Any) -> None:
     server.on("GET /status/k-1", lambda _: LIVE_FAILED if server.sent("POST /resume") else LIVE_ASKS)
     server.on("GET /status/k-2", LIVE_FAILED)
     server.on("GET /status/k-3", {"state": "SUCCESS", "status": None, "result": "Printed.", "result_json": None})
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A40", "N11")
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_lost_new_id_starts_no_second_execution(
+    server: FaultServer, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    """The old id reads as failed, and the execution goes on under one that nobody has recorded."""
+    connect(server.url, idempotency_keys=keyed)
+    renamed_and_failed(server, {"inputs": []})
+    server.on("GET /status/k-2", LIVE.completed)
+    task = Task(forms).start()
+    task.lost_in(monkeypatch, "airflow_crew_provider.run.record.RunRecord.send", task.event("approve"))
+    if keyed:
+        assert task.retry().result["kickoff_id"] == "k-2"
+    else:
+        with pytest.raises(CrewTaskFailed, match=r"An earlier try sent this answer .* its outcome is unknown"):
+            task.retry()
+    assert len(server.sent("POST /kickoff")) == 1
+
+
+@one_task
+@needs_parking
+@pytest.mark.row("A7", "A40")
+def test_a_clear_names_the_execution_that_may_go_on(
+    server: FaultServer, forms: Forms, monkeypatch: pytest.MonkeyPatch, log_text: Any
+) -> None:
+    renamed_and_failed(server, {"inputs": []})
+    task = Task(forms).start()
+    task.lost_in(monkeypatch, "airflow_crew_provider.run.record.RunRecord.send", task.event("approve"))
+    assert task.clear().result["kickoff_id"] == "k-3"
+    said = "Execution k-1 may go on under another id: the outcome of an answer to it is unknown. Starting a new"
+    assert said in log_text()
 
 
 @one_task
