@@ -19,6 +19,8 @@ from typing import Any
 import requests
 from databases import new_sqlite
 from fork_template import ForkedCommand
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from scripts.stack.waiting import PATIENCE, wait_until
 
@@ -43,6 +45,13 @@ GATED = {
 }
 PLAIN = {"inputs": ["topic"], "tasks": [{"id": "only_task", "agent": "Writer", "output": "All on {topic}"}]}
 SLOW = {"tasks": [{"id": "slow_task", "agent": "Writer", "seconds": 60, "output": "late"}]}
+
+
+def waits_for_lock(connection: Connection) -> bool:
+    """Whether a statement waits for a lock in this database: other tests have databases on the same server."""
+    here = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+    query = "SELECT count(*) FROM pg_locks waiting JOIN pg_locks held USING (pid) WHERE NOT waiting.granted AND held"
+    return bool(connection.execute(text(f"{query}.database = {here}")).scalar())
 
 
 def eventually(status_row: Callable[[], Any], what: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import requests
-from crew_client import GATED, PLAIN, SLOW, Client, Serve, eventually
+from crew_client import GATED, PLAIN, SLOW, Client, Serve, eventually, waits_for_lock
 from databases import sqlite_sample
 from sampling import sampled
 from sqlalchemy import create_engine, text
@@ -413,8 +413,7 @@ def test_an_execution_deleted_while_it_is_read_is_unknown(
     with ThreadPoolExecutor(1) as pool, database.writing() as connection:
         connection.execute(text("LOCK TABLE results"))
         answer = pool.submit(client.get, f"/executions/{kickoff_id}")
-        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        eventually(lambda: connection.execute(waiting).scalar(), "the read")
+        eventually(lambda: waits_for_lock(connection), "the read")
         for statement in FORGET:
             connection.execute(statement, {"ids": [kickoff_id]})
     database.close()

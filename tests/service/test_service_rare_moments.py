@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from crew_client import Client, Receiver
+from crew_client import Client, Receiver, waits_for_lock
 from sqlalchemy import delete, event, insert, select, text, update
 from stand_in_crew import StandInCrew
 
@@ -500,7 +500,7 @@ def test_a_webhook_posted_to_an_ending_queue_is_not_lost(postgresql: str) -> Non
     with database.writing() as connection:
         webhooks.post(connection, "x", "task", HOOK, {}, now=0.0)
         thread.start()
-        wait_until(lambda: connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar(), "it")
+        wait_until(lambda: waits_for_lock(connection), "its end")
     thread.join()
     with database.reading() as connection:
         assert connection.execute(select(webhook_queues.c.claimed_by)).all() == [(None,)]
@@ -519,8 +519,7 @@ def test_a_question_stopped_while_it_is_announced_asks_nobody(postgresql: str, m
     def body(question_id: str, row: Any) -> dict[str, Any]:
         stop.start()
         with database.reading() as connection:
-            blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            wait_until(lambda: not stop.is_alive() or connection.execute(blocked).scalar(), "the stop")
+            wait_until(lambda: not stop.is_alive() or waits_for_lock(connection), "the stop")
         return {"id": question_id}
 
     webhook = FlowWebhook("https://receiver.example/flow", "secret", "https://service.example")
