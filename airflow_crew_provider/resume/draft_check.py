@@ -328,22 +328,21 @@ class DraftCheck:
         """
         began = self._clock()
         sent = SentAnswer.of(self._record.newest)
-        proves_nothing_until = began
+        shows_answered_until = began
         if self._unsettled or (self._record.kickoff_id and self._is_about_same(sent)):
-            arrived = sent.resumed_at and sent.resumed_at + self._lag
-            proves_nothing_until = arrived or sent.arrives_until(self._patience, self._lag)
+            taken = sent.resumed_at and sent.resumed_at + self._lag
+            shows_answered_until = taken or sent.arrives_until(self._patience, self._lag)
         lags_until = began + self._lag
         while True:
             execution, now = (yield from self._look()), self._clock()
-            waits = now < proves_nothing_until and self.draft.waits_in(execution)
+            waits = now < shows_answered_until and self.draft.waits_in(execution)
             works = now < lags_until and execution.state is ExecutionState.RUNNING and not execution.is_live
             if not (waits or works):
                 return execution
             yield Pause(_pause(now - began))
 
     def _is_about_same(self, sent: SentAnswer) -> bool:
-        is_same_question = self.draft[:2] == (sent.execution_id, sent.crew_task_id)
-        return is_same_question and self.draft.output_sha256 in (None, sent.draft_sha256)
+        return self.draft in (sent.draft, sent.draft._replace(output_sha256=None))
 
     # --- messages ---
 
@@ -385,7 +384,7 @@ class DraftCheck:
         or_by_us = ""
         for post in self._record.newest.unsettled:
             sent = SentAnswer.of(post)
-            if self.draft != (sent.execution_id, sent.crew_task_id, sent.draft_sha256):
+            if self.draft != sent.draft:
                 continue
             if post.kickoff_id:
                 return self._answered(post, moved_on=False)

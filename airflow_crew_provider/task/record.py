@@ -316,6 +316,11 @@ class SentAnswer(Part):
         return cls.from_json({**post.more, "intended_at": post.intended_at})
 
     @property
+    def draft(self) -> DraftId:
+        """The identity of the answered draft."""
+        return DraftId(self.execution_id or "", self.crew_task_id or "", self.draft_sha256)
+
+    @property
     def state(self) -> AnswerState:
         """The state of the answer."""
         if self.resumed_at is not None:
