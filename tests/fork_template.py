@@ -27,24 +27,16 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from packaging.version import Version
-
 SERVICE = "crew_service"
 COMMAND = "airflow-crew-service"
 CREWS = "crew_service.crewai.fork_server"
-# LanceDB restarts its thread in a fork, but not the versions to which older releases of CrewAI hold it.
-HAS_FORKS = find_spec("lancedb") is not None and Version(version("lancedb")) >= Version("0.40")
 IMPORTED = {
     SERVICE: ["crew_service.cli", "crew_service.crewai.crew", "alembic.command"],
-    # A Flow would import the database of its memory in each of its processes, and a model of OpenAI's API its client:
-    # a second.
-    CREWS: ["crew_service.crewai.child_process", "openai.resources", "lancedb" if HAS_FORKS else "lance_namespace"],
+    CREWS: ["crew_service.crewai.child_process"],
 }
 SHARED = "CREW_TESTS_TEMPLATES"  # the folder of the sockets
 LARGEST = 128 * 1024  # bytes of a request; most of it is the environment
@@ -282,7 +274,10 @@ def main() -> int:
     del sys.path[0]  # the folder of this file
     gc.disable()
     warnings.filterwarnings("ignore", "lancedb fork support")  # nothing has used it before a fork
-    for name in IMPORTED[module]:
+    names = IMPORTED[module]
+    if module == CREWS:
+        names = [*names, *importlib.import_module(CREWS).late_imports()]
+    for name in names:
         with contextlib.suppress(ImportError):  # the command says what is missing
             importlib.import_module(name)
     gc.enable()

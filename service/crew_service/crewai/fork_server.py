@@ -1,4 +1,6 @@
-"""Forks the processes of the crews of one world. It has imported CrewAI there, runs no user code, and has one thread.
+"""Forks the processes of the crews of one world. It has imported CrewAI there, and runs no user code.
+
+It has no threads but those of libraries that start theirs again in each child.
 
 It forks on request and reports each child's exit to the service. It exits when the service does, or on request as soon
 as it has no children. Processes that a crew leaves behind become children of this process and are killed. A child that
@@ -21,17 +23,18 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from crew_service import versions
 from crew_service.crewai import process_tree, world
 from crew_service.crewai.channel import LEAVE, READY, UNBORN
 from crew_service.crewai.temporary_folders import LeftFolders, TemporaryFolder
 
 LEFT = 15.0  # seconds for a dismissed process to exit; normally, it takes at most five
 LONGEST = 1_000  # characters of an error
-# What each crew's process would import again: most of the loading time of a Flow's memory and of OpenAI's client.
-LATE_IMPORTS = ("lance_namespace", "openai.resources")  # they start no threads
 LOOK = 5.0  # seconds between checks of the processes
 
 
@@ -162,6 +165,18 @@ def _telling(control: socket.socket) -> Iterator[None]:
         raise
 
 
+def late_imports() -> tuple[str, ...]:
+    """Return what each crew's process would import again: OpenAI's client, and the database of a Flow's memory.
+
+    LanceDB has a thread, which only its newer releases start again in a child. Of others, it is a part of the import.
+    """
+    try:
+        has_forks = versions.key(version("lancedb")) >= versions.key("0.40")
+    except PackageNotFoundError:
+        has_forks = False
+    return "openai.resources", "lancedb" if has_forks else "lance_namespace"
+
+
 def main() -> None:
     """Take as arguments the descriptor of the socket to the service, the crews' folder and their `.env` (or "")."""
     for output in (sys.stdout, sys.stderr):  # the service reads UTF-8, whatever the locale
@@ -182,11 +197,14 @@ def main() -> None:
         Seam.told()  # imports what the names are in
         stored_memory.share_locks()
 
-    for name in LATE_IMPORTS:
+    for name in late_imports():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for name in variables:  # each crew's process reads the file as it is then
         os.environ.pop(name, None)
+    # They warn about libraries that are at work during a fork, of which here is none.
+    warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     process_tree.adopt_orphans()
     sys.stdout.flush()  # otherwise each child would print it again
     gc.enable()

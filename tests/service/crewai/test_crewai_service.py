@@ -14,10 +14,12 @@ from crew_client import Client, Command, eventually
 from engine_stub import CREWS, alive
 
 from airflow_crew_provider.models import output_sha256
+from crew_service.crewai.fork_server import late_imports
 
 Start = Callable[..., Command]
 TOKEN = "a-token-for-tests-only"
 MODEL_KEY = "sk-a-key-of-a-model"
+PATHS = list(filter(None, [os.environ.get("PYTHONPATH")]))
 
 
 class Service:
@@ -30,10 +32,9 @@ class Service:
         self.begin()
 
     def begin(self) -> None:
-        places = [str(CREWS), os.environ.get("PYTHONPATH")]
         names = {"CREW_SERVICE_USER_TOKENS": "ann=a-token-of-ann", "CREW_SERVICE_WEBHOOK_SECRET": "a-secret"}
         keys = {"CREW_SERVICE_TOKEN": TOKEN, "CREW_SERVICE_DB": "crew-service.db", **names}
-        environment = {**keys, "PYTHONPATH": os.pathsep.join(filter(None, places)), "OF_A_MODEL_API_KEY": MODEL_KEY}
+        environment = {**keys, "PYTHONPATH": os.pathsep.join([str(CREWS), *PATHS]), "OF_A_MODEL_API_KEY": MODEL_KEY}
         environment["PYTHONIOENCODING"] = "ascii"  # as on a machine without a UTF-8 locale
         options = ("--workers", "9", "--user-token", "bob=a-token-of-bob")
         self.command = self._start(*self._crews, *options, environment=environment, fresh=self._fresh)
@@ -258,3 +259,34 @@ def test_the_service_log_says_why_a_crew_no_longer_loads(command: Start, tmp_pat
     assert service.reached(execution, "error")["error"] == "RuntimeError: out of order (own.py, line 2)"
     assert "the crew cannot be loaded: Traceback" in service.log()
     assert service.printed(execution) == "in a module\n"
+
+
+EARLY = """
+import sys
+import threading
+
+early = {"lancedb", "openai.resources"} & sys.modules.keys()
+
+from crewai.flow.flow import Flow, start
+
+
+class Early(Flow):
+    @start()
+    def begin(self):
+        from lancedb.background_loop import LOOP
+
+        return f"{sorted(early)} {LOOP.thread in threading.enumerate()}"
+"""
+
+
+def test_the_database_of_a_memory_is_imported_before_a_fork(command: Start, tmp_path: Path) -> None:
+    (tmp_path / "early.py").write_text(EARLY)
+    options = ("--crew", "early:Early")
+    environment = {"CREW_SERVICE_TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join([str(tmp_path), *PATHS])}
+    served = command(*options, environment=environment, fresh=True)
+    client = served.client(TOKEN)
+    client.until(client.kickoff(), "completed")
+    ended = client.until(client.kickoff(), "completed")
+    early = sorted({"lancedb", "openai.resources"}.intersection(late_imports()))
+    assert ended["result"]["output"] == f"{early} True"
+    assert "fork" not in served.log.read_text().replace("fork_server", "")
