@@ -360,10 +360,10 @@ def _tell_namesakes_apart() -> None:
                 functions[name] = _called_as((tool, name, schema["description"] or name), functions[name])
         return answer
 
-    name = "convert_tools_to_openai_schema"
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is convert:
-            setattr(module, name, converted)
+    # To look at a module copies its page in a forked process, so only CrewAI's are looked at.
+    for module in [sys.modules[name] for name in list(sys.modules) if name.startswith("crewai.")]:
+        if vars(module).get(convert.__name__) is convert:
+            setattr(module, convert.__name__, converted)
 
 
 def _called_as(called: tuple[Any, str, str], run: Callable[..., Any]) -> Callable[..., Any]:
