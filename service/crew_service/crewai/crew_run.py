@@ -207,7 +207,7 @@ class CrewRun:
         seconds = (datetime.now() - task.start_time).total_seconds() if task.start_time else 0.0
         if self._gate and self._gate.task_id == name:
             seconds += self._state["task"]["execution_time"]
-        record = stored(name, output, seconds)
+        record = stored(name, task, output, seconds)
         if task is self._crew.tasks[-1] and not task.human_input:
             return record  # no later task needs the results of its tools
         with_results: StoredOutput = self._caches.with_results(record, crew_tasks.agents_of(self._crew), self._tools())
@@ -276,7 +276,7 @@ class TaskOrder:
                 return
             if isinstance(task, ConditionalTask) and task.output is None:
                 task.output = task.get_skipped_task_output()
-                self.add(stored(task_id, task.output, 0.0))
+                self.add(stored(task_id, task, task.output, 0.0))
 
 
 def _or_given(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:

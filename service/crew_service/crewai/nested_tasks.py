@@ -247,7 +247,7 @@ class NestedTasks:
 
     def _stored(self, run: MethodRun, place: str, task: Task, output: TaskOutput) -> StoredOutput:
         began = task.start_time.timestamp() if task.start_time else time.time()
-        record = stored(f"{run.method}.{_name(task)}", output, time.time() - began)
+        record = stored(f"{run.method}.{_name(task)}", task, output, time.time() - began)
         with_results: StoredOutput = self._caches.with_results(record, _agents(task), _tools(task), of=place)
         return with_results
 
