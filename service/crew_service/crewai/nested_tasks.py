@@ -223,7 +223,8 @@ class NestedTasks:
     def _approve(self, task: Task, place: str) -> TaskOutput:
         self._finished[place] = self._approved.pop(place)
         output, crew = self._restored(task, place), crew_tasks.crew_of(task)
-        finish(task, output, crew, callbacks_of(crew, task) if crew else [], task.output_file)
+        callbacks = callbacks_of(task.callback, crew.task_callback) if crew else []
+        finish(task, output, crew, callbacks, task.output_file)
         return output
 
     def _answered(self, task: Task, output: TaskOutput) -> NoReturn:
