@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from crewai import Agent, Crew, Task
+from crewai import Agent, Crew
 
 from crew_service.crewai import journal
 from crew_service.crewai.coroutines import awaited
@@ -16,10 +16,9 @@ from crew_service.engine.crew import LONGEST_IN_STEP, Progress, StepDone
 Callback = Callable[[Any], Any]
 
 
-def callbacks_of(crew: Crew, task: Task) -> list[Callback]:
-    """Return the callbacks that CrewAI runs after the task: the task's own, then the crew's if it differs."""
-    common = crew.task_callback if crew.task_callback != task.callback else None
-    return [callback for callback in (task.callback, common) if callback]
+def callbacks_of(own: Callback | None, common: Callback | None) -> list[Callback]:
+    """Return the callbacks that CrewAI runs after a task: the task's own, then the crew's if it differs."""
+    return [callback for callback in (own, common if common != own else None) if callback]
 
 
 def call(callback: Callback, argument: Any) -> Any:

@@ -20,7 +20,7 @@ from crewai.tasks.conditional_task import ConditionalTask
 
 from crew_service.crewai import execution_files, flow_values, hooks, journal, points, prepared_calls, usage
 from crew_service.crewai.approved import finish
-from crew_service.crewai.callbacks import call, callbacks_of, listen_to_steps
+from crew_service.crewai.callbacks import Callback, call, callbacks_of, listen_to_steps
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Asked, Fatal, Interrupted
 from crew_service.crewai.feedback import OF_A_TASK, StoredFeedback
@@ -73,7 +73,9 @@ class CrewRun:
         if self._gate and "task" not in self._gate.state:  # it was a Flow's
             raise CrewFailed(CHANGED_DECISION.format(self._gate.task_id))
         self._state: dict[str, Any] = job.decision.state if job.decision else {}
-        self._after = {id(task): callbacks_of(crew, task) for task in crew.tasks}
+        self._common = crew.task_callback
+        self._own: dict[int, Callback | None] = {}  # by task: its own callback
+        self._finishers: dict[int, Callback] = {}  # likewise: what CrewAI calls instead
         approved = [self._gate.state["task"]] if self._gate and self._gate.is_approve else []
         self._caches = ToolCaches([*job.done, *approved])
         self._reached: GateReached | None = None
@@ -104,10 +106,9 @@ class CrewRun:
     def _prepare(self) -> None:
         crew = self._crew
         crew.stream = False
-        crew.task_callback = None
         crew.after_kickoff_callbacks = [_or_given(hook) for hook in crew.after_kickoff_callbacks]
         for task in crew.tasks:
-            task.callback = self._finisher(task)
+            self._take_callbacks(task)
         listen_to_steps(crew_tasks.agents_of(crew), self._report, crew.step_callback)
         if self._state.get("descriptions"):
             crew.planning = False
@@ -115,6 +116,14 @@ class CrewRun:
             crew.checkpoint_kickoff_event_id = "stored"
         elif any(task.output for task in crew.tasks):
             raise CrewFailed(f"The crew cannot continue after its finished tasks: {CONTINUE.reason}. Start it again.")
+
+    def _take_callbacks(self, task: Task) -> None:
+        """Call a task's callbacks from now on, also those that a hook has set since the last call."""
+        crew = self._crew
+        self._common, crew.task_callback = crew.task_callback or self._common, None
+        if task.callback is not self._finishers.get(id(task), self):
+            self._own[id(task)] = task.callback
+            task.callback = self._finishers[id(task)] = self._finisher(task)
 
     def _go_on_from(self, gate: ReviewDecision) -> None:
         if not gate.is_approve:
@@ -138,7 +147,8 @@ class CrewRun:
         assert task.output
         with journal.going_back():
             journal.enter(approved["task_id"], "approved", self._tools())
-            finish(task, task.output, self._crew, self._after[id(task)], self._state.get("output_file"))
+            self._take_callbacks(task)
+            finish(task, task.output, self._crew, self._callbacks_of(task), self._state.get("output_file"))
             self._finished.add(approved)
         return inputs
 
@@ -173,8 +183,7 @@ class CrewRun:
         if self._reached:
             raise self._reached
         self._finished.pass_over(until=name)
-        if step.task.human_input:
-            step.task.callback = self._finisher(step.task)  # a hook before the kickoff may have set another
+        self._take_callbacks(step.task)  # a hook before the kickoff may have set others
         if planned := self._state.get("descriptions"):
             step.task.description = planned[name]
         self._report(TaskStarted(name, (step.agent_role or "").strip()))
@@ -194,7 +203,7 @@ class CrewRun:
             if task.human_input:
                 self._reached = GateReached(task, output)
                 raise self._reached
-            for callback in self._after[id(task)]:
+            for callback in self._callbacks_of(task):
                 call(callback, output)
             # CrewAI writes the file later: if the process died before that, the task would not rerun.
             save(task, output, task.output_file)
@@ -202,12 +211,15 @@ class CrewRun:
 
         return finish
 
+    def _callbacks_of(self, task: Task) -> list[Callback]:
+        return callbacks_of(self._own[id(task)], self._common)
+
     def _stored(self, task: Task, output: TaskOutput) -> StoredOutput:
         name = self._names[id(task)]
         seconds = (datetime.now() - task.start_time).total_seconds() if task.start_time else 0.0
         if self._gate and self._gate.task_id == name:
             seconds += self._state["task"]["execution_time"]
-        record = stored(name, output, seconds)
+        record = stored(name, task, output, seconds)
         if task is self._crew.tasks[-1] and not task.human_input:
             return record  # no later task needs the results of its tools
         with_results: StoredOutput = self._caches.with_results(record, crew_tasks.agents_of(self._crew), self._tools())
@@ -276,7 +288,7 @@ class TaskOrder:
                 return
             if isinstance(task, ConditionalTask) and task.output is None:
                 task.output = task.get_skipped_task_output()
-                self.add(stored(task_id, task.output, 0.0))
+                self.add(stored(task_id, task, task.output, 0.0))
 
 
 def _or_given(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:

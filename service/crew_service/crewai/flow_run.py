@@ -48,7 +48,7 @@ NOT_ASKED = (
 
 class FlowRun:
     def __init__(self, source: FlowSource, job: Job, report: Report) -> None:
-        self._nested = NestedTasks(job.decision)
+        self._nested = NestedTasks(job.decision, [task["task_id"] for task in job.done])
         self._seconds: dict[str, float] = job.decision.state.get("seconds", {}) if job.decision else {}
         self._asks: dict[int, TaskAsks] = {}
         # Calls to one method share a journal, which is erased when a call ends, so they take turns.
@@ -262,7 +262,7 @@ class FlowRun:
         """Ask as a Flow does, so that every kind of answer is accepted; other waiting gates rerun, as after a crash."""
         answer = asks.answer
         task = answer["task_id"]
-        state = {"nested": self._nested.state(asks), "seconds": self._seconds}
+        state = {"nested": self._nested.state(asks, self._done), "seconds": self._seconds}
         return PendingReview(
             task,
             answer["output"],

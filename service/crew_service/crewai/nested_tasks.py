@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
@@ -80,9 +80,11 @@ class NestedTasks:
     """The tasks of crews that a Flow's methods start.
 
     `before` is the decision on the Flow's own last question, from which the Flow continues.
+
+    :param done: the methods that have finished
     """
 
-    def __init__(self, gate: ReviewDecision | None) -> None:
+    def __init__(self, gate: ReviewDecision | None, done: Sequence[str]) -> None:
         known: dict[str, Any] = gate.state.get("nested", {}) if gate else {}
         self.before = (decision_from(known["before"]) if known["before"] else None) if known else gate
         self._lock = threading.Lock()
@@ -111,6 +113,8 @@ class NestedTasks:
             self._rounds.setdefault(self._decided, []).extend(map(asdict, since))
         self._unused = {place for place in (self._decided, *self._rejected) if place}  # until their tasks run
         self._running: dict[int, str] = {}
+        for method in done[known.get("done", len(done)) :]:  # since the question; it may be called again
+            self._forget(method)
 
     def watch(self) -> None:
         """From now on, let nested tasks in this process ask people questions, and replay the finished ones."""
@@ -140,8 +144,11 @@ class NestedTasks:
         journal.stop_if_asked()
         self._over(name)
 
-    def state(self, asks: TaskAsks) -> dict[str, Any]:
-        """Return the state from which a run continues after the answer, with places that release 0.2.0 can read."""
+    def state(self, asks: TaskAsks, done: int) -> dict[str, Any]:
+        """Return the state from which a run continues after the answer, with places that release 0.2.0 can read.
+
+        :param done: how many methods have finished
+        """
 
         def named(known: dict[str, Any]) -> dict[str, Any]:
             return {self._earlier.get(place, place): value for place, value in dict(known).items()}
@@ -156,6 +163,7 @@ class NestedTasks:
             "rounds": named(self._rounds),
             "asked": self._earlier.get(asks.place, asks.place),
             "places": self._earlier,
+            "done": done,
             "skipped": len(self._decision.rounds) if again and self._decision else self._skipped,
         }
 
@@ -223,7 +231,8 @@ class NestedTasks:
     def _approve(self, task: Task, place: str) -> TaskOutput:
         self._finished[place] = self._approved.pop(place)
         output, crew = self._restored(task, place), crew_tasks.crew_of(task)
-        finish(task, output, crew, callbacks_of(crew, task) if crew else [], task.output_file)
+        callbacks = callbacks_of(task.callback, crew.task_callback) if crew else []
+        finish(task, output, crew, callbacks, task.output_file)
         return output
 
     def _answered(self, task: Task, output: TaskOutput) -> NoReturn:
@@ -247,13 +256,17 @@ class NestedTasks:
 
     def _stored(self, run: MethodRun, place: str, task: Task, output: TaskOutput) -> StoredOutput:
         began = task.start_time.timestamp() if task.start_time else time.time()
-        record = stored(f"{run.method}.{_name(task)}", output, time.time() - began)
+        record = stored(f"{run.method}.{_name(task)}", task, output, time.time() - began)
         with_results: StoredOutput = self._caches.with_results(record, _agents(task), _tools(task), of=place)
         return with_results
 
     def _over(self, method: str) -> None:
         """Forget the tasks of a finished method, because it may be called again."""
         self._check_used(method)
+        self._forget(method)
+
+    def _forget(self, method: str) -> None:
+        self._unused = {place for place in self._unused if _method(place) != method}
         for known in self._by_place():
             for place in [place for place in list(known) if _method(place) == method]:
                 del known[place]

@@ -20,17 +20,16 @@ from crew_service.engine.drafts import json_object_in
 from crew_service.storage.json_values import tidy
 
 STRUCTURED = frozenset(("pydantic", "json_dict"))  # kept only if their JSON would not give the same
-# Fields that other keys of a stored output determine; the others depend on CrewAI's version.
-TOLD = frozenset(("description", "name", "expected_output", "summary", "raw", "agent", "output_format"))
-# Prompts and results of tools; of these, later tasks need only what is in a cache (see `tool_caches`).
-LEFT_OUT = frozenset(("messages",))
+# Prompts and results of tools; of these, later tasks need only what is in a cache (see `tool_caches`). And what CrewAI
+# computes.
+LEFT_OUT = frozenset(("messages", "summary"))
 LONGEST_KEPT = 8 * 1024 * 1024  # characters per field; each process receives those of all finished tasks
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 log = logging.getLogger(__name__)
 
 
-def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
+def stored(task_id: str, task: Task, output: TaskOutput, seconds: float) -> StoredOutput:
     result: StoredOutput = {
         "task_id": task_id,
         "agent": output.agent.strip(),
@@ -44,7 +43,7 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
     data = tidy(structured(output))  # as it will be stored
     if data is not None:
         result["output_json"] = data
-    if point := _kept(output, data):
+    if point := _kept(output, data, _texts(task, result)):
         result["point"] = point
     return result
 
@@ -66,12 +65,24 @@ def of_value(task_id: str, agent: str, value: Any, seconds: float, *, descriptio
     return record if data is None else {**record, "output_json": data}
 
 
-def _kept(output: TaskOutput, data: Any) -> dict[str, str]:
+def _texts(task: Task, output: StoredOutput) -> dict[str, Any]:
+    """Return the fields of CrewAI's object that other keys of a stored output usually determine."""
+    return {
+        "name": task.name or output.get("description"),
+        "description": output.get("description", ""),
+        "expected_output": output.get("expected_output"),
+        "raw": output["output"],
+        "agent": output["agent"],
+        "output_format": _format(task),
+    }
+
+
+def _kept(output: TaskOutput, data: Any, texts: dict[str, Any]) -> dict[str, str]:
     """Encode the fields that only later processes of the crew need, e.g. an object that its JSON does not restore."""
     fields = {}
-    for name in sorted(TaskOutput.model_fields.keys() - TOLD - LEFT_OUT):
+    for name in sorted(TaskOutput.model_fields.keys() - LEFT_OUT):
         value = getattr(output, name)
-        if not value or _follows(name, output, data):
+        if value == texts[name] if name in texts else not value or _follows(name, output, data):
             continue
         try:
             fields[name] = codec.encoded(value)
@@ -115,15 +126,7 @@ def edited(task: Task, output: StoredOutput, approved: str) -> StoredOutput:
 def restored(task: Task, output: StoredOutput) -> TaskOutput:
     """Recreate CrewAI's object; this never fails, because the crew has accepted the output before."""
     data, model = output.get("output_json"), task.output_pydantic
-    result = TaskOutput(
-        name=task.name or output.get("description"),
-        description=output.get("description", ""),
-        expected_output=output.get("expected_output"),
-        raw=output["output"],
-        agent=output["agent"],
-        json_dict=data if task.output_json else None,
-        output_format=_format(task),
-    )
+    result = TaskOutput(**_texts(task, output), json_dict=data if task.output_json else None)
     point = points.of(output)
     for name in TaskOutput.model_fields.keys() & point.keys():
         with suppress(Exception):  # its class may be gone

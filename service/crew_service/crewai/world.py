@@ -43,7 +43,7 @@ class Place:
 
     :param name: the crew's name, and that of its folder in a storage folder that it would share with others
     :param is_one_of_several: whether the service serves other crews
-    :param is_shared: whether another crew's project has the same storage folder unless `CREWAI_STORAGE_DIR` is set
+    :param is_shared: whether another crew has the same storage folder even if `CREWAI_STORAGE_DIR` is not set
     :param takes_memory: whether the crew's memory may begin with a copy of the shared one
     :param has_users: whether users have tokens for it
     :param shares_memory: whether all users share the organization's memory
@@ -75,12 +75,13 @@ def places_of(
     """
     own = {name: _digest(each for each in tokens or () if each[0] == name) for name in targets}
     worlds = {name: world_of(target, own[name]) for name, target in targets.items()}
+    folders = [world.folder.name for world in worlds.values()]
     return {
         name: Place(
             world,
             name,
             is_one_of_several=len(targets) > 1,
-            is_shared=any(_would_share(world, other) for other in worlds.values()),
+            is_shared=folders.count(world.folder.name) > 1,  # CrewAI names its own after the working directory
             takes_memory=tokens is not None and not own[name],
             has_users=has_users or any(crew == name and user for crew, user, _ in tokens or ()),
             shares_memory=shares_memory,
@@ -119,11 +120,6 @@ def _digest(tokens: Iterable[tuple[str, str | None, str]]) -> str:
     """Identify a set of tokens without keeping them."""
     pairs = sorted((user or "", token) for _, user, token in tokens)
     return hashlib.sha256(repr(pairs).encode()).hexdigest() if pairs else ""
-
-
-def _would_share(one: World, other: World) -> bool:
-    """Whether CrewAI, which names the storage folder after the working directory, would give two crews the same."""
-    return (one.project, one.owner) != (other.project, other.owner) and one.folder.name == other.folder.name
 
 
 def _above_libraries() -> Path | None:

@@ -157,7 +157,15 @@ def test_a_gate_needs_a_person_even_if_hooks_are_cleared(play: Player) -> None:
 def test_a_gate_holds_although_a_hook_replaces_the_callback(play: Player) -> None:
     crew = play("with_another_callback")
     assert crew.segment().output == "draft v1"
-    assert crew.calls(of="task callback") == []
+    assert crew.calls(of="task callback") == crew.calls(of="crew callback") == []
+
+
+def test_callbacks_that_a_hook_sets_follow_each_task(play: Player) -> None:
+    crew = play("with_another_callback")
+    crew.segment()
+    crew.approve()
+    assert crew.finished() == ["draft", "final"]
+    assert crew.calls(of="task callback") == crew.calls(of="crew callback") == ["draft v1", "final v1"]
 
 
 @pytest.mark.parametrize("kind", ["redacted", "RedactingCrew"])

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from crewai import Task
 from crewai import TaskOutput as CrewAIOutput
+from crewai.tasks.conditional_task import ConditionalTask
 from crewai.tasks.output_format import OutputFormat
 from engine_stub import CREWS, EngineStub
 from pydantic import BaseModel, Field
@@ -78,8 +79,23 @@ def test_an_outputs_dict_is_the_same_in_every_process(given: dict[str, Any], dec
     task = Task(description="d", expected_output="e", output_json=Always if declares else None)
     as_declared = OutputFormat.JSON if declares else OutputFormat.RAW
     output = CrewAIOutput(description="d", raw="r", agent="a", json_dict=given, output_format=as_declared)
-    kept = tidy(json.loads(json.dumps(task_outputs.stored("t", output, 1.0))))
+    kept = tidy(json.loads(json.dumps(task_outputs.stored("t", task, output, 1.0))))
     assert repr(task_outputs.restored(task, kept).json_dict) == repr(given)
+
+
+OUTPUTS = {
+    "a role in YAML": lambda task: CrewAIOutput(description="d", name="d", expected_output="e", agent="Writer\n"),
+    "skipped": lambda task: task.get_skipped_task_output(),
+    "named by a hook": lambda task: CrewAIOutput(description="other", name="n", agent="a", output_format="pydantic"),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_an_outputs_texts_are_the_same_in_every_process(kind: str) -> None:
+    task = ConditionalTask(description="d", expected_output="e", output_json=Always, condition=bool)
+    output = OUTPUTS[kind](task)
+    kept = tidy(json.loads(json.dumps(task_outputs.stored("t", task, output, 1.0))))
+    assert task_outputs.restored(task, kept).model_dump() == output.model_dump()
 
 
 def test_an_edited_object_is_checked_as_its_model_reads_it(play: Player) -> None:

@@ -111,6 +111,15 @@ def test_without_a_common_folder_the_project_decides(tmp_path: Path, own_folders
     assert kept_in(told(crews["two"], tmp_path)) == {str(own_folders / "beta")}
 
 
+def test_without_a_common_folder_crews_of_one_project_are_separate(tmp_path: Path, own_folders: Path) -> None:
+    alpha = project(tmp_path / "alpha")
+    remembers(own_folders / "alpha", "shared")
+    crews = served(one=alpha, two=f"{alpha}/src/alpha/main.py:Told")
+    assert kept_in(told(crews["one"], tmp_path)) == {str(own_folders / "alpha/one")}
+    assert kept_in(told(crews["two"], tmp_path)) == {str(own_folders / "alpha/two")}
+    assert states_in(own_folders / "alpha/one") == states_in(own_folders / "alpha/two") == ["shared"]
+
+
 def test_projects_whose_folders_have_one_name_are_separate(tmp_path: Path, own_folders: Path) -> None:
     crews = served(one=project(tmp_path / "alpha/crew"), two=project(tmp_path / "beta/crew"))
     assert kept_in(told(crews["one"], tmp_path)) == {str(own_folders / "crew/one")}

@@ -221,6 +221,21 @@ def test_a_flows_crews_ask_a_person_and_rerun_nothing_finished(play: Player) -> 
     assert run.calls() == ["begin", "research", "writing", "writing", *letters]
 
 
+@pytest.mark.row("S1")
+@pytest.mark.parametrize("round_", [0, 1], ids=["equal texts", "other texts"])
+def test_after_a_kill_a_loops_next_draft_is_asked_about(play: Player, round_: int) -> None:
+    run = flow(play, "ChaptersFlow")
+    run.inputs["round"] = round_
+    run.segment()
+    assert waits(run.choose("revise", "warmer"))[:2] == ("write.chapter", "chapter v2 (warmer)")
+    assert waits(run.choose("approve"))[:2] == ("write.chapter", "chapter v1")
+    assert waits(run.segment())[:2] == ("write.chapter", "chapter v1"), "as if it had been killed before it asked"
+    outcome = run.choose("approve")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "chapter v2 (warmer) and chapter v1"
+    assert run.calls() == ["begin", "chapter", "chapter", "chapter"]
+
+
 def test_an_answer_is_never_used_for_a_different_text(play: Player) -> None:
     run = flow(play, "FicklePlan")
     assert waits(run.segment())[0] == "plan.plan"

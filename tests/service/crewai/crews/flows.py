@@ -235,6 +235,28 @@ class SeldomReviewed(Logged):
         return " and ".join(str(crew.kickoff(inputs=self.state.model_dump()).raw) for crew in crews)
 
 
+class ChaptersFlow(Logged):
+    """A loop around a draft that a person sees each time; with `round`, each has a text of its own."""
+
+    @start()
+    def begin(self) -> None:
+        self.mark("begin")
+
+    @listen(or_(begin, "more"))
+    def write(self) -> None:
+        topic = f"{self.state.topic} {len(self.state.parts) * self.state.round}"
+        crew = small_crew("chapter", human_input=True)
+        self.state.parts.append(crew.kickoff(inputs={"topic": topic, "log": self.state.log}).raw)
+
+    @router(write)
+    def check(self) -> str:
+        return "more" if len(self.state.parts) < 2 else "done"
+
+    @listen("done")
+    def finish(self) -> str:
+        return " and ".join(self.state.parts)
+
+
 class CrewsFlow(Logged):
     """Several crews, one of them asynchronous, and a result that is no plain text."""
 

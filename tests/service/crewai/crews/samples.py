@@ -321,13 +321,16 @@ def without_hooks() -> Crew:
 
 def with_another_callback() -> Crew:
     of = agent()
-    draft = task("draft", of, human_input=True)
+    draft, final = task("draft", of, human_input=True), task("final", of)
 
     def replace(inputs: dict[str, Any]) -> dict[str, Any]:
-        draft.callback = lambda output: write(inputs["log"], {"task callback": output.raw})
+        for each in (draft, final):
+            each.callback = lambda output: write(inputs["log"], {"task callback": output.raw})
+        crew.task_callback = lambda output: write(inputs["log"], {"crew callback": output.raw})
         return inputs
 
-    return Crew(agents=[of], tasks=[draft], before_kickoff_callbacks=[replace])
+    crew = Crew(agents=[of], tasks=[draft, final], before_kickoff_callbacks=[replace])
+    return crew
 
 
 def redact(step: Any) -> None:
