@@ -361,9 +361,10 @@ def _tell_namesakes_apart() -> None:
         return answer
 
     # To look at a module copies its page in a forked process, so only CrewAI's are looked at.
+    own = "convert_tools_to_openai_schema"
     for module in [sys.modules[name] for name in list(sys.modules) if name.startswith("crewai.")]:
-        if vars(module).get(convert.__name__) is convert:
-            setattr(module, convert.__name__, converted)
+        if vars(module).get(own) is convert:
+            setattr(module, own, converted)
 
 
 def _called_as(called: tuple[Any, str, str], run: Callable[..., Any]) -> Callable[..., Any]:
