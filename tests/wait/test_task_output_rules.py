@@ -357,7 +357,7 @@ def test_an_unwritable_output_is_left_to_a_retry(log: WarningLog, tmp_path: Path
     assert not isinstance(error.value, CrewTaskFailed)
     assert str(error.value) == (
         f"The output of execution k-1 could not be written to {tmp_path}: {type(cause).__name__}: {cause}. The "
-        "execution has completed, and its output is still available from the service; a retry of this task "
+        "execution has completed, and its output is still available from the service. A retry of this task "
         "fetches and writes it again"
     )
 
