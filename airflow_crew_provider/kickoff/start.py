@@ -576,7 +576,7 @@ class OwnExecution:
 
     @property
     def _is_on_record(self) -> bool:
-        """Whether a retry finds the kickoff. A call by hand has no retry, and an unreadable record makes one send nothing."""
+        """Whether a retry finds the kickoff, or has nothing to find; one that cannot read its record sends nothing."""
         if isinstance(self.worker.record, NoRecord):
             return True
         try:
