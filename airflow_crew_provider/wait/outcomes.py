@@ -194,7 +194,7 @@ def seconds(value: Any, name: str = "a time") -> float | None:
         return None
     try:
         number = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if 0 <= number < float("inf") and not isinstance(value, bool):
         return number
