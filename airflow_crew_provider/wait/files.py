@@ -18,6 +18,7 @@ from typing import IO, Any
 from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import RENDERED_NONE
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json, WrittenFile, reason, shortened, shown
@@ -63,7 +64,8 @@ def refuse_unusable(name: str, path: Any) -> None:
     :raises CrewInvalidInput: it did not render to such a path
     :raises CrewStorageUnavailable: its storage cannot be opened
     """
-    if not isinstance(path, str) or not path.strip() or (name == OUTPUT_TO and path.endswith("/")):
+    is_missing = not isinstance(path, str) or path.strip() in ("", RENDERED_NONE)
+    if is_missing or (name == OUTPUT_TO and path.endswith("/")):
         raise CrewInvalidInput(f"{name} was rendered as {shown(path)}, which is not the path of {KIND[name]}")
     try:
         opened(path)
