@@ -610,7 +610,13 @@ class OwnExecution:
         return self._task.cancel_on_kill and (self._keep_timeout(timeout) or self.worker.is_last_try)
 
     def _keep_timeout(self, message: str) -> bool:
-        return self._keep(lambda: self._read_record().mark(timed_out=message), "The timeout could not be recorded")
+        def mark() -> None:
+            record = self._read_record()
+            if self.sent_at and self.kickoff_id and record.newest.state is PostState.INTENDED:
+                record.record_id(self.kickoff_id)  # the timeout has interrupted what would have recorded it
+            record.mark(timed_out=message)
+
+        return self._keep(mark, "The timeout could not be recorded")
 
     # --- a kill ---
 
