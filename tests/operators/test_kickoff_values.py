@@ -62,6 +62,14 @@ def test_a_connection_id_that_is_none_is_refused_for_good(server: FaultServer, t
     assert server.requests == []
 
 
+@pytest.mark.row("A49")
+def test_a_resume_without_its_review_says_so(server: FaultServer) -> None:
+    """As after a review that failed or was skipped, with the trigger rule ``all_done``."""
+    with pytest.raises(CrewTaskFailed, match="^review must be a record, not NoneType; nothing was sent"):
+        run(CrewResumeOperator(task_id="resume", review=None))
+    assert server.requests == []
+
+
 @pytest.mark.row("A19")
 @pytest.mark.parametrize(
     ("value", "read"), [("10", 10.0), (10, 10.0), (" 0.5 ", 0.5), (timedelta(minutes=1), 60.0), (None, None)]
