@@ -68,11 +68,8 @@ class CachedConnection(BaseHook):
 
     def __init__(self, crew_conn_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(crew_conn_id, str) or not crew_conn_id.strip():  # a template may render to anything
-            raise CrewInvalidInput(
-                f"crew_conn_id must be the id of a connection, given as a string, not {shown(crew_conn_id)}. "
-                "Nothing was sent"
-            )
+        if not isinstance(crew_conn_id, str):  # a template may render to anything
+            raise CrewInvalidInput(f"crew_conn_id must be a string, not {shown(crew_conn_id)}. Nothing was sent")
         self.crew_conn_id = crew_conn_id
         self._connection: CrewConnection | None = None
         self._client: Client | None = None

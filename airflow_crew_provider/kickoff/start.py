@@ -570,8 +570,7 @@ class OwnExecution:
             if self._is_on_record:
                 raise
             raise outcomes.CrewTaskFailed(
-                f"{failure.fact}. {RECORD_IS_MISSING}, so this task is not retried: a retry would start another "
-                "execution, as a clear does"
+                f"{failure.fact}. {RECORD_IS_MISSING}. A retry or a clear would start another execution"
             ) from (failure.__cause__ or failure)
 
     @property

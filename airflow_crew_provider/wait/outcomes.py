@@ -82,7 +82,7 @@ class CrewTryFailed(AirflowException):
     :param advice: what a retry does
     """
 
-    def __init__(self, fact: str, advice: str = "") -> None:
+    def __init__(self, fact: str = "", advice: str = "") -> None:
         super().__init__(f"{fact}. {advice}" if advice else fact)
         self.fact = fact
 
@@ -176,6 +176,7 @@ def is_final(error: exceptions.CrewError) -> bool:
 
 def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
     """Raise an error as an Airflow exception: a final one fails the task; for others, the task's retries apply."""
+    what_now = what_now.removesuffix(". ")
     if is_final(error):
         raise CrewTaskFailed(f"{error}. {what_now}" if what_now else str(error)) from error
     raise CrewTryFailed(str(error), what_now) from error

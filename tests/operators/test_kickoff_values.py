@@ -40,9 +40,7 @@ def a_crew(server: FaultServer) -> None:
 
 
 @pytest.mark.row("A19")
-@pytest.mark.parametrize(
-    "rendered", [["crew_default"], {"id": "crew_default"}, {"crew_default"}, b"crew", 5, None, " "]
-)
+@pytest.mark.parametrize("rendered", [["crew_default"], {"id": "crew_default"}, {"crew_default"}, b"crew", 5, None])
 @pytest.mark.parametrize(
     "task",
     [
@@ -57,7 +55,7 @@ def a_crew(server: FaultServer) -> None:
 def test_a_connection_id_that_is_none_is_refused_for_good(server: FaultServer, task: Any, rendered: Any) -> None:
     task = fresh(task)
     task.crew_conn_id = rendered
-    with pytest.raises(CrewTaskFailed, match=r"^crew_conn_id must be the id of a connection, given as a string, not"):
+    with pytest.raises(CrewTaskFailed, match=r"^crew_conn_id must be a string, not"):
         run(task)
     assert server.requests == []
 
@@ -65,7 +63,7 @@ def test_a_connection_id_that_is_none_is_refused_for_good(server: FaultServer, t
 @pytest.mark.row("A49")
 def test_a_resume_without_its_review_says_so(server: FaultServer) -> None:
     """As after a review that failed or was skipped, with the trigger rule ``all_done``."""
-    with pytest.raises(CrewTaskFailed, match="^review must be a record, not NoneType; nothing was sent"):
+    with pytest.raises(CrewTaskFailed, match=r"^review must be a record, not NoneType; nothing was sent"):
         run(CrewResumeOperator(task_id="resume", review=None))
     assert server.requests == []
 
