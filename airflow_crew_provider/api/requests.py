@@ -15,8 +15,8 @@ from airflow_crew_provider.api.status import EDITS_FIELD, HASH_FIELD, LONGEST_ID
 from airflow_crew_provider.api.values import plain_object
 from airflow_crew_provider.models import EditedOutput, HumanInputWebhook, Json, Webhooks, shown
 
-# The first two cannot be path segments; the last is what a template renders for a missing value.
-NO_IDS = (".", "..", "None")
+RENDERED_NONE = "None"  # what a template renders for a missing value
+NO_IDS = (".", "..", RENDERED_NONE)  # the first two cannot be path segments
 KICKOFF_ID, EXECUTION_ID, CREW_TASK_ID = IDS = ("kickoff_id", "execution_id", "crew_task_id")  # of records, too
 
 

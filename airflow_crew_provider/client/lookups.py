@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow_crew_provider.client.deployment import CrewConnection, read_connection
 from airflow_crew_provider.compat import traces
 from airflow_crew_provider.compat.connections import aget_connection
-from airflow_crew_provider.exceptions import CrewConnectionError
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewInvalidInput
 from airflow_crew_provider.models import reason, shortened, shown
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class CachedConnection(BaseHook):
 
     def __init__(self, crew_conn_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if not isinstance(crew_conn_id, str):  # a template may render to anything
+            raise CrewInvalidInput(f"crew_conn_id must be a string, not {shown(crew_conn_id)}. Nothing was sent")
         self.crew_conn_id = crew_conn_id
         self._connection: CrewConnection | None = None
         self._client: Client | None = None

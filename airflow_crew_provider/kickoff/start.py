@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -58,8 +59,8 @@ from airflow_crew_provider.models import (
 from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
 from airflow_crew_provider.task.attempt import Attempt
 from airflow_crew_provider.task.drive import Do, Get, Poll, Steps, Stop, Worker
-from airflow_crew_provider.task.record import StoredPost
-from airflow_crew_provider.task.store import record_of
+from airflow_crew_provider.task.record import PostState, StoredPost
+from airflow_crew_provider.task.store import NoRecord, record_of
 from airflow_crew_provider.task.waiting import CrewOverBudget, Wait
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
@@ -69,6 +70,7 @@ from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, LONGEST_MESSA
 NO_RETRY = (
     "A retry would start another one, so this task is not retried; raise the limit and clear the task to start one"
 )
+RECORD_IS_MISSING = "The record of this task, an Airflow Variable, is missing, although it was stored"
 CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
 REFUSES_FILES = (CrewNotFound, CrewBadRequest, CrewMissingInputs)
 CONTINUED = "continue_from"  # added to a POST: the earlier try's execution that it continues
@@ -528,13 +530,15 @@ class OwnExecution:
     def end_of(self, wait: Steps[Execution]) -> Steps[Execution]:
         """Take the steps of a wait; if they end without a result, fail so that a retry does what is right."""
         try:
-            return (yield from wait)
+            with self.kept_for_a_retry():
+                return (yield from wait)
         except CrewExecutionFailed as failure:
             where = ", from the failed task if the service supports that" if self.may_continue else ""
             message = f"{failure}. A retry of this task starts a new execution{where}"
             raise outcomes.CrewTryFailed(message) from failure
         except CrewTimeout as timeout:
-            raise (yield from self._end_at(timeout)) from timeout
+            with self.kept_for_a_retry():
+                raise (yield from self._end_at(timeout)) from timeout
         except CrewOverBudget as over:
             # If this cannot be stored, a retry uses the service's figures.
             passed, problem = over.passed, "The exceeded budget could not be recorded"
@@ -555,7 +559,29 @@ class OwnExecution:
             now = "A retry of this task stops it, unless it has completed"
         elif stopped is not None:
             self._keep_timeout("")
-        return outcomes.CrewTryFailed(f"{message}. {now}")
+        return outcomes.CrewTryFailed(message, now)
+
+    @contextmanager
+    def kept_for_a_retry(self) -> Iterator[None]:
+        """Fail for good where a try would fail, if a retry would not find the execution on record and start another."""
+        try:
+            yield
+        except outcomes.CrewTryFailed as failure:
+            if self._is_on_record:
+                raise
+            raise outcomes.CrewTaskFailed(
+                f"{failure.fact}. {RECORD_IS_MISSING}. A retry or a clear would start another execution"
+            ) from (failure.__cause__ or failure)
+
+    @property
+    def _is_on_record(self) -> bool:
+        """Whether a retry finds the kickoff, or has nothing to find; one that cannot read its record sends nothing."""
+        if isinstance(self.worker.record, NoRecord):
+            return True
+        try:
+            return self._read_record().newest.state is not PostState.NOTHING
+        except CrewError:
+            return True
 
     def close(self, *, finished: bool = False) -> None:
         """Record that the task has ended; if that fails, only log the error, so that the result is not lost.
@@ -583,7 +609,13 @@ class OwnExecution:
         return self._task.cancel_on_kill and (self._keep_timeout(timeout) or self.worker.is_last_try)
 
     def _keep_timeout(self, message: str) -> bool:
-        return self._keep(lambda: self._read_record().mark(timed_out=message), "The timeout could not be recorded")
+        def mark() -> None:
+            record = self._read_record()
+            if self.sent_at and self.kickoff_id and record.newest.state is PostState.INTENDED:
+                record.record_id(self.kickoff_id)  # the timeout has interrupted what would have recorded it
+            record.mark(timed_out=message)
+
+        return self._keep(mark, "The timeout could not be recorded")
 
     # --- a kill ---
 

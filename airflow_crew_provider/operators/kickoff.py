@@ -142,6 +142,7 @@ class CrewKickoffOperator(StartingTask):
             if question_of(execution).unattended:
                 wait.watch.answered = yield from answer_unattended(self, own.worker, execution)
             execution = yield from own.end_of(wait.go_on())
-        changed = wait.result(execution)
+        with own.kept_for_a_retry():
+            changed = wait.result(execution)
         own.close(finished=True)
         return {**execution.record(), **changed}

@@ -80,7 +80,8 @@ class CrewResumeOperator(SendsWebhooks, HidesRecords, CrewTask):
     def execute(self, context: Any) -> str:
         """Send the answer, unless an earlier run of this task has already sent it."""
         try:
-            review = record_of(self.review, "review") if self.review is not None else None
+            is_given_by_fields = self.review is None and any(getattr(self, name) is not None for name in FIELDS)
+            review = None if is_given_by_fields else record_of(self.review, "review")
             if review and review.get("state") == COMPLETED:
                 return self._pass_on(context, review)
             answer, worker = self._answer(review), Worker(self.hook, self.log, context)

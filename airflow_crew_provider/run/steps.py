@@ -12,7 +12,7 @@ from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.inbox.registering import own_address
 from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.kickoff.request import StartingTask, checked_webhooks
-from airflow_crew_provider.kickoff.start import OwnExecution
+from airflow_crew_provider.kickoff.start import RECORD_IS_MISSING, OwnExecution
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.resume.sending import Resuming
 from airflow_crew_provider.review.airflow_form import ask_with_number, found_nothing
@@ -78,8 +78,8 @@ class WholeRun:
         known = kept.get("kickoff_id") or kept.get("execution_id")
         execution = f"Execution {known}" if known else "Its execution"
         raise CrewTaskFailed(
-            "The record of this task, an Airflow Variable, is missing, although it was stored. Nothing is sent "
-            f"or asked without it. {execution} may still be active; if you clear this task, it starts another one"
+            f"{RECORD_IS_MISSING}. Nothing is sent or asked without it. {execution} may still be active; if you clear "
+            "this task, it starts another one"
         )
 
     def _read(self) -> RunRecord:
@@ -175,7 +175,8 @@ class WholeRun:
         execution = yield from self.own.end_of(self._final_after_a_resume(steps))
         if execution.state is not ExecutionState.COMPLETED:
             return (yield from self._ask(execution.record(self._task.execution_id)))
-        changed = wait.result(execution)
+        with self.own.kept_for_a_retry():
+            changed = wait.result(execution)
         self.record.finish()
         self.own.close(finished=True)
         return {**execution.record(self._task.execution_id), **changed}

@@ -260,7 +260,7 @@ class Wait:
             raise CrewTimeout(outcome.message)
         if outcome.kind == GAVE_UP:
             last = from_json(outcome.error)
-            raise outcomes.CrewTryFailed(f"{outcome.message}. A retry of this task polls again") from last
+            raise outcomes.CrewTryFailed(outcome.message, "A retry of this task polls again") from last
         assert outcome.kind in (COMPLETED, PENDING)
         execution: Execution | Outcome
         try:

@@ -15,13 +15,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, XComArg
+from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.requests import RENDERED_NONE
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json, WrittenFile, reason, shortened, shown
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ def refuse_unusable(name: str, path: Any) -> None:
     :raises CrewInvalidInput: it did not render to such a path
     :raises CrewStorageUnavailable: its storage cannot be opened
     """
-    if not isinstance(path, str) or not path.strip() or (name == OUTPUT_TO and path.endswith("/")):
+    is_missing = not isinstance(path, str) or path.strip() in ("", RENDERED_NONE)
+    if is_missing or (name == OUTPUT_TO and path.endswith("/")):
         raise CrewInvalidInput(f"{name} was rendered as {shown(path)}, which is not the path of {KIND[name]}")
     try:
         opened(path)
@@ -118,7 +120,7 @@ def _listed(hook: ConnectedCrew, execution: Execution, *, is_needed: bool) -> li
     fate = "The execution has completed, and its output is still available from the service"
     if lists_none:
         raise CrewTaskFailed(f"{message}: this deployment lists no files, so {FILES_TO} cannot be used. {fate}")
-    raise AirflowException(f"{message}: {refused}. {fate}; a retry of this task copies them") from refused
+    raise CrewTryFailed(f"{message}: {refused}. {fate}", "A retry of this task copies them") from refused
 
 
 def _newest(files: list[WrittenFile]) -> list[WrittenFile]:
@@ -163,9 +165,10 @@ def _copied(hook: ConnectedCrew, execution_id: str, file: WrittenFile, folder: s
             if (digest.hexdigest(), size) != (file.sha256, file.size):
                 raise OSError("it arrived damaged")
     except Exception as error:  # each storage raises its own errors
-        raise AirflowException(
+        raise CrewTryFailed(
             f"File {shown(file.name)} of execution {execution_id} could not be copied to {shortened(path)}: "
-            f"{reason(error)}. The execution has completed; a retry of this task copies them"
+            f"{reason(error)}. The execution has completed",
+            "A retry of this task copies them",
         ) from error
     return path
 

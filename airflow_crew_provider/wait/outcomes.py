@@ -77,7 +77,14 @@ class CrewTryFailed(AirflowException):
 
     Retry policies match an error by its class. So if a `CrewError` is the reason, the error with which the task ends is
     an instance of both classes and has the attributes of the `CrewError` (`ends_in_a_sentence`).
+
+    :param fact: what happened
+    :param advice: what a retry does
     """
+
+    def __init__(self, fact: str = "", advice: str = "") -> None:
+        super().__init__(f"{fact}. {advice}" if advice else fact)
+        self.fact = fact
 
     def become(self, reason: exceptions.CrewError) -> None:
         """Also become an instance of the reason's class. The object stays the same, so that no stack frame is added."""
@@ -169,8 +176,10 @@ def is_final(error: exceptions.CrewError) -> bool:
 
 def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
     """Raise an error as an Airflow exception: a final one fails the task; for others, the task's retries apply."""
-    message = f"{error}. {what_now}".removesuffix(". ") if what_now else str(error)
-    raise (CrewTaskFailed if is_final(error) else CrewTryFailed)(message) from error
+    what_now = what_now.removesuffix(". ")
+    if is_final(error):
+        raise CrewTaskFailed(f"{error}. {what_now}" if what_now else str(error)) from error
+    raise CrewTryFailed(str(error), what_now) from error
 
 
 # --- times ---
@@ -186,7 +195,7 @@ def seconds(value: Any, name: str = "a time") -> float | None:
         return None
     try:
         number = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if 0 <= number < float("inf") and not isinstance(value, bool):
         return number

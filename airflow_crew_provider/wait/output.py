@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowException
-
 from airflow_crew_provider import stored_names
 from airflow_crew_provider.api.budget import FAIL, IGNORE, NO_BUDGET, Budget, refuse_bad_choice
 from airflow_crew_provider.api.values import handed_on
@@ -17,7 +15,7 @@ from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json, reason, shortened
 from airflow_crew_provider.wait.files import FILES_TO, LOCAL, OUTPUT_TO, opened, refuse_unusable
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, fail_task
 from airflow_crew_provider.wait.schema import (
     NAME,
     listed,
@@ -39,10 +37,10 @@ def stored(path: str, execution: Execution, output: Any) -> Json:
     try:
         _write(opened(path), output if isinstance(output, str) else json.dumps(output, ensure_ascii=False))
     except Exception as error:  # each storage raises its own errors
-        raise AirflowException(
+        raise CrewTryFailed(
             f"The output of execution {execution.kickoff_id} could not be written to {shortened(path)}: "
-            f"{reason(error)}. The execution has completed, and its output is still available from the service; a "
-            "retry of this task fetches and writes it again"
+            f"{reason(error)}. The execution has completed, and its output is still available from the service",
+            "A retry of this task fetches and writes it again",
         ) from error
     tasks = [asdict(replace(task, output=None)) for task in execution.tasks]
     return {"output": None, "output_path": path, "tasks": tasks}

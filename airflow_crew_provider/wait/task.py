@@ -12,6 +12,7 @@ from airflow_crew_provider.compat.execution_record import record_execution
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
 from airflow_crew_provider.models import ExecutionState, Json
 from airflow_crew_provider.stored_names import EXECUTION_KEY, LINK_KEY
+from airflow_crew_provider.wait.outcomes import fail_task
 
 UNKNOWN = "unknown"
 
@@ -29,7 +30,10 @@ class CrewTask(BaseOperator):
     def hook(self) -> ConnectedCrew:
         """The hook of the connection, created on first use, when the connection id has been rendered."""
         if self._hook is None:
-            self._hook = self.hook_class(self.crew_conn_id)
+            try:
+                self._hook = self.hook_class(self.crew_conn_id)
+            except CrewError as error:
+                fail_task(error)
         return self._hook
 
     def report(

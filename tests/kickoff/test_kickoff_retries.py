@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
+from faults.dialects import SPEC
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
-from simulated_airflow import Connect, TaskRun, die_after_recording, run
+from simulated_airflow import Connect, TaskRun, die_after_recording, fresh, run
 
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from airflow_crew_provider.wait.watch import COMPLETED, GAVE_UP, TIMEOUT, Outcome
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 POST = "POST /kickoff"
@@ -354,3 +358,64 @@ def test_a_try_after_an_unrecorded_id_starts_nothing(server: FaultServer, full: 
     with pytest.raises(CrewTaskFailed, match="outcome is unknown"):
         run(kickoff(), task_run.retry())
     assert len(server.sent(POST)) == 1
+
+
+# --- the record is gone ---------------------------------------------------------------------------------------
+
+GONE = (
+    r"The record of this task, an Airflow Variable, is missing, although it was stored\. "
+    "A retry or a clear would start another execution"
+)
+
+
+def waiting_without_its_record(a_memory: Any, **more: Any) -> tuple[TaskRun, Callable[..., Any]]:
+    """A task that has deferred, and how it resumes after its record was deleted."""
+    task_run, operator = TaskRun(), kickoff(wait_for_completion=True, deferrable=True, **more)
+    with pytest.raises(TaskDeferred) as waits:
+        fresh(operator).execute(task_run.context())
+    waiting = json.loads(json.dumps(waits.value.kwargs))
+    a_memory.kept.clear()
+    task_run.store.kept.clear()  # where Airflow 3.3 has a copy
+
+    def resume(event: Any = None, method: str = "execute_complete") -> Any:
+        given = {**waiting, "event": event} if event is not None else {"error": "Trigger timeout"}
+        return fresh(operator).resume_execution(method, given, task_run.context())
+
+    return task_run, resume
+
+
+@pytest.mark.row("A52")
+@pytest.mark.parametrize("kind", [GAVE_UP, TIMEOUT, "no event"])
+def test_a_wait_without_its_record_promises_no_retry(server: FaultServer, a_memory: Any, kind: str) -> None:
+    server.on(STOP, Reply(status=503))
+    _, resume = waiting_without_its_record(a_memory)
+    event = {"nothing": "readable"} if kind == "no event" else Outcome(kind, "k-1", "The wait is over").to_event()
+    with pytest.raises(CrewTaskFailed, match=GONE) as error:
+        resume(event)
+    assert "retry of this task" not in str(error.value).lower()
+
+
+@pytest.mark.row("A52")
+def test_airflows_own_timeout_without_a_record_promises_no_retry(server: FaultServer, a_memory: Any) -> None:
+    _, resume = waiting_without_its_record(a_memory)
+    with pytest.raises(CrewTaskFailed, match=GONE):
+        resume(method="__fail__")
+
+
+@pytest.mark.row("A52")
+def test_an_unwritten_output_without_a_record_promises_no_retry(
+    server: FaultServer, a_memory: Any, tmp_path: Path
+) -> None:
+    server.on(POLL, RUNNING, SPEC.completed)
+    blocked = tmp_path / "a file"
+    _, resume = waiting_without_its_record(a_memory, output_to=f"file://{blocked}/output.json")
+    blocked.write_text("in the way of the folder")
+    with pytest.raises(CrewTaskFailed, match=GONE):
+        resume(Outcome(COMPLETED, "k-1").to_event())
+
+
+@pytest.mark.row("A52")
+def test_a_completed_wait_needs_no_record(server: FaultServer, a_memory: Any) -> None:
+    server.on(POLL, RUNNING, SPEC.completed)
+    _, resume = waiting_without_its_record(a_memory)
+    assert resume(Outcome(COMPLETED, "k-1").to_event())["state"] == "completed"

@@ -11,11 +11,11 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from faults.server import FaultServer
 from faults.wire import Reply
-from simulated_airflow import Connect, TaskRun, fire, run
+from simulated_airflow import Connect, TaskRun, fire, fresh, run
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, seconds
@@ -40,6 +40,35 @@ def a_crew(server: FaultServer) -> None:
 
 
 @pytest.mark.row("A19")
+@pytest.mark.parametrize("rendered", [["crew_default"], {"id": "crew_default"}, {"crew_default"}, b"crew", 5, None])
+@pytest.mark.parametrize(
+    "task",
+    [
+        kickoff(),
+        CrewStatusSensor(task_id="wait", kickoff_id="k-1"),
+        CrewResumeOperator(
+            task_id="resume", execution_id="k-1", crew_task_id="draft", human_feedback="Fine.", is_approve=True
+        ),
+    ],
+    ids=lambda task: task.task_id,
+)
+def test_a_connection_id_that_is_none_is_refused_for_good(server: FaultServer, task: Any, rendered: Any) -> None:
+    task = fresh(task)
+    task.crew_conn_id = rendered
+    with pytest.raises(CrewTaskFailed, match=r"^crew_conn_id must be a string, not"):
+        run(task)
+    assert server.requests == []
+
+
+@pytest.mark.row("A49")
+def test_a_resume_without_its_review_says_so(server: FaultServer) -> None:
+    """As after a review that failed or was skipped, with the trigger rule ``all_done``."""
+    with pytest.raises(CrewTaskFailed, match=r"^review must be a record, not NoneType; nothing was sent"):
+        run(CrewResumeOperator(task_id="resume", review=None))
+    assert server.requests == []
+
+
+@pytest.mark.row("A19")
 @pytest.mark.parametrize(
     ("value", "read"), [("10", 10.0), (10, 10.0), (" 0.5 ", 0.5), (timedelta(minutes=1), 60.0), (None, None)]
 )
@@ -48,7 +77,7 @@ def test_a_time_is_read_as_it_is_meant(value: Any, read: float | None) -> None:
 
 
 @pytest.mark.row("A19")
-@pytest.mark.parametrize("value", ["ten", "", "None", True, float("nan"), float("inf"), -1, [10], object()])
+@pytest.mark.parametrize("value", ["ten", "", "None", True, float("nan"), float("inf"), 10**400, -1, [10], object()])
 @pytest.mark.parametrize("name", ["poll_interval", "timeout", "poll_in_worker"])
 def test_an_invalid_time_is_refused_by_name_at_dag_parsing(name: str, value: Any) -> None:
     with pytest.raises(CrewInvalidInput, match=f"{name} must be a number of seconds"):

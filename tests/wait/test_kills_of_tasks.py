@@ -11,7 +11,7 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from faults.dialects import SPEC
 from faults.server import FaultServer, Reply
-from simulated_airflow import TaskRun, tell_states
+from simulated_airflow import Connect, TaskRun, tell_states
 from waiting_tasks import POLL, completed, kickoff_that_waits, sensor_that_waits
 
 from airflow_crew_provider.compat.supervisor import AirflowTaskTimeout
@@ -163,6 +163,33 @@ def test_an_execution_timeouts_stop_is_recorded_before_it_is_sent(state: list[st
     with pytest.raises(CrewTaskFailed, match="execution_timeout") as failure:
         kickoff(wait_for_completion=True).execute(task_run.retry().context())
     assert "not retried" in str(failure.value)
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A38", "A15")
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_timeout_while_the_id_is_recorded_starts_nothing(
+    state: list[str], server: FaultServer, connect: Connect, a_memory: Any, keyed: bool
+) -> None:
+    connect(server.url, idempotency_keys=keyed)
+    task_run, task = TaskRun("kickoff"), kickoff(wait_for_completion=True)
+    with pytest.MonkeyPatch.context() as patch:
+        stored = a_memory.set
+
+        def time_out(key: str, value: Any, **more: Any) -> None:
+            patch.setattr(a_memory, "set", stored)
+            raise AirflowTaskTimeout
+
+        server.on(POST, lambda request: patch.setattr(a_memory, "set", time_out) or {"kickoff_id": "k-1"})
+        try:
+            task.execute(task_run.context())
+        except AirflowTaskTimeout:
+            task.on_kill()
+    assert len(server.sent(STOP)) == 1
+    server.on(POLL, {"status": "error", "error": "stopped"})
+    for _ in range(2):
+        with pytest.raises(CrewTaskFailed, match=r"execution_timeout .* Execution k-1 has ended"):
+            kickoff(wait_for_completion=True).execute(task_run.retry().context())
     assert len(server.sent(POST)) == 1
 
 

@@ -70,7 +70,7 @@ def test_a_draft_is_not_written(server: FaultServer, tmp_path: Path) -> None:
 def test_a_retry_after_a_failed_write_writes_the_same_execution(server: FaultServer, tmp_path: Path) -> None:
     path, task_run = tmp_path / "one.txt", TaskRun()
     path.mkdir()
-    with pytest.raises(AirflowException, match=r"could not be written to .*a retry of this task fetches") as failure:
+    with pytest.raises(AirflowException, match=r"could not be written to .*A retry of this task fetches") as failure:
         run(kickoff(path), task_run)
     assert not isinstance(failure.value, CrewTaskFailed)
     path.rmdir()

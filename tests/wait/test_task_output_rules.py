@@ -112,13 +112,14 @@ def test_an_unusable_rule_fails_before_anything_is_started(tmp_path: Path) -> No
     OutputRules().refuse_unusable()
     OutputRules(OBJECT, output_to=str(tmp_path)).refuse_unusable()
     OutputRules(files_to=str(tmp_path)).refuse_unusable()
-    for nowhere in ("", " ", "s3://bucket/", 5):
+    for nowhere in ("", " ", "s3://bucket/", 5, "None"):
         with pytest.raises(CrewInvalidInput, match="is not the path of a file"):
             OutputRules(output_to=nowhere).refuse_unusable()
     with pytest.raises(CrewInvalidInput, match=r"^output_schema 'no_such_module:Model' cannot be imported"):
         OutputRules("no_such_module:Model").refuse_unusable()
-    with pytest.raises(CrewInvalidInput, match="files_to was rendered as ' '"):
-        OutputRules(files_to=" ").refuse_unusable()
+    for nowhere in (" ", "None"):
+        with pytest.raises(CrewInvalidInput, match=f"files_to was rendered as '{nowhere}'"):
+            OutputRules(files_to=nowhere).refuse_unusable()
     with pytest.raises(CrewStorageUnavailable) as error:
         OutputRules(output_to="nowhere://x").refuse_unusable()
     cause = error.value.__cause__
@@ -357,7 +358,7 @@ def test_an_unwritable_output_is_left_to_a_retry(log: WarningLog, tmp_path: Path
     assert not isinstance(error.value, CrewTaskFailed)
     assert str(error.value) == (
         f"The output of execution k-1 could not be written to {tmp_path}: {type(cause).__name__}: {cause}. The "
-        "execution has completed, and its output is still available from the service; a retry of this task "
+        "execution has completed, and its output is still available from the service. A retry of this task "
         "fetches and writes it again"
     )
 

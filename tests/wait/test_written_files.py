@@ -215,7 +215,7 @@ def test_a_live_deployment_is_not_asked_for_unwanted_files(server: FaultServer) 
 def test_an_unreadable_file_list_fails_only_tries_that_want_files(server: FaultServer, body: Any) -> None:
     server.on(LIST, Reply(body=body))
     assert files.written(CrewHook(), DONE, None) == {}
-    with pytest.raises(AirflowException, match="a retry of this task copies them") as error:
+    with pytest.raises(AirflowException, match="A retry of this task copies them") as error:
         files.written(CrewHook(), DONE, "memory://bucket/")
     assert not isinstance(error.value, CrewTaskFailed)
 
