@@ -403,6 +403,24 @@ def test_a_webhook_that_is_sent_again_fails_no_execution(postgresql: str, monkey
     database.close()
 
 
+def failures_of(**works: Callable[[], Any]) -> list[Exception]:
+    """Do the work of several processes at once, each in a thread of its name."""
+    failures: list[Exception] = []
+
+    def tried(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except DatabaseUnavailable as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=tried, args=[work], name=name) for name, work in works.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
+
+
 def test_an_answer_and_a_finished_webhook_delivery_do_not_deadlock(postgresql: str) -> None:
     database = Database(postgresql)
     queue(database)
@@ -411,7 +429,6 @@ def test_an_answer_and_a_finished_webhook_delivery_do_not_deadlock(postgresql: s
         connection.execute(update(webhook_queues).values(claimed_by="p"))
         queue_id = connection.execute(select(webhook_queues.c.id)).scalar_one()
     held, deleted = threading.Event(), threading.Event()
-    failures: list[Exception] = []
 
     def settle() -> None:
         with database.writing() as connection:
@@ -429,18 +446,7 @@ def test_an_answer_and_a_finished_webhook_delivery_do_not_deadlock(postgresql: s
             event.listen(connection, "after_cursor_execute", sent)
             webhooks.withdraw_question(connection, "x")
 
-    def tried(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except DatabaseUnavailable as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=tried, args=[work]) for work in (settle, answer)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    assert failures_of(settle=settle, answer=answer) == []
     database.close()
 
 
@@ -463,25 +469,12 @@ def test_resending_a_webhook_and_deleting_its_execution_do_not_deadlock(postgres
             locked.set()
 
     event.listen(database._engines.writer, "after_cursor_execute", note)
-    failures: list[Exception] = []
 
     def resend() -> None:
         deleting.wait(PATIENCE)
         DeadLetters(database).resend(Principal(), "letter")
 
-    def tried(work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except DatabaseUnavailable as error:
-            failures.append(error)
-
-    works = {"retention": lambda: retention.forget_old(database, before=2.0), "resend": resend}
-    threads = [threading.Thread(target=tried, args=[work], name=name) for name, work in works.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    assert failures_of(retention=lambda: retention.forget_old(database, before=2.0), resend=resend) == []
     database.close()
 
 
