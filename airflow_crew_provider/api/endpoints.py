@@ -474,11 +474,9 @@ def _can_be_polled(kickoff_id: Any) -> TypeGuard[str]:
 def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed:
     body = posted(answer, "POST /resume", mask)
     status, message = (text_or_none(body.get(name)) for name in ("status", "message"))
-    kickoff_id = body.get("kickoff_id")
-    if not kickoff_id or kickoff_id == execution_id:  # polling a new id will show an error
+    kickoff_id = body.get("kickoff_id") or (execution_id if status else None)
+    if kickoff_id in (None, execution_id):  # polling a new id will show an error
         refuse_error(body, answer, "POST /resume", mask)
-    if not kickoff_id:
-        kickoff_id = execution_id if status else None
     if not _can_be_polled(kickoff_id):
         raise exceptions.CrewOutcomeUnknown(
             "POST /resume returned neither a status nor an id that can be polled: "

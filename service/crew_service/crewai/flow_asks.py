@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,6 +17,7 @@ from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import Fatal
 from crew_service.crewai.internals import flow_methods
 from crew_service.crewai.internals.flow_methods import ASK
+from crew_service.crewai.internals.wrapping import holding
 
 log = logging.getLogger(__name__)
 
@@ -76,19 +76,10 @@ def _asked(ask: Callable[..., Any]) -> Callable[..., Any]:
         asks_people = isinstance(ASK["flow_config"].input_provider, People)
         if flow_methods.has_input_provider(flow) or not asks_people:
             return ask(flow, message, timeout, *args, **kwargs)
-        with _timeout(timeout):  # CrewAI would wait in a thread
+        with holding(TIMEOUT, timeout):  # CrewAI would wait in a thread
             return ask(flow, message, None, *args, **kwargs)
 
     return asked
-
-
-@contextmanager
-def _timeout(timeout: float | None) -> Iterator[None]:
-    before = TIMEOUT.set(timeout)
-    try:
-        yield
-    finally:
-        TIMEOUT.reset(before)
 
 
 def _shown(metadata: Any) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from crewai.flow import HumanFeedbackPending, PendingFeedbackContext
 from crewai.flow.flow import Flow
 
 from crew_service.crewai.internals import flow_methods
+from crew_service.crewai.internals.wrapping import holding
 
 VALUES = frozenset(("method_output", "metadata"))  # fields of a question with any values
 INSIDE: ContextVar[bool] = ContextVar("inside a branch", default=False)
@@ -127,11 +128,8 @@ class Branches:
 
     def _race(self, original: flow_methods.AsyncCall) -> flow_methods.AsyncCall:
         async def race(rivals: frozenset[str], *args: Any, **kwargs: Any) -> None:
-            token = RACING.set(frozenset(rivals))
-            try:
+            with holding(RACING, frozenset(rivals)):
                 await original(rivals, *args, **kwargs)
-            finally:
-                RACING.reset(token)
 
         return race
 
@@ -140,12 +138,9 @@ class Branches:
             if INSIDE.get():
                 await original(event, result, *rest, **kwargs)
                 return
-            token = INSIDE.set(True)
-            try:
+            with holding(INSIDE, True):
                 await self._answered()
                 await self._follow(partial(original, **kwargs), event, result)
-            finally:
-                INSIDE.reset(token)
             self._pause_if_asked()
 
         return listeners

@@ -31,6 +31,7 @@ from crew_service.crewai.errors import Fatal, Interrupted, UnsupportedCrew
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.internals import crew_tasks
 from crew_service.crewai.internals.declared import DECLARED, without_comments
+from crew_service.crewai.internals.wrapping import holding
 
 
 class JsonCrew:
@@ -117,12 +118,12 @@ class _NoRuns:
         @wraps(start)
         def started(thread: threading.Thread) -> None:
             if self._is_outside():
-                thread.run = _within(thread.run, execution=False)  # type: ignore[method-assign]
+                thread.run = holding(EXECUTION, False)(thread.run)  # type: ignore[method-assign]
             start(thread)
 
         @wraps(submit)
         def submitted(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-            return submit(pool, _within(work, execution=not self._is_outside()), *args, **kwargs)
+            return submit(pool, holding(EXECUTION, not self._is_outside())(work), *args, **kwargs)
 
         threading.Thread.start = started  # type: ignore[assignment, method-assign]
         ThreadPoolExecutor.submit = submitted  # type: ignore[assignment, method-assign]
@@ -154,19 +155,6 @@ class _NoRuns:
             f"{place} calls {method} {when}; put it under "
             '`if __name__ == "__main__"` or, if the crew needs the answer, into a before_kickoff hook or Flow method.'
         )
-
-
-def _within(work: Callable[..., Any], *, execution: bool) -> Callable[..., Any]:
-    """Return work that follows from what the service runs, or does not, in whichever thread it runs."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        before = EXECUTION.set(execution)
-        try:
-            return work(*args, **kwargs)
-        finally:
-            EXECUTION.reset(before)
-
-    return run
 
 
 EXECUTION: ContextVar[bool | None] = ContextVar("whether this follows from what the service runs", default=None)

@@ -29,6 +29,7 @@ from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
 from crew_service.crewai.feedback import OF_A_TASK, StoredFeedback
 from crew_service.crewai.internals import crew_tasks, human_input
+from crew_service.crewai.internals.wrapping import holding
 from crew_service.crewai.task_outputs import restored, save, stored
 from crew_service.crewai.tool_caches import ToolCaches
 from crew_service.engine.approval import reads_like_approval
@@ -289,11 +290,8 @@ class NestedTasks:
 def _of_crew(crew: Crew) -> Iterator[None]:
     """Give a crew its place before any of its tasks begins, so that tasks of parallel crews cannot swap places."""
     run = METHOD.get()
-    token = CREW.set((_begin(run, crew.tasks, crew_tasks.agents_of(crew)), crew.tasks) if run else CREW.get())
-    try:
+    with holding(CREW, (_begin(run, crew.tasks, crew_tasks.agents_of(crew)), crew.tasks) if run else CREW.get()):
         yield
-    finally:
-        CREW.reset(token)
 
 
 def _begin(run: MethodRun, tasks: list[Task], agents: list[Any]) -> str:

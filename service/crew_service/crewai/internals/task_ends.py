@@ -14,6 +14,7 @@ from crewai.events import TaskCompletedEvent
 
 from crew_service.crewai.internals import Seam, step_events
 from crew_service.crewai.internals.crew_tasks import TASKS, wrap_each_task
+from crew_service.crewai.internals.wrapping import holding
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +64,8 @@ def _unless_gated(save: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _as_draft(task: Task, *_: Any, **__: Any) -> Iterator[None]:
-    before = DRAFTING.set(DRAFTING.get() or bool(task.human_input))
-    try:
+    with holding(DRAFTING, DRAFTING.get() or bool(task.human_input)):
         yield
-    finally:
-        DRAFTING.reset(before)
 
 
 def remember(task: Task, output: TaskOutput, crew: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from crewai.tools import BaseTool
 
 from crew_service.crewai.internals import NO_JOURNAL, Seam, step_events
-from crew_service.crewai.internals.wrapping import WRAPPER, concrete, wrap_class, wrap_classes_to_come
+from crew_service.crewai.internals.wrapping import WRAPPER, concrete, holding, wrap_class, wrap_classes_to_come
 
 AsyncCall = Callable[..., Awaitable[Any]]
 DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must obey", default=None)
@@ -368,12 +368,9 @@ def _tell_namesakes_apart() -> None:
 
 
 def _called_as(called: tuple[Any, str, str], run: Callable[..., Any]) -> Callable[..., Any]:
-    def run_as(*args: Any, **kwargs: Any) -> Any:
-        before = CALLED.set(called)
-        try:
+    def run_as(*args: Any, **kwargs: Any) -> Any:  # of this module, and so recorded (`is_recorded`)
+        with holding(CALLED, called):
             return run(*args, **kwargs)
-        finally:
-            CALLED.reset(before)
 
     return run_as
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
 
 WRAPPER = "_crew_service_wrapper"
 Kind = TypeVar("Kind", bound=type)
+Value = TypeVar("Value")
 
 
 @dataclass
@@ -22,6 +24,16 @@ class Made:
     """A call of a method: what it returns, in a list; one that has an answer already is not made."""
 
     answer: list[Any] = field(default_factory=list)
+
+
+@contextmanager
+def holding(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """Let a variable have a value, in a block or, as a decorator, in each call of a function."""
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
 
 
 def within(
