@@ -73,8 +73,10 @@ def poll(folder: Path) -> Iterator[Pair]:
             waits = one_loop.start(kind, WAITS, INTERVAL, url)
             await asyncio.sleep(SETTLE)
             had, began = await one_loop.polls(session), time.process_time()
-            await asyncio.sleep(SECONDS)
-            used, has = time.process_time() - began, await one_loop.polls(session)
+            has = had
+            while has == had:  # a machine that stood still for the time is measured once it goes on
+                await asyncio.sleep(SECONDS)
+                used, has = time.process_time() - began, await one_loop.polls(session)
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
