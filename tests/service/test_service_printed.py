@@ -139,6 +139,43 @@ def test_the_last_mebibyte_is_kept_in_bounded_pieces(serve: Serve, tmp_path: Pat
         assert sum(sizes) <= MOST + printed.PIECE
 
 
+def test_text_before_a_gap_is_not_joined_to_what_follows(serve: Serve) -> None:
+    crew = Flooding()
+    client = serve(crew=crew)
+    kickoff_id = client.kickoff()
+    eventually(lambda: logs(client, kickoff_id) == "early\n", "the first line")
+    crew.go_on.set()
+    client.until(kickoff_id, "completed")
+    kept = logs(client, kickoff_id)
+    assert LATE.endswith(kept)
+    assert len(kept) > len(LATE) / 2
+    page = client.get(f"/view?id={kickoff_id}").text
+    assert LATE[-50:] in page
+    assert "early" not in page
+
+
+LATE = "".join(f"late {number}\n" for number in range(500))
+
+
+class Flooding(Hanging):
+    def run(self, job: Job, report: Report) -> Completed:
+        job.printed.add(b"early\n")
+        self.go_on.wait(60)
+        job.printed.add(b"lost\n" + b"\x1b[1m" * MOST + LATE.encode())  # codes take most of the room
+        return Completed("Out.")
+
+
+def test_a_character_that_a_gap_cuts_leaves_nothing() -> None:
+    one = Printed()
+    one.add("€".encode()[:1])
+    assert one.take() == ""
+    one.add(b"-" + "ä".encode() * (MOST // 2))  # its last byte was dropped, and so is half of the first of these
+    one.add(b"end")
+    taken = one.take(is_end=True)
+    assert set(taken) == set("äend")
+    assert taken.endswith("end")
+
+
 class Flood(Printing):
     def __init__(self, lines: str) -> None:
         super().__init__()

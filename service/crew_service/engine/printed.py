@@ -34,6 +34,7 @@ UNFINISHED = re.compile(
 )
 PERCENT = re.compile(r"%[0-9A-F]{2}")
 IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not percent-encode in a complete URL
+CONTINUED = bytes(range(0x80, 0xC0))  # what follows the first byte of a character in UTF-8
 LEAST_BROKEN = 2  # characters before a line break that count as the start of a secret; a single one is too common
 LONGEST_HELD = 4_096  # characters held back until more output arrives
 
@@ -68,6 +69,8 @@ class Printed:
         self._margin = 0  # characters next to a cut that may be part of a secret
         self._raw = bytearray()
         self._is_cut = False
+        self.follows_gap = False
+        """Whether output between what is stored and the text that `take` returned was dropped."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""  # may be the beginning of a secret or of an escape sequence
         self._text = ""
@@ -95,7 +98,10 @@ class Printed:
             raw, self._raw = bytes(self._raw), bytearray()
             is_cut, self._is_cut = self._is_cut, False
         if is_cut:
-            self._rest = ""
+            raw = raw.lstrip(CONTINUED)
+            self._decoder.reset()
+            self._rest = self._text = ""
+            self.follows_gap = True
         text, escape = _parted(self._rest + self._decoder.decode(raw, final=is_end))
         hidden = self._hidden(text)
         begun = self._begun(text, least=SHORTEST_SECRET if is_end else 1)
@@ -110,7 +116,7 @@ class Printed:
         return self._text
 
     def stored(self) -> None:
-        self._text = ""
+        self._text, self.follows_gap = "", False
 
     def masked(self, text: str, *, goes_on: bool = False) -> str:
         """Return text with the secrets masked; truncate it if it is very long or incomplete."""

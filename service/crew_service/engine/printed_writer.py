@@ -86,7 +86,7 @@ class PrintedWriter:
             one.due_at = time.monotonic() + PAUSE
             if text := one.take(is_end=is_end):
                 with self._database.writing() as connection:
-                    printed.add(connection, one.execution_id, text, most=MOST)
+                    printed.add(connection, one.execution_id, text, most=MOST, follows_gap=one.follows_gap)
                 one.stored()
 
 

@@ -17,13 +17,16 @@ LAST = (
 )
 
 
-def add(connection: Connection, execution_id: str, text: str, *, most: int) -> None:
-    """Append text and delete everything before the last `most` bytes; store nothing for a deleted execution."""
+def add(connection: Connection, execution_id: str, text: str, *, most: int, follows_gap: bool = False) -> None:
+    """Append text and delete everything before the last `most` bytes; store nothing for a deleted execution.
+
+    What came before a gap is deleted: its last line would seem to continue in the text.
+    """
     locked = select(executions.c.id).where(executions.c.id == execution_id).with_for_update()
     if connection.execute(locked).one_or_none() is None:
         return
     mine = printed.c.execution_id == execution_id
-    upto = length(connection, execution_id)
+    upto = length(connection, execution_id) + (most if follows_gap else 0)
     pieces = []
     for start in range(0, len(text), PIECE):
         piece = text[start : start + PIECE]
@@ -41,5 +44,5 @@ def last(connection: Connection, execution_id: str, *, most: int) -> tuple[str, 
 
 
 def length(connection: Connection, execution_id: str) -> int:
-    """Return the number of bytes printed so far."""
+    """Return the number of bytes printed so far, or more if output was lost: it grows with each piece."""
     return connection.execute(LENGTH, {"key": execution_id}).scalar() or 0

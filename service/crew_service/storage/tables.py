@@ -256,7 +256,7 @@ printed = Table(
     "printed",  # the newest MiB of a crew's printed output; a trigger deletes it with the execution
     metadata,
     Column("execution_id", String(36), primary_key=True),
-    Column("upto", BigInteger, primary_key=True, autoincrement=False),  # bytes printed so far, including this piece
+    Column("upto", BigInteger, primary_key=True, autoincrement=False),  # bytes printed up to its end, or more
     Column("text", Text, nullable=False),  # without NUL characters, since PostgreSQL rejects them
 )
 
