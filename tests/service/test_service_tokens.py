@@ -19,6 +19,7 @@ from crew_service.scripted_crew import DEMO, ScriptedCrew
 from scripts.stack.waiting import PATIENCE
 
 DENIED = {"detail": "Invalid or missing authentication credentials"}
+WORDS = pytest.mark.parametrize(("dialect", "detail"), [("spec", DENIED["detail"]), ("live", "Not authenticated")])
 TOKEN = "organization-token-0123456789"
 PATHS = [
     *(
@@ -33,17 +34,27 @@ PATHS = [
 ]
 
 
+@pytest.mark.row("S6")
+@WORDS
+def test_a_request_without_header_is_denied_in_the_dialects_words(serve: Serve, dialect: str, detail: str) -> None:
+    answer = requests.get(f"{serve(dialect=dialect, token=TOKEN).url}/inputs", timeout=PATIENCE)
+    assert (answer.status_code, answer.json()) == (401, {"detail": detail})
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
 @pytest.mark.long
 @pytest.mark.row("S6")
-@pytest.mark.parametrize("dialect", ["spec", "live"])
+@WORDS
 @pytest.mark.parametrize("shown", [None, "", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer ü"])
-def test_without_a_valid_token_every_path_answers_the_same_401(serve: Serve, dialect: str, shown: str | None) -> None:
+def test_without_a_valid_token_every_path_answers_the_same_401(
+    serve: Serve, dialect: str, detail: str, shown: str | None
+) -> None:
     client = serve(dialect=dialect, token=TOKEN)
     assert len(PATHS) >= 10
-    headers = {} if shown is None else {"Authorization": shown.encode()}
+    headers, denied = ({}, {"detail": detail}) if shown is None else ({"Authorization": shown.encode()}, DENIED)
     for method, path in PATHS:
         answer = requests.request(method, client.url + path, headers=headers, timeout=PATIENCE)
-        assert (answer.status_code, answer.json()) == (401, DENIED), (method, path)
+        assert (answer.status_code, answer.json()) == (401, denied), (method, path)
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 

@@ -68,7 +68,10 @@ def crew_app(service: Container, dialect: Dialect, slots: Slots, uploads: Upload
     endpoints = table(dialect, flow=service.crew.kind == "flow")
     open_paths = frozenset(endpoint.path for endpoint in endpoints if not endpoint.needs_token)
     app.add_middleware(
-        Authentication, tokens=service.tokens, open_paths=open_paths | page.OPEN_PATHS | swagger_ui.OPEN_PATHS
+        Authentication,
+        tokens=service.tokens,
+        open_paths=open_paths | page.OPEN_PATHS | swagger_ui.OPEN_PATHS,
+        without_header=dialect.without_header,
     )
     app.add_middleware(RequestMetrics, metrics=service.metrics, crew=service.name)
     details = Details(

@@ -12,9 +12,10 @@ DENIED = "Invalid or missing authentication credentials"
 
 
 class Authentication:
-    def __init__(self, app: ASGIApp, tokens: Tokens, open_paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, open_paths: frozenset[str], without_header: str) -> None:
         self._app = app
         self._tokens = tokens
+        self._without_header = without_header
         self._open_paths = frozenset(path for path in open_paths if "{" not in path)
         self._open_folders = tuple(path.partition("{")[0] for path in open_paths if "{" in path)
 
@@ -22,12 +23,13 @@ class Authentication:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        caller = self._tokens.of_header(Headers(scope=scope).get("authorization", ""))
+        header = Headers(scope=scope).get("authorization")
+        caller = self._tokens.of_header(header or "")
+        denied = self._without_header if header is None else DENIED
         if caller is None and not self._is_open(_path(scope)):
-            denied = JSONResponse({"detail": DENIED}, 401, {"WWW-Authenticate": "Bearer"})
-            await denied(scope, receive, send)
+            await JSONResponse({"detail": denied}, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return
-        scope.setdefault("state", {})["caller"] = caller
+        scope.setdefault("state", {}).update(caller=caller, denied=denied)
         if scope["method"] == "HEAD":
             scope["method"] = "GET"
         await self._app(scope, receive, send)

@@ -63,7 +63,7 @@ class Forms(ABC):
     def login_form(self, request: Request, execution_id: str = "") -> Response:
         if "text/html" in request.headers.get("accept", ""):
             return html_page("login.html", 401, title=self._service.title, back=execution_id)
-        raise HTTPException(401, DENIED, {"WWW-Authenticate": "Bearer"})
+        raise HTTPException(401, request.state.denied, {"WWW-Authenticate": "Bearer"})
 
     async def login(self, request: Request) -> Response:
         form = await read_form(request)

@@ -35,6 +35,7 @@ class Dialect(ABC):
     fresh_ids: ClassVar[bool]  # a new task_id for every question to a person, and a new kickoff_id for every resume
     queue_delay: ClassVar[float]  # minimum seconds that an execution stays queued
     bad_request: ClassVar[int]  # the code for a request that cannot be parsed
+    without_header: ClassVar[str]  # the 401's text for a request that has no Authorization header
     resume_body: ClassVar[type[WebhookUrls]]
     flow_resume_body: ClassVar[type[WebhookUrls]]
     columns: ClassVar[tuple[str, ...]]  # columns of an execution that its status needs

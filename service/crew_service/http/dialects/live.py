@@ -43,6 +43,7 @@ class LiveDialect(Dialect):
     fresh_ids = True
     queue_delay = 0.25
     bad_request = 422
+    without_header = "Not authenticated"
     resume_body = LiveResumeBody
     flow_resume_body = LiveResumeBody
     refusals: ClassVar = {

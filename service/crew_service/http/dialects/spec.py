@@ -23,6 +23,7 @@ from crew_service.engine.drafts import EditedOutput
 from crew_service.engine.files import UnknownFile
 from crew_service.engine.questions import question_in
 from crew_service.engine.usage import Usage
+from crew_service.http.auth import DENIED
 from crew_service.http.dialects import response_models
 from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
 from crew_service.http.dialects.request_models import FlowResumeBody, ResumeBody
@@ -44,6 +45,7 @@ class SpecDialect(Dialect):
     fresh_ids = False
     queue_delay = 0.0
     bad_request = 400
+    without_header = DENIED
     resume_body = ResumeBody
     flow_resume_body = FlowResumeBody
     refusals: ClassVar = {
