@@ -278,8 +278,11 @@ class Resuming:
         fail_task(error, f"This answer was not accepted. {what_now}")
 
     def _fail_without_answer(self, error: CrewError) -> NoReturn:
-        self._record.note(**self._sent.lost(time.time()))
         self._task.report_unknown("resume")
+        try:
+            self._record.note(**self._sent.lost(time.time()))
+        except CrewError as problem:  # a later try then counts from the latest time at which it can have been lost
+            self._log.warning("%s", problem)
         raise CrewTryFailed(f"{unanswered(error)}. {FINDS_OUT}") from error
 
     def _tell(self, resumed: Resumed) -> None:
