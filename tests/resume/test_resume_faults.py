@@ -357,7 +357,7 @@ def test_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer, hi
     task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
     sent = len(server.sent(POST))
     server.on(POLL, hidden).on(POST, SPEC.resumed)
-    with pytest.raises(AirflowException, match="othing(| was sent); a retry of this task compares again") as error:
+    with pytest.raises(AirflowException, match=r"othing(| was sent); a retry of this task compares again") as error:
         run(resume(), task_run)
     assert not isinstance(error.value, CrewTaskFailed)
     assert len(server.sent(POST)) == sent
