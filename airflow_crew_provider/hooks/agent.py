@@ -48,6 +48,7 @@ from airflow_crew_provider.kickoff.post_record import (
     Sender,
     SendOnce,
     fingerprint,
+    unanswered,
 )
 from airflow_crew_provider.models import Execution, Json, Started, reported, shown
 from airflow_crew_provider.stored_names import AGENT_STATE
@@ -277,7 +278,7 @@ class Consultation:
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
         elif is_transient(error):  # an earlier kickoff, sent with the same key, may have been accepted
             raise error
-        raise CrewAgentFailed(f"{error}. {WHAT_TO_CHECK}") from error
+        raise CrewAgentFailed(f"{unanswered(error)}. {WHAT_TO_CHECK}") from error
 
     # --- the wait ---
 

@@ -136,6 +136,13 @@ class CrewPostLost(Exception):
         self.error = error
 
 
+def unanswered(error: exceptions.CrewError) -> str:
+    """Return the message of the error with which a POST ended, which may have arrived."""
+    if isinstance(error, exceptions.CrewOutcomeUnknown):
+        return str(error)
+    return f"{str(error).removesuffix('.')}. It is unknown whether the service acted on this request"
+
+
 class PostRecord:
     """The record of one task instance's POSTs; the module's docstring shows how to use it.
 

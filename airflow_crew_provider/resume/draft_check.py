@@ -346,24 +346,30 @@ class DraftCheck:
 
     # --- messages ---
 
+    @property
+    def _sent_nothing(self) -> str:
+        """What is known of the answer, where this try does not send it."""
+        if not self.sent_before:
+            return "Nothing was sent"
+        return "An earlier try sent this answer, and its outcome is unknown. This try sent nothing"
+
     def _not_shown(self, problem: str) -> str:
         return (
             f"The service does not show the state of execution {self._answer.execution_id} ({problem}), so its draft "
-            "cannot be compared with the answered one. Nothing was sent; a retry of this task compares "
-            "again"
+            f"cannot be compared with the answered one. {self._sent_nothing}; a retry of this task compares again"
         )
 
     def _another_draft(self, execution: Execution) -> str:
         now = execution.shown_task or execution.crew_task_id
+        fate = self._sent_nothing if self.sent_before else "This answer was not sent and changed nothing"
         if self._answer.in_the_middle:
             return (
                 f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id} is no longer "
-                f"open; {now} is waiting. This answer was not sent and changed nothing; review that instead"
+                f"open; {now} is waiting. {fate}; review that instead"
             )
         return (
             f"Execution {self._answer.execution_id} is waiting with a different draft from the one that was answered "
-            f"(task {now} now, {self._answer.crew_task_id} then). This answer was not sent and changed nothing; review "
-            "the new draft"
+            f"(task {now} now, {self._answer.crew_task_id} then). {fate}; review the new draft"
         )
 
     def _answered(self, other: StoredPost, *, moved_on: bool) -> str:
@@ -400,7 +406,7 @@ class DraftCheck:
     def _takes_no_edit(self) -> str:
         return (
             f"The service no longer accepts an edited draft of execution {self._answer.execution_id}. "
-            "Nothing was sent, and the draft is still waiting"
+            f"{self._sent_nothing}, and the draft is still waiting"
         )
 
     def _unknown(self, why: str) -> str:

@@ -18,7 +18,14 @@ from airflow_crew_provider.api.requests import Resume
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewConnectionError, CrewError, CrewTooLarge
 from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
-from airflow_crew_provider.kickoff.post_record import CrewPostLost, PostRecord, Sender, SendOnce, fingerprint
+from airflow_crew_provider.kickoff.post_record import (
+    CrewPostLost,
+    PostRecord,
+    Sender,
+    SendOnce,
+    fingerprint,
+    unanswered,
+)
 from airflow_crew_provider.kickoff.webhooks import PostWebhooks, tell_inbox
 from airflow_crew_provider.models import Json, Resumed, Webhooks
 from airflow_crew_provider.resume.draft_check import CrewEditTooLate, DraftCheck
@@ -271,9 +278,12 @@ class Resuming:
         fail_task(error, f"This answer was not accepted. {what_now}")
 
     def _fail_without_answer(self, error: CrewError) -> NoReturn:
-        self._record.note(**self._sent.lost(time.time()))
         self._task.report_unknown("resume")
-        raise CrewTryFailed(f"{error}. {FINDS_OUT}") from error
+        try:
+            self._record.note(**self._sent.lost(time.time()))
+        except CrewError as problem:  # a later try then counts from the latest time at which it can have been lost
+            self._log.warning("%s", problem)
+        raise CrewTryFailed(f"{unanswered(error)}. {FINDS_OUT}") from error
 
     def _tell(self, resumed: Resumed) -> None:
         answer = self._answer.decision

@@ -64,6 +64,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#e8e4f8"
     _wait: Wait | None = None  # of the polls in this process
+    _is_progress_known = True  # whether this poll could read what earlier ones have stored
 
     def __init__(
         self,
@@ -95,9 +96,11 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         self._check_ids()
         self._wait = self._new_wait(context)
         self.report(context, ExecutionState.RUNNING, self.kickoff_id)
+        polled_before = not self.deferrable and self._recall(context, self._wait.watch)
         wrong = "rule"
         try:
-            self.output_rules.refuse_unusable()
+            if not polled_before:  # a storage that is away for a moment must not end a wait that has begun
+                self.output_rules.refuse_unusable()
             wrong = "connection"
             push_execution(context, self.hook, self.kickoff_id, self.execution_id)
         except CrewError as error:
@@ -107,7 +110,6 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         if self.deferrable:
             # Use Airflow's own entry point, so that soft_fail and never_fail apply from the first poll.
             return self.resume_execution("begin", None, context)
-        self._recall(context, self._wait.watch)
         # The watch enforces the deadline, so that the error reports the execution's fate; Airflow's is a fallback.
         own, self.timeout = self.timeout, self.timeout + NET
         try:
@@ -230,21 +232,30 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     # In reschedule mode, each poll runs in a separate process, so the state of the watch is stored between polls.
 
-    def _recall(self, context: Any, watch: Watch) -> None:
+    def _recall(self, context: Any, watch: Watch) -> bool:
+        """Continue the watch of an earlier poll, if there may have been one; return whether there may."""
+        if not self.reschedule:
+            return False
         try:
-            learned = self._store(context).recall() if self.reschedule else {}
+            learned = self._store(context).recall()
         except TaskStateUnavailable as problem:
-            fail_task(problem, f"Execution {self.kickoff_id} is not affected. A retry of this task polls again")
+            self._warn(problem)
+            # This poll cannot know what only the progress shows: that the wait is over, or its id unknown for too long.
+            # Airflow's own timeout still applies.
+            self._is_progress_known, watch.deadline, watch.progress.known = False, None, True
+            return True
         attempt = Attempt.of(context, self)
         of_try = (learned.get("kickoff_id"), learned.get("try_number")) == (self.kickoff_id, attempt.try_number)
-        if of_try and attempt.relation_to(learned) is not Relation.OTHER_RUN:
-            watch.recall(learned)
+        if not of_try or attempt.relation_to(learned) is Relation.OTHER_RUN:
+            return False
+        watch.recall(learned)
+        return True
 
     def _store(self, context: Any) -> Store:
         return self._worker.record.part(WATCH_STATE, (*LEARNED, *self._about(context)))
 
     def _remember(self, context: Any, watch: Watch) -> None:
-        if self.reschedule:
+        if self.reschedule and self._is_progress_known:
             self._store(context).change({**watch.learned(), **self._about(context)}, self._warn)
             self._worker.save()
 

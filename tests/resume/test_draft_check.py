@@ -164,7 +164,7 @@ def said(check: Check, kind: type[Exception] = CrewTaskFailed, sender: Sender = 
 
 ANOTHER_DRAFT = (
     "Execution k-1 is waiting with a different draft from the one that was answered (task {} now, draft_task then). "
-    "This answer was not sent and changed nothing; review the new draft"
+    "{}; review the new draft"
 )
 UNKNOWN = (
     "An earlier try sent this answer to execution k-1, and its outcome is unknown. {} Sending it again could apply it "
@@ -172,8 +172,12 @@ UNKNOWN = (
 )
 NOT_SHOWN = (
     "The service does not show the state of execution k-1 ({}), so its draft cannot be compared with the answered "
-    "one. Nothing was sent; a retry of this task compares again"
+    "one. {}; a retry of this task compares again"
 )
+SENT_NOTHING = {
+    first: "Nothing was sent",
+    again: "An earlier try sent this answer, and its outcome is unknown. This try sent nothing",
+}
 
 
 # --- a first POST -------------------------------------------------------------------------------------------
@@ -190,7 +194,9 @@ def test_the_answer_is_sent_while_the_answered_draft_waits(service: Service, sha
 @pytest.mark.parametrize("seen", [NEW_DRAFT, NEXT_TASK])
 def test_a_draft_other_than_the_reviewed_one_is_not_answered(service: Service, seen: Execution) -> None:
     service.shows = [seen]
-    assert said(first(service, answer()), CrewAnswerNotTaken) == ANOTHER_DRAFT.format(seen.crew_task_id)
+    assert said(first(service, answer()), CrewAnswerNotTaken) == ANOTHER_DRAFT.format(
+        seen.crew_task_id, "This answer was not sent and changed nothing"
+    )
 
 
 @pytest.mark.parametrize(("seen", "hash_"), [(NEW_DRAFT, SECOND), (NEXT_TASK, None), (RUNS, None), (DONE, None)])
@@ -233,10 +239,10 @@ def test_a_working_crew_proves_something_only_after_the_lag(service: Service, ch
 @pytest.mark.parametrize("check_of", [first, again])
 def test_a_hidden_execution_gets_no_answer_in_this_try(service: Service, check_of: Any) -> None:
     service.shows = [HIDDEN]
-    assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format("raw not_found")
+    assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format("raw not_found", SENT_NOTHING[check_of])
     missing: Any = CrewNotFound(404, "GET", "/status/k-1", "gone")
     service.shows = [missing]
-    assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format(missing)
+    assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format(missing, SENT_NOTHING[check_of])
 
 
 def test_a_live_deployment_judges_a_first_answer_itself(service: Service) -> None:
@@ -385,7 +391,9 @@ def test_an_impossible_successor_draft_is_another_even_with_four_fields(
     service: Service, is_approve: bool, seen: Execution, sha: str | None, keyed: bool
 ) -> None:
     service.shows, service.connection.idempotency_keys = [seen], keyed
-    assert said(again(service, answer(is_approve, sha)), CrewAnswerNotTaken) == ANOTHER_DRAFT.format(seen.crew_task_id)
+    assert said(again(service, answer(is_approve, sha)), CrewAnswerNotTaken) == ANOTHER_DRAFT.format(
+        seen.crew_task_id, SENT_NOTHING[again]
+    )
 
 
 def test_four_fields_go_by_the_draft_before_the_lost_post(service: Service) -> None:
@@ -650,7 +658,7 @@ def test_an_answer_that_names_no_number_proves_nothing(service: Service) -> None
 def test_an_unreadable_question_number_is_left_to_the_next_try(service: Service) -> None:
     service.round = CrewServerError(503, "GET", "/executions/k-1", "away")
     check = again(service, REVISION, open_round=1)
-    assert said(check, CrewTryFailed) == NOT_SHOWN.format(service.round)
+    assert said(check, CrewTryFailed) == NOT_SHOWN.format(service.round, SENT_NOTHING[again])
 
 
 def test_the_number_kept_for_another_answer_is_not_this_ones(service: Service) -> None:

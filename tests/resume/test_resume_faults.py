@@ -330,6 +330,23 @@ def test_a_resends_400_is_reported_while_the_draft_still_waits(server: FaultServ
         run(resume(), task_run)
 
 
+@pytest.mark.row("N11")
+def test_a_lost_answer_is_named_although_its_loss_is_not_recorded(
+    server: FaultServer, a_memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504))
+    keep = a_memory.set
+
+    def refuse(key: str, value: Any, **more: Any) -> None:
+        if '"lost_at"' in value:
+            raise OSError("the database is away")
+        keep(key, value, **more)
+
+    monkeypatch.setattr(a_memory, "set", refuse)
+    with pytest.raises(AirflowException, match=r"504.*it is unknown whether the service acted on it\. A retry"):
+        run(resume(), TaskRun("resume"))
+
+
 # --- the execution is not shown -----------------------------------------------------------------------------
 
 
@@ -340,7 +357,7 @@ def test_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer, hi
     task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
     sent = len(server.sent(POST))
     server.on(POLL, hidden).on(POST, SPEC.resumed)
-    with pytest.raises(AirflowException, match="Nothing was sent; a retry of this task compares again") as error:
+    with pytest.raises(AirflowException, match=r"othing(| was sent); a retry of this task compares again") as error:
         run(resume(), task_run)
     assert not isinstance(error.value, CrewTaskFailed)
     assert len(server.sent(POST)) == sent

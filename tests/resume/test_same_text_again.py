@@ -131,7 +131,7 @@ def test_a_service_without_details_is_asked_for_none(server: FaultServer) -> Non
 def test_a_temporarily_unreadable_round_is_left_to_the_next_try(server: FaultServer) -> None:
     server.on(POLL, WAITS).on(DETAILS, rounds(None), Reply(status=503), rounds(None))
     task_run = lost(server)
-    with pytest.raises(CrewTryFailed, match=r"Nothing was sent; a retry of this task compares again"):
+    with pytest.raises(CrewTryFailed, match=r"This try sent nothing; a retry of this task compares again"):
         run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
     assert len(server.sent(POST)) == 1
     assert run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run.retry()) == "k-1"
@@ -144,7 +144,7 @@ def test_a_page_instead_of_rounds_leaves_resending_to_a_retry(server: FaultServe
     page = Reply(status=status, body="<html>maintenance</html>")
     server.on(POLL, WAITS).on(DETAILS, rounds(None), page, rounds(None))
     task_run = lost(server)
-    with pytest.raises(CrewTryFailed, match=r"maintenance.*Nothing was sent; a retry of this task compares again"):
+    with pytest.raises(CrewTryFailed, match=r"maintenance.*This try sent nothing; a retry of this task compares again"):
         run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
     assert len(server.sent(POST)) == 1
     assert run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run.retry()) == "k-1"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     TaskDeferred,
 )
-from faults.dialects import PENDING_SPEC, SPEC, Dialect
+from faults.dialects import PENDING_SPEC, SPEC, UNKNOWN_LIVE, Dialect
 from faults.server import FaultServer
 from faults.wire import Reply
 from simulated_airflow import Connect, TaskRun, run, tell_states
@@ -28,8 +29,8 @@ from simulated_airflow import Connect, TaskRun, run, tell_states
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.stored_names import EXECUTION_RECORD_KEY
-from airflow_crew_provider.wait import outcomes, watch
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+from airflow_crew_provider.wait import files, outcomes, watch
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import PATIENCE
 
 try:
@@ -235,7 +236,7 @@ class Away:
     """Lets some accesses to Airflow's Variables fail, by the name of the sensor's progress in them."""
 
     def __init__(self, variables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._variables, self._patch = variables, monkeypatch
+        self._variables, self._patch, self.kept = variables, monkeypatch, variables.kept
 
     def at(self, access: str, *failing: bool) -> None:
         used, failures = getattr(self._variables, access), iter(failing)
@@ -276,14 +277,39 @@ def test_a_rescheduled_sensor_keeps_a_result_if_its_progress_stays(
 
 
 @pytest.mark.row("A4")
-def test_a_rescheduled_sensor_without_its_progress_reports_the_fate(server: FaultServer, away: Away) -> None:
-    server.on(POLL, SPEC.running)
-    task_run = TaskRun("wait")
+def test_a_rescheduled_sensor_waits_on_without_its_progress(
+    server: FaultServer, away: Away, log_text: Callable[[], str]
+) -> None:
+    server.on(POLL, SPEC.running, UNKNOWN_LIVE, SPEC.completed)
+    task_run, operator = TaskRun("wait"), sensor("reschedule", timeout=0.01)
     with pytest.raises(AirflowRescheduleException):
         run(sensor("reschedule"), task_run)
-    away.at("get", *[True] * 9)
-    with pytest.raises(CrewTryFailed, match=r"Execution k-1 is not affected\. A retry of this task polls again"):
-        run(sensor("reschedule"), task_run)
+    kept = dict(away.kept)
+    away.at("get", True, True)
+    with pytest.raises(AirflowRescheduleException):
+        run(operator, task_run)  # it is past its timeout, as far as it knows
+    assert away.kept == kept
+    assert run(operator, task_run)["state"] == "completed"
+    assert "the database is away). Execution k-1 is not affected, and the task goes on" in log_text()
+
+
+@pytest.mark.row("A4")
+def test_a_rescheduled_sensor_opens_its_storage_only_at_both_ends(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on(POLL, SPEC.running, SPEC.running, SPEC.completed)
+    opened, task_run, operator = files.opened, TaskRun("wait"), sensor("reschedule", output_to=str(tmp_path / "output"))
+
+    def away(path: str) -> None:
+        raise OSError("the secrets backend is away")
+
+    with pytest.raises(AirflowRescheduleException):
+        run(operator, task_run)
+    monkeypatch.setattr(files, "opened", away)
+    with pytest.raises(AirflowRescheduleException):
+        run(operator, task_run)
+    monkeypatch.setattr(files, "opened", opened)
+    assert run(operator, task_run)["output_path"] == str(tmp_path / "output")
 
 
 @pytest.mark.row("N8")
