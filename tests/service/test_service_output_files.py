@@ -16,9 +16,10 @@ import requests
 from crew_client import Client, Receiver, Serve, eventually
 
 from crew_service.engine import output_files
-from crew_service.engine.crew import FilePiece
+from crew_service.engine.crew import FilePiece, Job, Report
 from crew_service.engine.files import PIECE, UNUSED_OF_OWNER, Files
 from crew_service.local import running_service
+from crew_service.scripted_crew import ScriptedCrew
 from crew_service.settings import FileLimits
 from crew_service.storage import files
 from crew_service.storage.availability import DatabaseUnavailable
@@ -132,6 +133,22 @@ def test_a_name_that_is_no_relative_path_is_not_stored(serve: Serve, name: str) 
     client.until(started, "completed")
     assert listed(client, started) == []
     assert "is not stored: its name is not valid." in client.get(f"/executions/{started}/logs").text
+
+
+@pytest.mark.parametrize("name", ["caf\udce9.txt", "a\nThe file b", "a" * 5000], ids=["bytes", "line", "long"])
+def test_a_refused_name_is_one_printable_line_and_fails_nothing(serve: Serve, name: str) -> None:
+    class Odd(ScriptedCrew):
+        def run(self, job: Job, report: Report) -> Any:
+            report(FilePiece(name, "write_task", 1, "YQ==", is_last=True))
+            return super().run(job, report)
+
+    client = serve(crew=Odd(scenario()))
+    started = client.kickoff()
+    client.until(started, "completed")
+    (line,) = client.get(f"/executions/{started}/logs").text.splitlines()
+    assert line.startswith(f"The file {name[:1]}")
+    assert line.endswith(" is not stored: its name is not valid.")
+    assert len(line) < 2 * output_files.LONGEST_NAME
 
 
 def test_what_is_too_large_is_not_stored_and_fails_nothing(serve: Serve) -> None:
