@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from crew_client import PLAIN, SLOW, Command, Serve, eventually
+from databases import new_sqlite, put
 
 from crew_service import __version__
+from crew_service.storage.database import Database
+from crew_service.storage.states import State
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -99,3 +102,19 @@ def test_it_is_ready_while_it_runs(serve: Serve) -> None:
     client = serve(PLAIN)
     for path in ("/healthz", "/livez", "/readyz"):
         assert client.get(path).json() == {"status": "ok"}
+
+
+def test_executions_of_a_crew_that_is_gone_are_reported_once(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = new_sqlite(tmp_path / "service.db")
+    database = Database(str(path))
+    for number, state in enumerate((State.WAITING, State.QUEUED, State.COMPLETED)):
+        put(database, f"report-{number}", state=state, crew="report")
+    put(database, "brief-1", state=State.FAILED, crew="brief")
+    put(database, "mine", state=State.WAITING)
+    database.close()
+    client = serve(db=path)
+    client.until(client.kickoff(), "pending")
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told.startswith("2 executions are queued or wait for a person, but belong to the crew report, which this")
