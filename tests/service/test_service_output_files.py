@@ -164,6 +164,32 @@ def test_what_is_too_large_is_not_stored_and_fails_nothing(serve: Serve) -> None
     assert f"The file c is not stored: the files of an execution may have at most {3 * PIECE} bytes." in log
 
 
+@pytest.mark.parametrize("trouble", [DatabaseUnavailable("away"), None], ids=["outage", "deleted"])
+def test_a_download_that_ends_early_logs_no_traceback(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, trouble: Exception | None
+) -> None:
+    client = serve(scenario=scenario(a="a" * 2 * PIECE))
+    started = client.kickoff()
+    client.until(started, "completed")
+    failing, piece = [1], files.piece
+
+    def failing_piece(connection: Any, file_id: str, number: int) -> bytes | None:
+        if number not in failing:
+            return piece(connection, file_id, number)
+        if trouble:
+            raise trouble
+        return None
+
+    monkeypatch.setattr(files, "piece", failing_piece)
+    with pytest.raises(requests.exceptions.ChunkedEncodingError):
+        get(client, started, "a")
+    failing[:] = [0]
+    assert get(client, started, "a").status_code == (503 if trouble else 404)
+    logged = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record for record in logged if record.exc_info] == []
+    assert sum("ended early" in record.getMessage() for record in logged) == 1
+
+
 def test_five_versions_are_kept_and_an_unchanged_file_is_none(serve: Serve) -> None:
     task = {"output": "x", "files": {"a": "{topic}", "b": "same"}}
     tasks = [{**task, "id": f"task_{n}", "files": {"a": str(n // 2), "b": "same"}} for n in range(14)]
