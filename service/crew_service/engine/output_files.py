@@ -92,7 +92,7 @@ class OutputFiles:
         if _giving_way(known, piece.name, piece.size, most=most, is_draft=piece.task_id in self.gated) is None:
             return f"the files of an execution may have at most {most} bytes"
         try:
-            return self._store.begin(f"execution {self._execution_id}", piece.size)
+            return self._store.begin(files.OF_EXECUTION + self._execution_id, piece.size)
         except OwnerFull:
             return "earlier uploads of this execution that did not end still take its room, for up to an hour"
         except StoreFull:

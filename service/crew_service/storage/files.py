@@ -9,9 +9,11 @@ from sqlalchemy import and_, case, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from crew_service.storage import transactions
+from crew_service.storage.states import State
 from crew_service.storage.tables import executions, file_pieces, files
 
 IS_UNUSED = files.c.execution_id.is_(None)
+OF_EXECUTION = "execution "  # begins the owner of what an execution's crew sends
 IS_COMPLETE = files.c.sha256.is_not(None)
 
 
@@ -73,7 +75,9 @@ def discard(connection: Connection, ids: Collection[str]) -> None:
 
 
 def unused_since(connection: Connection, before: float, *, most: int) -> list[str]:
-    query = select(files.c.id).where(IS_UNUSED, files.c.changed_at < before).limit(most)
+    """Return uploads that have not grown since; a running execution may go on with its own after a long outage."""
+    running = select(OF_EXECUTION + executions.c.id).where(executions.c.state == State.RUNNING)
+    query = select(files.c.id).where(IS_UNUSED, files.c.changed_at < before, files.c.owner.not_in(running)).limit(most)
     return list(connection.execute(query).scalars())
 
 
