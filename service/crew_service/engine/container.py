@@ -159,8 +159,8 @@ class Process:
             if number := sum(stored.get((crew, state), 0) for state in (State.QUEUED, State.WAITING)):
                 which = f"the crew {crew}" if crew else "a crew without a name"
                 log.warning(
-                    "%d executions are queued or wait for a person, but belong to %s, which this process does not have; "
-                    "they stay as they are until a process serves it, or `airflow-crew-service stop` ends them",
+                    "%d executions are queued or wait for a person, but belong to %s, which this process does not "
+                    "have; they stay as they are until a process serves it, or `airflow-crew-service stop` ends them",
                     number,
                     which,
                 )
