@@ -8,20 +8,22 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from crew_client import Client, Serve, eventually
-from databases import put
+from databases import new_sqlite, put
 from sampling import crossed
 from sqlalchemy import func, select, update
 
 from crew_service.engine.files import MOST_FILES, PIECE, Files
-from crew_service.engine.retention import forget_old, forget_unused_files
+from crew_service.engine.retention import PIECES, forget_old, forget_unused_files
 from crew_service.http.uploads import AT_ONCE, OF_ONE
 from crew_service.settings import FileLimits
 from crew_service.storage.database import Database
-from crew_service.storage.files import OF_EXECUTION
+from crew_service.storage.files import OF_EXECUTION, take
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, file_pieces, files
 from scripts.stack.waiting import PATIENCE
@@ -395,6 +397,29 @@ def test_files_vanish_with_their_execution_or_after_an_unused_hour(serve: Serve,
         assert stored(database) == (1, 1)
         assert forget_old(opened, before=2.0) == 3
     assert stored(database) == (0, 0)
+
+
+def test_old_files_are_deleted_in_small_transactions(tmp_path: Path) -> None:
+    path = str(new_sqlite(tmp_path / "x.db"))
+    left: list[int] = []
+
+    def is_stopping() -> bool:
+        left.append(stored(path)[1])
+        return False
+
+    with closing(Database(path)) as opened:
+        put(opened, "old", state=State.COMPLETED, aged_from=1.0)
+        put(opened, "new", state=State.COMPLETED, aged_from=3.0)
+        for execution_id in ("old", "new"):
+            file = Files(opened, FileLimits()).begin("ann", 10)
+            for _ in range(10):
+                file.add(b"x")
+            file.complete()
+            with opened.writing() as connection:
+                assert take(connection, "ann", [file.id], into=execution_id)
+        assert forget_old(opened, before=2.0, is_stopping=is_stopping) == 1
+    assert max(before - after for before, after in pairwise(left)) == PIECES
+    assert (left[0], stored(path)) == (20, (1, 10))
 
 
 @pytest.mark.row("S76")

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import and_, case, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.sql import Select
 
 from crew_service.storage import transactions
 from crew_service.storage.states import State
@@ -67,6 +68,16 @@ def piece(connection: Connection, file_id: str, number: int) -> bytes | None:
     query = select(file_pieces.c.data).where(file_pieces.c.file_id == file_id, file_pieces.c.number == number)
     content = connection.execute(query).scalar()
     return None if content is None else bytes(content)
+
+
+def delete_pieces(connection: Connection, of: Select[Any], *, most: int) -> bool:
+    """Delete some of the pieces of the files with these ids; return whether there were any."""
+    some = select(file_pieces.c.file_id, file_pieces.c.number).where(file_pieces.c.file_id.in_(of)).limit(most)
+    rows = connection.execute(some).all()
+    for row in rows:
+        mine = (file_pieces.c.file_id == row.file_id, file_pieces.c.number == row.number)
+        connection.execute(delete(file_pieces).where(*mine))
+    return bool(rows)
 
 
 def discard(connection: Connection, ids: Collection[str]) -> None:
