@@ -135,6 +135,13 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         help="how long CrewAI crews remember (default: for ever)",
     )
     option("--shared-memory", action="store_true", help="let users share the organization's memory")
+    for name, default, what in (
+        ("--max-file-size", FileLimits.of_file, "a file"),
+        ("--max-files-size", FileLimits.of_execution, "the files of one execution"),
+        ("--max-stored-files", None, "all files in the database"),
+    ):
+        most = f"{default >> 20}MiB" if default else "no limit"
+        option(name, type=size, default=default, metavar="SIZE", help=f"maximum size of {what} ({most})")
     option("--log-format", choices=sorted(logs.FORMATS), default="json", help="(%(default)s)")
     option("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
     option("-v", "--verbose", action="store_true", help="print the traceback of a crew that cannot be loaded")
@@ -167,13 +174,6 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="maximum size of a request (%(default)d)",
     )
-    for name, default, what in (
-        ("--max-file-size", FileLimits.of_file, "an uploaded file"),
-        ("--max-files-size", FileLimits.of_execution, "the files of one execution"),
-        ("--max-stored-files", None, "all files in the database"),
-    ):
-        most = f"{default >> 20}MiB" if default else "no limit"
-        option(name, type=size, default=default, metavar="SIZE", help=f"maximum size of {what} ({most})")
     option(
         "--allow-file-urls",
         action="store_true",
@@ -315,9 +315,7 @@ def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew
         max_connections=values.get("max_connections"),
         works=values.get("works", True),
         unbounded_connections=values.get("unbounded_connections", False),
-        file_limits=FileLimits(arguments.max_file_size, arguments.max_files_size, arguments.max_stored_files)
-        if serves
-        else FileLimits(),
+        file_limits=FileLimits(arguments.max_file_size, arguments.max_files_size, arguments.max_stored_files),
         allow_file_urls=values.get("allow_file_urls", False),
         prices=prices,
         budgets=budgets_of(arguments.budget, crews if serves else None, owners, prices),

@@ -23,6 +23,7 @@ from crew_service.engine.decisions import AlreadyOver, BadAnswer, Decision, NotW
 from crew_service.engine.executions import Executions, Start
 from crew_service.engine.principals import Principal
 from crew_service.engine.questions import question_in, question_of
+from crew_service.http import bodies
 from crew_service.options import positive
 from crew_service.storage import claims, counts
 from crew_service.storage.availability import DatabaseUnavailable
@@ -42,11 +43,11 @@ def add_to(commands: argparse._SubParsersAction[Any], database: argparse.Argumen
     listing.add_argument("--state", choices=[str(state) for state in State], help="only executions in this state")
     listing.set_defaults(run=_list)
     status = commands.add_parser("status", parents=[database, output], help="show one execution with its tasks")
-    status.add_argument("id")
+    status.add_argument("id", type=_utf8)
     status.set_defaults(run=_status)
     _add_kickoff(commands, [database, output])
     resume = commands.add_parser("resume", parents=[database, output], help="answer a waiting execution")
-    resume.add_argument("id")
+    resume.add_argument("id", type=_utf8)
     decision = resume.add_mutually_exclusive_group(required=True)
     decision.add_argument("--approve", action="store_true", help="continue with the text unchanged")
     decision.add_argument("--revise", metavar="FEEDBACK", type=_text, help="run the task again with this feedback")
@@ -54,7 +55,7 @@ def add_to(commands: argparse._SubParsersAction[Any], database: argparse.Argumen
     decision.add_argument("--answer", metavar="TEXT", type=_text, help="answer a question with text")
     resume.set_defaults(run=_resume)
     stop = commands.add_parser("stop", parents=[database, output], help="stop an execution")
-    stop.add_argument("id")
+    stop.add_argument("id", type=_utf8)
     stop.set_defaults(run=_stop)
     queue = commands.add_parser("queue", parents=[database], help="print the length of each crew's queue, as JSON")
     queue.set_defaults(run=_queue)
@@ -65,7 +66,7 @@ def _add_kickoff(commands: argparse._SubParsersAction[Any], parents: list[argpar
     kickoff = commands.add_parser("kickoff", parents=parents, help="queue an execution for a running service")
     kickoff.add_argument("inputs", nargs="*", metavar="NAME=VALUE", type=_input, help="an input, as text")
     kickoff.add_argument("--inputs", dest="more", metavar="JSON", type=_object, default={}, help="inputs of any type")
-    kickoff.add_argument("--name", default="", help="name of the crew, if the service has several")
+    kickoff.add_argument("--name", type=_utf8, default="", help="name of the crew, if the service has several")
     kickoff.set_defaults(run=_kickoff)
 
 
@@ -99,13 +100,13 @@ def _add_webhooks(commands: argparse._SubParsersAction[Any], database: argparse.
     listing.set_defaults(run=_list_webhooks)
     resend = actions.add_parser("resend", parents=[database], help="resend webhooks through a running service")
     which = resend.add_mutually_exclusive_group(required=True)
-    which.add_argument("id", nargs="*", default=[], help="ids from the list")
+    which.add_argument("id", nargs="*", type=_utf8, default=[], help="ids from the list")
     which.add_argument("--all", action="store_true")
     resend.set_defaults(run=_resend_webhooks)
 
 
 def _input(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
+    name, separator, value = _utf8(text).partition("=")
     if not (name and separator):
         raise argparse.ArgumentTypeError("expected NAME=VALUE")
     return name, value
@@ -114,17 +115,23 @@ def _input(text: str) -> tuple[str, str]:
 def _text(text: str) -> str:
     if not text.strip():  # perhaps from an unset shell variable
         raise argparse.ArgumentTypeError("must not be empty")
+    return _utf8(text)
+
+
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("must be valid UTF-8") from None
     return text
 
 
 def _object(text: str) -> dict[str, Any]:
+    """Accept what a request may contain: crews, clients and databases cannot read any other JSON."""
     try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("must be a JSON object")
-    return value
+        return bodies.parse(_utf8(text).encode(), None)
+    except bodies.BadBody as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def _list(arguments: argparse.Namespace) -> int:

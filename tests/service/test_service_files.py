@@ -8,17 +8,23 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from crew_client import Client, Serve, eventually
+from databases import new_sqlite, put
 from sampling import crossed
 from sqlalchemy import func, select, update
 
-from crew_service.engine.files import MOST_FILES, PIECE
-from crew_service.engine.retention import forget_old, forget_unused_files
+from crew_service.engine.files import MOST_FILES, PIECE, Files
+from crew_service.engine.retention import PIECES, forget_old, forget_unused_files
+from crew_service.http.uploads import AT_ONCE, OF_ONE
 from crew_service.settings import FileLimits
 from crew_service.storage.database import Database
+from crew_service.storage.files import OF_EXECUTION, take
+from crew_service.storage.states import State
 from crew_service.storage.tables import executions, file_pieces, files
 from scripts.stack.waiting import PATIENCE
 
@@ -26,6 +32,7 @@ SHOWN = "{report.size} {report.sha256} {report}"
 READS = {"tasks": [{"id": "read_task", "output": SHOWN}]}
 REVIEWED = {"tasks": [{"id": "draft_task", "human_input": True, "output": SHOWN}, {"id": "last_task", "output": SHOWN}]}
 TEXT = b"All on tea."
+TOKENS = [("ann", "ann-token-of-20-letters"), ("bob", "bob-token-of-20-letters")]
 NAMES = ["../../etc/passwd", "a" * 255, "report\u202efdp.exe", "\\\\host\\share", "sub/folder.txt", "null", ".", "'"]
 KINDS = {
     b"%PDF-1.7 \x00": "application/pdf",
@@ -337,7 +344,7 @@ def test_an_upload_that_is_too_slow_is_refused(serve: Serve, database: str) -> N
 
 @pytest.mark.row("S75")
 def test_slow_uploads_delay_no_kickoff(serve: Serve) -> None:
-    client = serve({"tasks": [{"id": "a", "output": "done"}]})
+    client = serve({"tasks": [{"id": "a", "output": "done"}]}, user_tokens=TOKENS)
     links = [begun(client, 100) for _ in range(200)]
     try:
         codes: list[bytes] = []
@@ -351,13 +358,17 @@ def test_slow_uploads_delay_no_kickoff(serve: Serve) -> None:
                     continue
                 links.remove(link)
                 link.close()
-            return len(links) == 16
+            return len(links) == OF_ONE
 
-        eventually(answered, "all but 16 refused")
-        assert set(codes) == {b"HTTP/1.1 503"}
+        eventually(answered, "all but the owner's share refused")
+        assert set(codes) == {b"HTTP/1.1 429"}
         for _ in range(20):
             assert client.until(client.post("/kickoff", {}).json()["kickoff_id"], "completed")
-        assert upload(client).status_code == 503
+        assert upload(client).status_code == 429
+        assert upload(client.holding(TOKENS[0][1])).status_code == 200
+        others = [begun(client.holding(TOKENS[0][1]), 100) for _ in range(AT_ONCE - OF_ONE)]
+        links += others
+        eventually(lambda: upload(client.holding(TOKENS[1][1])).status_code == 503, "no place for anybody")
     finally:
         for link in links:
             link.close()
@@ -372,14 +383,43 @@ def test_files_vanish_with_their_execution_or_after_an_unused_hour(serve: Serve,
     with closing(Database(database)) as opened:
         forget_unused_files(opened, before=opened.now() - 3600)
         assert stored(database) == (2, 2)
+        for execution_id, state in (("running", State.RUNNING), ("over", State.FAILED)):
+            put(opened, execution_id, state=state, crew="other")
+            Files(opened, FileLimits()).begin(OF_EXECUTION + execution_id, 1)
+        assert stored(database)[0] == 4
         with opened.writing() as connection:
             connection.execute(update(files).values(changed_at=files.c.changed_at - 3601))
         forget_unused_files(opened, before=opened.now() - 3600)
-        assert stored(database) == (1, 1)
+        assert stored(database) == (2, 1), "the file that a running execution is sending remains"
         with opened.writing() as connection:
-            connection.execute(update(executions).values(aged_from=1.0))
-        assert forget_old(opened, before=2.0) == 1
+            connection.execute(update(executions).values(aged_from=1.0, state=State.COMPLETED))
+        forget_unused_files(opened, before=opened.now() - 3600)
+        assert stored(database) == (1, 1)
+        assert forget_old(opened, before=2.0) == 3
     assert stored(database) == (0, 0)
+
+
+def test_old_files_are_deleted_in_small_transactions(tmp_path: Path) -> None:
+    path = str(new_sqlite(tmp_path / "x.db"))
+    left: list[int] = []
+
+    def is_stopping() -> bool:
+        left.append(stored(path)[1])
+        return False
+
+    with closing(Database(path)) as opened:
+        put(opened, "old", state=State.COMPLETED, aged_from=1.0)
+        put(opened, "new", state=State.COMPLETED, aged_from=3.0)
+        for execution_id in ("old", "new"):
+            file = Files(opened, FileLimits()).begin("ann", 10)
+            for _ in range(10):
+                file.add(b"x")
+            file.complete()
+            with opened.writing() as connection:
+                assert take(connection, "ann", [file.id], into=execution_id)
+        assert forget_old(opened, before=2.0, is_stopping=is_stopping) == 1
+    assert max(before - after for before, after in pairwise(left)) == PIECES
+    assert (left[0], stored(path)) == (20, (1, 10))
 
 
 @pytest.mark.row("S76")

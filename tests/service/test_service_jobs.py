@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -23,8 +24,10 @@ from fork_template import ForkedCommand
 from sampling import sampled
 from sqlalchemy import create_engine, select, text, update
 
-from crew_service.cli import main
+from crew_service.cli import _parser, main
 from crew_service.engine.jobs import Quota, is_done
+from crew_service.options import settings_of
+from crew_service.settings import FileLimits
 from crew_service.storage.database import Database
 from crew_service.storage.location import url_of
 from crew_service.storage.tables import executions
@@ -250,3 +253,10 @@ def test_a_quota_is_shared_and_unused_parts_are_given_back() -> None:
     assert (quota.is_used_up, quota.reserve(9)) == (False, 1)
     unbounded = Quota()
     assert (unbounded.reserve(9), unbounded.is_used_up) == (9, False)
+
+
+def test_a_worker_limits_its_crews_files_as_a_service_does() -> None:
+    words = ("--max-file-size", "1KiB", "--max-files-size", "2KiB", "--max-stored-files", "3KiB")
+    for command in ("serve", "work"):
+        arguments = _parser().parse_args([command, *words], argparse.Namespace(starting=None, target=None))
+        assert settings_of(arguments, "", {}).file_limits == FileLimits(1024, 2048, 3072)

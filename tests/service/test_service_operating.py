@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 from crew_client import PLAIN, SLOW, Command, Serve, eventually
+from databases import new_sqlite, put
 
 from crew_service import __version__
+from crew_service.cli import main
+from crew_service.storage.database import Database
+from crew_service.storage.states import State
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -99,3 +103,43 @@ def test_it_is_ready_while_it_runs(serve: Serve) -> None:
     client = serve(PLAIN)
     for path in ("/healthz", "/livez", "/readyz"):
         assert client.get(path).json() == {"status": "ok"}
+
+
+def test_executions_of_a_crew_that_is_gone_are_reported_once(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = new_sqlite(tmp_path / "service.db")
+    database = Database(str(path))
+    for number, state in enumerate((State.WAITING, State.QUEUED, State.COMPLETED)):
+        put(database, f"report-{number}", state=state, crew="report")
+    put(database, "brief-1", state=State.FAILED, crew="brief")
+    put(database, "mine", state=State.WAITING)
+    database.close()
+    client = serve(db=path)
+    client.until(client.kickoff(), "pending")
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told.startswith("2 executions are queued or wait for a person, but belong to the crew report, which this")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["kickoff", "--inputs", '{"topic": NaN}'], "NaN is not valid JSON."),
+        (["kickoff", "--inputs", '{"topic": 1e999}'], "The number 1e999 is out of range."),
+        (["kickoff", "--inputs", '{"topic": "\\ud800"}'], "has an unpaired surrogate."),
+        (["kickoff", "--inputs", '{"topic": 1, "topic": 2}'], "occurs twice in one object."),
+        (["kickoff", "--inputs", "[" * 200_000], "nested more than 64 levels deep."),
+        (["kickoff", "--inputs", "[]"], "must be a JSON object."),
+        (["kickoff", "topic=\udcff"], "must be valid UTF-8"),
+        (["kickoff", "--name", "\udcff"], "must be valid UTF-8"),
+        (["status", "\udcff"], "must be valid UTF-8"),
+        (["resume", "x", "--revise", "\udcff"], "must be valid UTF-8"),
+    ],
+    ids=map(str, range(10)),
+)
+def test_the_terminal_refuses_what_a_request_may_not_contain(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*words, "--db", str(tmp_path / "x.db")])
+    assert reason in capsys.readouterr().err

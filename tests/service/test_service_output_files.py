@@ -16,9 +16,10 @@ import requests
 from crew_client import Client, Receiver, Serve, eventually
 
 from crew_service.engine import output_files
-from crew_service.engine.crew import FilePiece
+from crew_service.engine.crew import FilePiece, Job, Report
 from crew_service.engine.files import PIECE, UNUSED_OF_OWNER, Files
 from crew_service.local import running_service
+from crew_service.scripted_crew import ScriptedCrew
 from crew_service.settings import FileLimits
 from crew_service.storage import files
 from crew_service.storage.availability import DatabaseUnavailable
@@ -134,6 +135,22 @@ def test_a_name_that_is_no_relative_path_is_not_stored(serve: Serve, name: str) 
     assert "is not stored: its name is not valid." in client.get(f"/executions/{started}/logs").text
 
 
+@pytest.mark.parametrize("name", ["caf\udce9.txt", "a\nThe file b", "a" * 5000], ids=["bytes", "line", "long"])
+def test_a_refused_name_is_one_printable_line_and_fails_nothing(serve: Serve, name: str) -> None:
+    class Odd(ScriptedCrew):
+        def run(self, job: Job, report: Report) -> Any:
+            report(FilePiece(name, "write_task", 1, "YQ==", is_last=True))
+            return super().run(job, report)
+
+    client = serve(crew=Odd(scenario()))
+    started = client.kickoff()
+    client.until(started, "completed")
+    (line,) = client.get(f"/executions/{started}/logs").text.splitlines()
+    assert line.startswith(f"The file {name[:1]}")
+    assert line.endswith(" is not stored: its name is not valid.")
+    assert len(line) < 2 * output_files.LONGEST_NAME
+
+
 def test_what_is_too_large_is_not_stored_and_fails_nothing(serve: Serve) -> None:
     limits = FileLimits(of_file=2 * PIECE, of_execution=3 * PIECE)
     files = {"a": "a" * 2 * PIECE, "b": "b" * (2 * PIECE + 1), "c": "c" * 2 * PIECE, "d": "d" * PIECE}
@@ -145,6 +162,32 @@ def test_what_is_too_large_is_not_stored_and_fails_nothing(serve: Serve) -> None
     log = client.get(f"/executions/{started}/logs").text
     assert f"The file b is not stored: a file may have at most {2 * PIECE} bytes." in log
     assert f"The file c is not stored: the files of an execution may have at most {3 * PIECE} bytes." in log
+
+
+@pytest.mark.parametrize("trouble", [DatabaseUnavailable("away"), None], ids=["outage", "deleted"])
+def test_a_download_that_ends_early_logs_no_traceback(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, trouble: Exception | None
+) -> None:
+    client = serve(scenario=scenario(a="a" * 2 * PIECE))
+    started = client.kickoff()
+    client.until(started, "completed")
+    failing, piece = [1], files.piece
+
+    def failing_piece(connection: Any, file_id: str, number: int) -> bytes | None:
+        if number not in failing:
+            return piece(connection, file_id, number)
+        if trouble:
+            raise trouble
+        return None
+
+    monkeypatch.setattr(files, "piece", failing_piece)
+    with pytest.raises(requests.exceptions.ChunkedEncodingError):
+        get(client, started, "a")
+    failing[:] = [0]
+    assert get(client, started, "a").status_code == (503 if trouble else 404)
+    logged = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record for record in logged if record.exc_info] == []
+    assert sum("ended early" in record.getMessage() for record in logged) == 1
 
 
 def test_five_versions_are_kept_and_an_unchanged_file_is_none(serve: Serve) -> None:

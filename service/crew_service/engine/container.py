@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -34,8 +35,11 @@ from crew_service.engine.runner import Runner, stop_all
 from crew_service.engine.segments import Segment
 from crew_service.engine.usage_report import UsageReport
 from crew_service.settings import Settings
-from crew_service.storage import queries
+from crew_service.storage import counts, queries
 from crew_service.storage.database import Database
+from crew_service.storage.states import State
+
+log = logging.getLogger(__name__)
 
 JUDGED = 30.0  # seconds between looks at what budgets hold
 EXPIRY = 1.0  # seconds between looks for questions whose deadline has passed
@@ -104,6 +108,7 @@ class Process:
     def start(self) -> None:
         tracing.start()
         self.membership.start()
+        self._warn_of_unserved()
         self.ledger.start()
         if self.settings.delivers:
             self.outbox.start()
@@ -145,6 +150,20 @@ class Process:
         self.membership.stop()
         self.database.close()
         tracing.stop()
+
+    def _warn_of_unserved(self) -> None:
+        """Log how many executions wait for crews that this process does not have: a crew may have been renamed."""
+        with self.database.reading() as connection:
+            stored = counts.stored(connection)
+        for crew in sorted({crew for crew, _ in stored} - self.crews.keys()):
+            if number := sum(stored.get((crew, state), 0) for state in (State.QUEUED, State.WAITING)):
+                which = f"the crew {crew}" if crew else "a crew without a name"
+                log.warning(
+                    "%d executions are queued or wait for a person, but belong to %s, which this process does not "
+                    "have; they stay as they are until a process serves it, or `airflow-crew-service stop` ends them",
+                    number,
+                    which,
+                )
 
     def _expire(self) -> None:
         """Answer what nobody has answered in time."""

@@ -55,6 +55,10 @@ class StoreFull(Exception):
     """The service's files exceed their limit."""
 
 
+class FileGone(LookupError):
+    """A file was deleted, with its execution, before all of it was read."""
+
+
 class UnknownFile(Refused):
     """An address is not that of an unused file of this owner."""
 
@@ -218,5 +222,5 @@ def read(database: Database, file: InputFile, *, cancelled: Cancellation | None 
         wanted = partial(piece, number)
         data = wanted() if cancelled is None else retrying.until_available(wanted, cancelled)[0]
         if data is None:
-            raise LookupError(f"the file {file.name!r} is gone")
+            raise FileGone(f"the file {file.name!r} is gone")
         yield data

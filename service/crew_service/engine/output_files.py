@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Row
 from crew_service.engine import paths
 from crew_service.engine.crew import FilePiece, InputFile
 from crew_service.engine.files import PIECE, Files, OwnerFull, StoredFile, StoreFull, TooLarge, Upload
+from crew_service.engine.printed import shortened
 from crew_service.storage import files, questions
 from crew_service.times import iso
 
@@ -35,6 +36,11 @@ def is_name(name: str) -> bool:
     """Return whether a name is a relative path that can be laid out and shown."""
     parts = name.split("/")
     return name.isprintable() and len(name) <= LONGEST_NAME and not {"", ".", ".."} & set(parts) and "\\" not in name
+
+
+def shown(name: str) -> str:
+    """Return a name to print: one that is not valid may have line breaks, or bytes that are not UTF-8."""
+    return shortened("".join(char if char.isprintable() else "\ufffd" for char in name), LONGEST_NAME)
 
 
 class OutputFiles:
@@ -86,7 +92,7 @@ class OutputFiles:
         if _giving_way(known, piece.name, piece.size, most=most, is_draft=piece.task_id in self.gated) is None:
             return f"the files of an execution may have at most {most} bytes"
         try:
-            return self._store.begin(f"execution {self._execution_id}", piece.size)
+            return self._store.begin(files.OF_EXECUTION + self._execution_id, piece.size)
         except OwnerFull:
             return "earlier uploads of this execution that did not end still take its room, for up to an hour"
         except StoreFull:

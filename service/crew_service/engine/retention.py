@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, delete, exists, select, update
+from sqlalchemy.sql import Select
 
 from crew_service.engine.background import Background
 from crew_service.engine.files import KEPT_UNUSED
@@ -18,6 +19,7 @@ from crew_service.storage import chains, counts, files
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
 from crew_service.storage.tables import answers, dead_letters, executions, outbox, questions, results
+from crew_service.storage.tables import files as stored_files
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,8 @@ MEMORY_PAUSE = 3600.0  # seconds between searches of crews' memory, which need a
 LONGEST = 3600.0  # maximum seconds for a round
 AT_ONCE = 500  # executions changed in one transaction
 LONGEST_WRITE = 0.05  # seconds until it ends earlier, because large executions take long and kickoffs wait meanwhile
+
+PIECES = 3  # of files, of 1 MiB each, deleted in one transaction
 
 # Built once: building a statement costs several times as much as running it.
 IDS: Any = bindparam("ids", expanding=True)
@@ -110,6 +114,7 @@ def forget_old(database: Database, *, before: float, is_stopping: Callable[[], b
     """
     with database.writing() as connection:
         connection.execute(delete(answers).where(answers.c.execution_id.is_(None), answers.c.created_at < before))
+    _forget_pieces(database, before, is_stopping)
     count = 0
     while not is_stopping() and (deleted := _forget_some(database, before)):
         count += deleted
@@ -129,9 +134,22 @@ def forget_unused_files(database: Database, *, before: float, is_stopping: Calla
                 files.discard(connection, some)
 
 
-def _forget_some(database: Database, before: float) -> int:
+def _old(before: float) -> Select[Any]:
     delivered = ~exists().where(outbox.c.execution_id == executions.c.id)
-    query = select(executions.c.id).where(executions.c.aged_from < before, delivered).limit(AT_ONCE)
+    return select(executions.c.id).where(executions.c.aged_from < before, delivered)
+
+
+def _forget_pieces(database: Database, before: float, is_stopping: Callable[[], bool]) -> None:
+    """Delete the content of their files first: SQLite overwrites it, and kickoffs would wait for seconds."""
+    of = select(stored_files.c.id).where(stored_files.c.execution_id.in_(_old(before)))
+    more = database.is_sqlite
+    while more and not is_stopping():
+        with database.writing() as connection:
+            more = files.delete_pieces(connection, of, most=PIECES)
+
+
+def _forget_some(database: Database, before: float) -> int:
+    query = _old(before).limit(AT_ONCE)
     # Locked first, as by everybody else who changes what belongs to an execution: otherwise, each could wait for the
     # other. Those that another process is deleting are left to it.
     query = query.with_for_update(skip_locked=True)

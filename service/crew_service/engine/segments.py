@@ -209,7 +209,7 @@ class Segment:
     def _file(self, piece: FilePiece) -> Write | None:
         problem = self._patiently(lambda: self._output_files.receive(piece))
         if problem:
-            line = f"The file {piece.name} is not stored: {problem}."
+            line = f"The file {output_files.shown(piece.name)} is not stored: {problem}."
             log.warning("%s", line, extra={"execution_id": self.execution_id})
             self.job.printed.add(f"{line}\n".encode())
         completed = self._patiently(lambda: self._output_files.completed(piece)) if piece.is_last else None

@@ -297,7 +297,7 @@ class Api(HealthChecks):
         etag = f'"{entry.stored.sha256}"'
         if _is_known(etag, request.headers.getlist("if-none-match")):
             return Response(status_code=304, headers={"ETag": etag})
-        return attachment(entry, self._service.files, {"ETag": etag, "Cache-Control": "private, no-cache"})
+        return await attachment(entry, self._service.files, {"ETag": etag, "Cache-Control": "private, no-cache"})
 
     async def logs(self, request: Request) -> Response:
         return await self._in_place(request, self._logs, _caller(request), request.path_params["id"])

@@ -26,6 +26,7 @@ from crew_service.http.api import (
 from crew_service.http.dialects import Dialect, response_models
 from crew_service.http.dialects.request_models import FlowAnswerBody, KickoffBody, ResumeFeedbackBody
 from crew_service.http.slots import EDITS, SLOTS
+from crew_service.http.uploads import OF_ONE
 
 KICKOFF_ID = {
     "name": "kickoff_id",
@@ -202,7 +203,8 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
                 408: "The file did not arrive in time.",
                 413: "The file is too large.",
                 dialect.bad_request: "The form has no file.",
-                429: "Your unused uploads have reached their limit; each is deleted after an hour.",
+                429: "Your unused uploads have reached their limit, and each is deleted after an hour, or you already "
+                f"have {OF_ONE} uploads in progress.",
                 507: "The service's files have reached their limit.",
             },
         ),

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crew_service.engine import machine
+from crew_service.engine.files import FileGone
 from crew_service.engine.health import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,11 @@ def _internal() -> JSONResponse:
     return JSONResponse({"detail": "Internal server error"}, 500)
 
 
+def _is_cut_off(error: BaseException | None) -> bool:
+    """Return whether content cannot be read; Starlette wraps an error that it would have responded to."""
+    return error is not None and (isinstance(error, DatabaseUnavailable | FileGone) or _is_cut_off(error.__cause__))
+
+
 class Answered:
     """Responds to any error that nothing else has responded to, wherever it is raised.
 
@@ -96,9 +102,12 @@ class Answered:
             await self._app(scope, receive, note)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException:  # also what a library in another language raises
+        except BaseException as error:  # also what a library in another language raises
             if is_begun and not is_complete:
-                raise
+                if not _is_cut_off(error):
+                    raise
+                log.error("a response ended early: its content can no longer be read")
+                return  # the server closes the connection
             log.exception("a request failed")
             if not is_begun:
                 await _internal()(scope, receive, send)

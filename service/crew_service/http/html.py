@@ -12,15 +12,18 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import cache
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
+from fastapi import HTTPException
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
 from crew_service.engine.dead_letters import shown_url
-from crew_service.engine.files import Files
+from crew_service.engine.files import FileGone, Files
 from crew_service.engine.output_files import ListedFile
 from crew_service.engine.overview import beginning
 from crew_service.http import differences, markdown
@@ -155,8 +158,11 @@ def messages(notice: str | None, problem: str | None) -> Markup:
     return Markup(templates.get_template("_parts.html").module.messages(notice, problem))  # type: ignore[attr-defined]  # noqa: S704
 
 
-def attachment(file: ListedFile, files: Files, headers: Mapping[str, str]) -> Response:
-    """Return a file's content, which no browser shows as a page of this service."""
+async def attachment(file: ListedFile, files: Files, headers: Mapping[str, str]) -> Response:
+    """Return a file's content, which no browser shows as a page of this service.
+
+    Its first piece is read before the response begins, which can then still be an error.
+    """
     name = quote(file.name.rpartition("/")[2], safe="")
     safe = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
@@ -165,7 +171,12 @@ def attachment(file: ListedFile, files: Files, headers: Mapping[str, str]) -> Re
         "X-Content-Type-Options": "nosniff",
     }
     media_type = file.stored.content_type
-    return StreamingResponse(files.read(file.stored), headers={**headers, **safe}, media_type=media_type)
+    pieces = files.read(file.stored)
+    try:
+        first = await run_in_threadpool(next, pieces, b"")
+    except FileGone:
+        raise HTTPException(404, "The execution has no such file.") from None
+    return StreamingResponse(chain([first], pieces), headers={**headers, **safe}, media_type=media_type)
 
 
 def plain_text(text: str) -> Response:

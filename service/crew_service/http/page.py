@@ -161,7 +161,7 @@ class Page(Forms):
         file = chosen(files, parameters.get("name", ""), version, parameters.get("direction", OUT))
         if file is None:
             raise HTTPException(404, "There is no such file.")
-        return attachment(file, self._service.files, {"Cache-Control": "private, no-store"})
+        return await attachment(file, self._service.files, {"Cache-Control": "private, no-store"})
 
     def _files(self, caller: Principal, execution_id: str) -> list[ListedFile]:
         head = self._head(caller, execution_id)

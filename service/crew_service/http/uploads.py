@@ -32,11 +32,12 @@ from crew_service.engine.files import (
 from crew_service.engine.health import DatabaseUnavailable
 from crew_service.http import downloads
 from crew_service.http.dialects.kickoff_files import too_much
-from crew_service.http.slots import RETRY_AFTER, Threads
+from crew_service.http.slots import RETRY_AFTER, Shares, Threads
 from crew_service.settings import FileLimits
 
 FORM = "multipart/form-data"
 AT_ONCE = 16  # uploads per process, and as many downloads
+OF_ONE = 12  # uploads of an owner, whose slow ones must not keep others from uploading
 THREADS = 4  # of them that write to the database at the same time
 LEAST_RATE = 16 * 1024  # bytes per second, on average, once the time for a body is over
 MOST_PARTS = 300
@@ -87,6 +88,7 @@ class Uploads:
         self._seconds = seconds
         self._most_text = most_text
         self._places = asyncio.Semaphore(AT_ONCE)
+        self._shares = Shares("uploads", slots=OF_ONE, threads=1, of_one=1)
         self._downloads = asyncio.Semaphore(AT_ONCE)
         self._threads = Threads(THREADS)
         self._is_public = is_public or downloads.is_public
@@ -139,11 +141,12 @@ class Uploads:
         return f"A file may have at most {self.limits.of_file} bytes; nothing was stored."
 
     async def _receive(self, request: Request, owner: str, form: Form, check: Callable[[Part, Form], None]) -> None:
-        if self._places.locked():
-            raise HTTPException(503, f"{AT_ONCE} uploads are in progress; try again later.", RETRY_AFTER)
-        async with self._places:
-            with self._refusing():
-                await self._take_parts(request, owner, form, check)
+        async with self._shares.slot(owner):
+            if self._places.locked():
+                raise HTTPException(503, f"{AT_ONCE} uploads are in progress; try again later.", RETRY_AFTER)
+            async with self._places:
+                with self._refusing():
+                    await self._take_parts(request, owner, form, check)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

@@ -7,11 +7,14 @@ from typing import Any
 
 from sqlalchemy import and_, case, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.sql import Select
 
 from crew_service.storage import transactions
+from crew_service.storage.states import State
 from crew_service.storage.tables import executions, file_pieces, files
 
 IS_UNUSED = files.c.execution_id.is_(None)
+OF_EXECUTION = "execution "  # begins the owner of what an execution's crew sends
 IS_COMPLETE = files.c.sha256.is_not(None)
 
 
@@ -67,13 +70,25 @@ def piece(connection: Connection, file_id: str, number: int) -> bytes | None:
     return None if content is None else bytes(content)
 
 
+def delete_pieces(connection: Connection, of: Select[Any], *, most: int) -> bool:
+    """Delete some of the pieces of the files with these ids; return whether there were any."""
+    some = select(file_pieces.c.file_id, file_pieces.c.number).where(file_pieces.c.file_id.in_(of)).limit(most)
+    rows = connection.execute(some).all()
+    for row in rows:
+        mine = (file_pieces.c.file_id == row.file_id, file_pieces.c.number == row.number)
+        connection.execute(delete(file_pieces).where(*mine))
+    return bool(rows)
+
+
 def discard(connection: Connection, ids: Collection[str]) -> None:
     """Delete those that no execution uses."""
     connection.execute(delete(files).where(files.c.id.in_(ids), IS_UNUSED))
 
 
 def unused_since(connection: Connection, before: float, *, most: int) -> list[str]:
-    query = select(files.c.id).where(IS_UNUSED, files.c.changed_at < before).limit(most)
+    """Return uploads that have not grown since; a running execution may go on with its own after a long outage."""
+    running = select(OF_EXECUTION + executions.c.id).where(executions.c.state == State.RUNNING)
+    query = select(files.c.id).where(IS_UNUSED, files.c.changed_at < before, files.c.owner.not_in(running)).limit(most)
     return list(connection.execute(query).scalars())
 
 
