@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from crewai import Agent, Crew
+from crewai import Agent, Crew, Task
 
 from crew_service.crewai import journal
 from crew_service.crewai.coroutines import awaited
@@ -22,9 +24,15 @@ def callbacks_of(own: Callback | None, common: Callback | None) -> list[Callback
 
 
 def call(callback: Callback, argument: Any) -> Any:
-    try:
+    with _noted():
         result = callback(argument)
         return awaited(result) if inspect.iscoroutine(result) else result
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         journal.note_outside(error)
         raise
@@ -45,14 +53,35 @@ def pass_over_replayed_steps(crew: Crew) -> None:
                 caller.step_callback = NewSteps(caller.step_callback)
 
 
-class NewSteps:
-    """Wraps a step callback and skips steps from the journal: the callback received them in the last attempt."""
+def watch_callbacks(task: Task, crew: Crew | None) -> None:
+    """Watch the callbacks that CrewAI calls after a task that is about to run; repeated calls are harmless."""
+    for owner, name in ((task, "callback"), (crew, "task_callback")):
+        own = getattr(owner, name, None)
+        if own and not isinstance(own, Watched):
+            setattr(owner, name, Watched(own))
 
-    def __init__(self, own: Callback) -> None:
-        self._own = own
+
+@dataclass(frozen=True)
+class Watched:
+    """Wraps a callback that CrewAI calls: its failure does not mean that an answer of the crew was rejected."""
+
+    own: Callback
+
+    def __call__(self, argument: Any) -> Any:
+        with _noted():
+            result = self.own(argument)
+        return self._awaited(result) if inspect.iscoroutine(result) else result
+
+    async def _awaited(self, result: Coroutine[Any, Any, Any]) -> Any:
+        with _noted():
+            return await result
+
+
+class NewSteps(Watched):
+    """Skips steps from the journal: the callback received them in the last attempt."""
 
     def __call__(self, answer: Any) -> Any:
-        return None if journal.is_replaying() else self._own(answer)
+        return None if journal.is_replaying() else super().__call__(answer)
 
 
 def _has_steps(agent: Any) -> bool:
