@@ -12,7 +12,6 @@ from crewai import Agent, Crew, Task
 
 from crew_service.crewai import journal
 from crew_service.crewai.coroutines import awaited
-from crew_service.crewai.internals import crew_tasks
 from crew_service.engine.crew import LONGEST_IN_STEP, Progress, StepDone
 
 Callback = Callable[[Any], Any]
@@ -44,13 +43,15 @@ def listen_to_steps(agents: Iterable[Any], report: Callable[[Progress], None], c
         agent.step_callback = NewSteps(_listener(agent.step_callback or common, report))
 
 
-def pass_over_replayed_steps(crew: Crew) -> None:
-    """Limit the step callbacks of a running crew's agents to new steps; repeated calls are harmless."""
-    for agent in filter(_has_steps, crew_tasks.agents_of(crew)):
-        callers: list[Any] = [agent, agent.agent_executor]  # the executor has had its own copy since the kickoff
-        for caller in filter(None, callers):
-            if caller.step_callback and not isinstance(caller.step_callback, NewSteps):
-                caller.step_callback = NewSteps(caller.step_callback)
+@contextmanager
+def working(agent: Agent) -> Iterator[None]:
+    """Attribute calls to an agent that works within this block, and limit its step callback to new steps."""
+    callers: list[Any] = [agent, agent.agent_executor]  # the executor has had its own copy since a crew's kickoff
+    for caller in filter(None, callers):
+        if caller.step_callback and not isinstance(caller.step_callback, NewSteps):
+            caller.step_callback = NewSteps(caller.step_callback)
+    with journal.works(agent):
+        yield
 
 
 def watch_callbacks(task: Task, crew: Crew | None) -> None:

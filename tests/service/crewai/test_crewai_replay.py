@@ -153,7 +153,7 @@ def test_a_rate_limit_holds_in_each_round_of_a_review(play: Player) -> None:
     assert [entry["waits"] for entry in crew.entries() if "waits" in entry] == [True, True]
 
 
-HEARD = ("plain", "delegating")
+HEARD = ("plain", "delegating", "HeardAlone")
 HEARD_ALIKE = ("parallel", "limited", "awaited", "cached", "recalled", "remembering", "reasoning", "Nested")
 
 
@@ -209,8 +209,8 @@ def test_parallel_tasks_with_identical_texts_keep_their_own_calls(tmp_path: Path
     assert sorted(taken(crew)) == ["apples", "bananas"]
 
 
-@pytest.mark.parametrize("which", ["task", "task async", "crew", "crew async", "step"])
-def test_a_failing_callback_of_a_nested_crew_rejects_no_answer(play: Player, which: str) -> None:
+@pytest.mark.parametrize("which", ["task", "task async", "crew", "crew async", "step", "alone"])
+def test_a_failing_callback_within_a_flow_rejects_no_answer(play: Player, which: str) -> None:
     """What continues the execution takes the method's calls from the journal."""
     crew = play("Unheard", "replayed.py")
     crew.inputs["topic"] = which

@@ -514,6 +514,16 @@ class Pair(Flow):
         return "both"
 
 
+class HeardAlone(Flow):
+    """A method with an agent that works without a crew, and has a callback for its steps."""
+
+    @start()
+    def work(self) -> str:
+        remember({"log": self.state["log"]})
+        play = in_turn(action("take", what="a"), action("take", what="b"), final("done"))
+        return agent(play, take, step_callback=lambda _: heard(step="told")).kickoff("Take both.").raw
+
+
 class Unheard(Flow):
     """A method with a crew one of whose callbacks fails."""
 
@@ -529,6 +539,9 @@ class Unheard(Flow):
 
         place, _, kind = self.state["topic"].partition(" ")
         failing = {place: afail if kind else fail}
+        if place == "alone":
+            play = in_turn(action("take", what="a"), final("done"))
+            return agent(play, take, step_callback=fail).kickoff("Take it.").raw
         of = agent(in_turn(action("take", what="a"), final("done")), take, step_callback=failing.get("step"))
         only = task(of, callback=failing.get("task"))
         return crew(of, only, task_callback=failing.get("crew")).kickoff(INPUTS).raw
