@@ -46,7 +46,7 @@ def listen_to_steps(agents: Iterable[Any], report: Callable[[Progress], None], c
 @contextmanager
 def working(agent: Agent) -> Iterator[None]:
     """Attribute calls to an agent that works within this block, and limit its step callback to new steps."""
-    callers: list[Any] = [agent, agent.agent_executor]  # the executor has had its own copy since a crew's kickoff
+    callers = (agent, getattr(agent, "agent_executor", None))  # which has had its own copy since a crew's kickoff
     for caller in filter(None, callers):
         if caller.step_callback and not isinstance(caller.step_callback, NewSteps):
             caller.step_callback = NewSteps(caller.step_callback)
