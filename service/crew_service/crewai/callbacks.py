@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from crewai import Agent, Crew
+from crewai import Agent, Crew, Task
 
 from crew_service.crewai import journal
 from crew_service.crewai.coroutines import awaited
-from crew_service.crewai.internals import crew_tasks
 from crew_service.engine.crew import LONGEST_IN_STEP, Progress, StepDone
 
 Callback = Callable[[Any], Any]
@@ -22,9 +23,15 @@ def callbacks_of(own: Callback | None, common: Callback | None) -> list[Callback
 
 
 def call(callback: Callback, argument: Any) -> Any:
-    try:
+    with _noted():
         result = callback(argument)
         return awaited(result) if inspect.iscoroutine(result) else result
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         journal.note_outside(error)
         raise
@@ -36,23 +43,46 @@ def listen_to_steps(agents: Iterable[Any], report: Callable[[Progress], None], c
         agent.step_callback = NewSteps(_listener(agent.step_callback or common, report))
 
 
-def pass_over_replayed_steps(crew: Crew) -> None:
-    """Limit the step callbacks of a running crew's agents to new steps; repeated calls are harmless."""
-    for agent in filter(_has_steps, crew_tasks.agents_of(crew)):
-        callers: list[Any] = [agent, agent.agent_executor]  # the executor has had its own copy since the kickoff
-        for caller in filter(None, callers):
-            if caller.step_callback and not isinstance(caller.step_callback, NewSteps):
-                caller.step_callback = NewSteps(caller.step_callback)
+@contextmanager
+def working(agent: Agent) -> Iterator[None]:
+    """Attribute calls to an agent that works within this block, and limit its step callback to new steps."""
+    callers = (agent, getattr(agent, "agent_executor", None))  # which has had its own copy since a crew's kickoff
+    for caller in filter(None, callers):
+        if caller.step_callback and not isinstance(caller.step_callback, NewSteps):
+            caller.step_callback = NewSteps(caller.step_callback)
+    with journal.works(agent):
+        yield
 
 
-class NewSteps:
-    """Wraps a step callback and skips steps from the journal: the callback received them in the last attempt."""
+def watch_callbacks(task: Task, crew: Crew | None) -> None:
+    """Watch the callbacks that CrewAI calls after a task that is about to run; repeated calls are harmless."""
+    for owner, name in ((task, "callback"), (crew, "task_callback")):
+        own = getattr(owner, name, None)
+        if own and not isinstance(own, Watched):
+            setattr(owner, name, Watched(own))
 
-    def __init__(self, own: Callback) -> None:
-        self._own = own
+
+@dataclass(frozen=True)
+class Watched:
+    """Wraps a callback that CrewAI calls: its failure does not mean that an answer of the crew was rejected."""
+
+    own: Callback
+
+    def __call__(self, argument: Any) -> Any:
+        with _noted():
+            result = self.own(argument)
+        return self._awaited(result) if inspect.iscoroutine(result) else result
+
+    async def _awaited(self, result: Coroutine[Any, Any, Any]) -> Any:
+        with _noted():
+            return await result
+
+
+class NewSteps(Watched):
+    """Skips steps from the journal: the callback received them in the last attempt."""
 
     def __call__(self, answer: Any) -> Any:
-        return None if journal.is_replaying() else self._own(answer)
+        return None if journal.is_replaying() else super().__call__(answer)
 
 
 def _has_steps(agent: Any) -> bool:

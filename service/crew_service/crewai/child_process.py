@@ -28,6 +28,7 @@ from crewai.hooks import InterceptionPoint
 
 from crew_service import tracing
 from crew_service.crewai import (
+    callbacks,
     channel,
     codec,
     description,
@@ -352,6 +353,7 @@ def _watch(served: loading.Served) -> None:
     if not crew_tasks.TASKS.missing:
         crew_tasks.watch_failures(journal.note_left)
         crew_tasks.let_interruptions_through()
+    crew_tasks.wrap_agents(callbacks.working)
     human_input.refuse_terminal(feedback.refuse)
     flow_asks.ask_people()
     task_ends.keep_drafts_from_memory()

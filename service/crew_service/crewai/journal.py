@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -37,6 +37,7 @@ from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import Asked, Fatal, causes, told
 from crew_service.crewai.flow_asks import AskForFlow
 from crew_service.crewai.internals import crew_tasks, step_events, tool_calls
+from crew_service.crewai.internals.wrapping import holding
 from crew_service.crewai.prepared_calls import PreparedCall, Tools
 from crew_service.engine import asks, tool_rules
 from crew_service.engine.crew import (
@@ -89,6 +90,7 @@ class Place:
 
 SCOPE: ContextVar[Scope | None] = ContextVar("the running task, for its journal", default=None)
 PLACE: ContextVar[Place | None] = ContextVar("the running call", default=None)
+WORKER: ContextVar[str] = ContextVar("the role of the working agent", default="")  # a task may have several at once
 OUTSIDE = Place()
 _journals: list[Journal] = []  # a process runs one segment
 
@@ -168,7 +170,7 @@ def enclosing() -> list[str]:
 
 
 def is_replaying() -> bool:
-    """Whether the newest call of the task running here was answered from the journal."""
+    """Whether the newest call of the agent working here was answered from the journal."""
     return any(journal.is_replaying() for journal in _journals)
 
 
@@ -204,6 +206,11 @@ def note_outside(error: BaseException) -> None:
     """Record a failure in user code: it does not mean that one of the crew's answers was rejected."""
     for journal in _journals:
         journal.note_failed(error)
+
+
+def works(agent: Any) -> AbstractContextManager[None]:
+    """Attribute the calls made within this block to an agent."""
+    return holding(WORKER, crew_tasks.role_of(agent))
 
 
 def note_left(error: Exception) -> None:
@@ -257,9 +264,9 @@ class Journal:
         self._has_branches = False
         self._outside = Scope()
         self._over: set[str] = set()
-        self._replaying: dict[str, bool] = {}
+        self._replaying: dict[str, dict[tuple[str, str], bool]] = {}  # by task, and part and agent
         self._replayed: list[int] = []
-        self._agents: dict[str, dict[str | None, str]] = {}  # by task and enclosing tool call: the agent working there
+        self._agents: dict[str, str] = {}  # by task: the agent or Flow that it began with
         self._failed_calls: deque[tuple[BaseException, JournalEntry | None]] = deque(maxlen=REMEMBERED)
         self._used_tools: dict[str, int] = {}  # by name: the newest call
         self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # with the tasks that they ended
@@ -280,7 +287,7 @@ class Journal:
             progress = replace(progress, task=self._with_calls(progress.task))
         self._service.report(progress)
         if isinstance(progress, TaskStarted):
-            self._agent(progress.task_id, None, progress.agent)
+            self._agents[progress.task_id] = progress.agent
         if isinstance(progress, TaskDone):
             self._forget(progress.task["task_id"])
 
@@ -297,7 +304,7 @@ class Journal:
 
     def is_replaying(self) -> bool:
         scope = self._scope()
-        return scope is not None and self._replaying.get(scope.task, False)
+        return scope is not None and self._replaying.get(scope.task, {}).get((scope.part, WORKER.get()), False)
 
     def has_answer(self, tool: str) -> bool:
         return any(entry.kind == "tool" and entry.name == tool for entry in self._answers())
@@ -327,8 +334,7 @@ class Journal:
             self._check_functions(arguments.get("available_functions") or {})
         if call:
             call.asked = messages[-1] if isinstance(messages, list) and messages else messages
-            role = crew_tasks.role_of(arguments.get("from_agent"))
-            call.agent = self._agent(call.entry.task_id, call.entry.within, role)
+            call.agent = crew_tasks.role_of(arguments.get("from_agent")) or call.agent
         return call
 
     def of_conversion(self, model: Any, content: str, expected: Any) -> Call | None:
@@ -579,7 +585,7 @@ class Journal:
                 self._used_tools[name] = number
             is_replayed = answer is not None and not is_decided
             if name != step_events.REMEMBER:  # which runs beside the task, so that live calls may have begun
-                self._replaying[scope.task] = is_replayed
+                self._replaying.setdefault(scope.task, {})[scope.part, WORKER.get()] = is_replayed
             if is_replayed:
                 self._replayed.append(number)
         if answer is None or is_decided:
@@ -588,16 +594,8 @@ class Journal:
         entry = JournalEntry(
             number, scope.task, scope.part, kind, key, name, within, once=once, prepare=prepares or None
         )
-        agent = self._agent(scope.task, place.within)
+        agent = WORKER.get() or self._agents.get(scope.task, "")
         return Call(self, entry, answer, expected, earlier, has_effect=has_effect, agent=agent)
-
-    def _agent(self, task: str, within: str | None, role: str = "") -> str:
-        """Record the agent working there if `role` is given; return the agent known there."""
-        with self._lock:
-            known = self._agents.setdefault(task, {})
-            if role:
-                known[within] = role
-            return known.get(within) or known.get(None, "")
 
     def _count(self, task: str, digest: str) -> int:
         """Return how often this request has been made, not counting failed model calls."""

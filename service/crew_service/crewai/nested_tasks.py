@@ -23,7 +23,7 @@ from crewai import Crew, Task, TaskOutput
 
 from crew_service.crewai import answers, journal, points, tool_caches
 from crew_service.crewai.approved import finish
-from crew_service.crewai.callbacks import callbacks_of, pass_over_replayed_steps
+from crew_service.crewai.callbacks import callbacks_of, watch_callbacks
 from crew_service.crewai.channel import decision_from
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
@@ -205,8 +205,7 @@ class NestedTasks:
         if place in self._drafts:
             raise run.ask(place, self._drafts[place])
         self._caches.begin(place, _agents(task), self._rejected.get(place))
-        if crew := crew_tasks.crew_of(task):
-            pass_over_replayed_steps(crew)
+        watch_callbacks(task, crew_tasks.crew_of(task))
         return None
 
     def _restored(self, task: Task, place: str) -> TaskOutput:

@@ -502,6 +502,28 @@ def test_a_task_beside_an_asking_one_ends_unless_stopped() -> None:
     assert [each.task["task_id"] for each in told.told if isinstance(each, TaskDone)] == ["beside"]
 
 
+@pytest.mark.parametrize(("worker", "part"), [("Bob", "a"), ("Ann", "b")])
+def test_a_step_is_new_although_another_agents_is_replayed(worker: str, part: str) -> None:
+    """Crews and agents that one method starts side by side share its task."""
+
+    def is_replaying(worker: str, part: str, *, asks: bool = False) -> bool:
+        kept.enter(journal.Scope("task", part))
+        with journal.works(SimpleNamespace(role=worker)):
+            if asks:
+                call = kept.of_model(SimpleNamespace(model="m"), (f"{worker} asks for {part}.",), {})
+                if not call.is_answered:
+                    with call.inside():
+                        call.end("done")
+            return journal.is_replaying()
+
+    kept, told = begun()
+    assert not is_replaying(worker, part, asks=True)
+    kept, _ = begun(entries_of(told))
+    assert not is_replaying("Ann", "a", asks=True)
+    assert is_replaying(worker, part, asks=True)
+    assert not is_replaying("Ann", "a")
+
+
 def test_background_work_of_finished_tools_and_tasks_outlives_a_question() -> None:
     """Nothing would begin it again, because the answer of the tool or task is stored: memories are saved that way."""
 

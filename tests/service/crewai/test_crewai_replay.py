@@ -16,7 +16,7 @@ from sampling import sampled
 from test_crewai_journal import Told
 
 from crew_service.crewai import load
-from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, PendingQuestion
+from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, PendingQuestion, Step
 from crew_service.engine.printed import Printed
 from crew_service.engine.questions import OF_CALLS
 from crew_service.engine.tool_rules import ONCE, JournalOptions, ToolRule
@@ -153,7 +153,7 @@ def test_a_rate_limit_holds_in_each_round_of_a_review(play: Player) -> None:
     assert [entry["waits"] for entry in crew.entries() if "waits" in entry] == [True, True]
 
 
-HEARD = ("plain", "delegating")
+HEARD = ("plain", "delegating", "HeardAlone")
 HEARD_ALIKE = ("parallel", "limited", "awaited", "cached", "recalled", "remembering", "reasoning", "Nested")
 
 
@@ -207,6 +207,25 @@ def test_parallel_tasks_with_identical_texts_keep_their_own_calls(tmp_path: Path
     crew = once("Posts", tmp_path, dies_before=5)
     assert run(crew) == ("post on apples, post on bananas", 1)
     assert sorted(taken(crew)) == ["apples", "bananas"]
+
+
+@pytest.mark.parametrize("which", ["task", "task async", "crew", "crew async", "step", "alone"])
+def test_a_failing_callback_within_a_flow_rejects_no_answer(play: Player, which: str) -> None:
+    """What continues the execution takes the method's calls from the journal."""
+    crew = play("Unheard", "replayed.py")
+    crew.inputs["topic"] = which
+    with pytest.raises(CrewFailed, match="no one listens") as failed:
+        crew.segment()
+    assert failed.value.refused is None
+
+
+def test_a_tools_call_names_its_agent_among_parallel_ones(play: Player) -> None:
+    crew = play("Pair", "replayed.py")
+    assert run(crew) == ("both", 0)
+    begun = [each for each in crew.seen if isinstance(each, Step) and each.kind == "tool" and each.state == "running"]
+    assert {(each.agent, str(each.arguments)) for each in begun} == {
+        (f"Clerk of {topic}", f'{{"what": "{topic}"}}') for topic in ("apples", "bananas")
+    }
 
 
 @pytest.mark.long

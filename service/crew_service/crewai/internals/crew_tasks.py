@@ -224,6 +224,12 @@ def watch_failures(left: Callable[[Exception], None]) -> None:
     _wrap_each_agent_alone(watched)
 
 
+def wrap_agents(around: Callable[[Agent], AbstractContextManager[None]]) -> None:
+    """Let each agent in this process work within `around`, whether it runs for a task or by itself."""
+    for name in RUNS[Agent].split():
+        _wrap_run(Agent, name, within(lambda agent, *_, **__: around(agent)))
+
+
 def _wrap_each_agent_alone(around: Callable[..., AbstractContextManager[None]]) -> None:
     for name in ALONE.split():
         _wrap_run(Agent, name, within(around))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -490,6 +491,60 @@ class ReviewedPosts(Flow):
     @start()
     async def work(self) -> str:
         return await posts(self.state["log"], human_input=True)
+
+
+class Pair(Flow):
+    """A method with two agents whose models are both asked before either calls its tool."""
+
+    @start()
+    async def work(self) -> str:
+        remember({"log": self.state["log"]})
+        both = threading.Barrier(2)
+
+        def play(text: str, results: int) -> str:
+            if not results:
+                both.wait(10)
+            topic = "apples" if "apples" in text else "bananas"
+            return in_turn(action("take", what=topic), final("done"))(text, results)
+
+        agents = {topic: agent(play, take) for topic in ("apples", "bananas")}
+        for topic, each in agents.items():
+            each.role = f"Clerk of {topic}"
+        await asyncio.gather(*(asyncio.to_thread(each.kickoff, f"Take {topic}.") for topic, each in agents.items()))
+        return "both"
+
+
+class HeardAlone(Flow):
+    """A method with an agent that works without a crew, and has a callback for its steps."""
+
+    @start()
+    def work(self) -> str:
+        remember({"log": self.state["log"]})
+        play = in_turn(action("take", what="a"), action("take", what="b"), final("done"))
+        return agent(play, take, step_callback=lambda _: heard(step="told")).kickoff("Take both.").raw
+
+
+class Unheard(Flow):
+    """A method with a crew one of whose callbacks fails."""
+
+    @start()
+    def work(self) -> str:
+        remember({"log": self.state["log"]})
+
+        def fail(_: Any) -> None:
+            raise RuntimeError("no one listens")
+
+        async def afail(_: Any) -> None:
+            fail(_)
+
+        place, _, kind = self.state["topic"].partition(" ")
+        failing = {place: afail if kind else fail}
+        if place == "alone":
+            play = in_turn(action("take", what="a"), final("done"))
+            return agent(play, take, step_callback=fail).kickoff("Take it.").raw
+        of = agent(in_turn(action("take", what="a"), final("done")), take, step_callback=failing.get("step"))
+        only = task(of, callback=failing.get("task"))
+        return crew(of, only, task_callback=failing.get("crew")).kickoff(INPUTS).raw
 
 
 class Recalled(Flow):
