@@ -392,7 +392,8 @@ def user_tokens(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     if arguments.user_tokens_file:
         lines += [(arguments.user_tokens_file, line) for line in _read(arguments.user_tokens_file)]
     lines += [(USER_TOKENS, line) for line in os.environ.get(USER_TOKENS, "").splitlines()]
-    return [_pair(source, line.strip()) for source, line in lines if line.strip() and not line.startswith("#")]
+    stripped = [(source, line.strip()) for source, line in lines]
+    return [_pair(source, line) for source, line in stripped if line and not line.startswith("#")]
 
 
 def _read(path: str) -> list[str]:

@@ -331,7 +331,7 @@ def test_a_resends_400_is_reported_while_the_draft_still_waits(server: FaultServ
 
 
 @pytest.mark.row("N11")
-def test_a_lost_answer_is_named_although_its_loss_is_not_recorded(
+def test_a_lost_answer_is_named_although_recording_it_failed(
     server: FaultServer, a_memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504))

@@ -23,7 +23,7 @@ TOKEN = "a-token-of-the-organization"
 
 
 def test_user_tokens_come_from_a_file_and_the_environment(command: Callable[..., Command], tmp_path: Path) -> None:
-    (tmp_path / "users").write_text("# of the newsroom\nann=anns-token-01234\n\nbob = bobs-token-56789\n")
+    (tmp_path / "users").write_text("# of the newsroom\n # guests\nann=anns-token-01234\n\nbob = bobs-token-56789\n")
     service = command(
         *("--token", TOKEN, "--user-tokens-file", "users", "--user-token", "cid=cids-token-01234"),
         environment={"CREW_SERVICE_USER_TOKENS": "dan=dans-token-01234\neva=evas-token-01234"},
