@@ -137,10 +137,11 @@ class CrewPostLost(Exception):
 
 
 def unanswered(error: exceptions.CrewError) -> str:
-    """Return the message of the error with which a POST ended, which may have arrived."""
+    """Return the message of the error with which a POST ended that may have arrived, now or when it was sent before."""
     if isinstance(error, exceptions.CrewOutcomeUnknown):
         return str(error)
-    return f"{str(error).removesuffix('.')}. It is unknown whether the service acted on this request"
+    which = "an earlier request" if isinstance(error, exceptions.REFUSED) else "this request"
+    return f"{str(error).removesuffix('.')}. It is unknown whether the service acted on {which}"
 
 
 class PostRecord:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from crewai import Agent, Crew, Task
@@ -62,15 +61,18 @@ def watch_callbacks(task: Task, crew: Crew | None) -> None:
             setattr(owner, name, Watched(own))
 
 
-@dataclass(frozen=True)
 class Watched:
-    """Wraps a callback that CrewAI calls: its failure does not mean that an answer of the crew was rejected."""
+    """Wraps a callback that CrewAI calls: its failure does not mean that an answer of the crew was rejected.
 
-    own: Callback
+    It is no dataclass: `Agent.copy` would make a dict of it.
+    """
+
+    def __init__(self, own: Callback) -> None:
+        self._own = own
 
     def __call__(self, argument: Any) -> Any:
         with _noted():
-            result = self.own(argument)
+            result = self._own(argument)
         return self._awaited(result) if inspect.iscoroutine(result) else result
 
     async def _awaited(self, result: Coroutine[Any, Any, Any]) -> Any:

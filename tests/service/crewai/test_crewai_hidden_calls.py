@@ -27,7 +27,7 @@ from crewai.tools.mcp_tool_wrapper import MCPToolWrapper
 from crewai.tools.structured_tool import CrewStructuredTool
 from pydantic import BaseModel
 
-from crew_service.crewai import channel, codec, flow_values, journal
+from crew_service.crewai import callbacks, channel, codec, flow_values, journal
 from crew_service.crewai.errors import Asked
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
@@ -522,6 +522,17 @@ def test_a_step_is_new_although_another_agents_is_replayed(worker: str, part: st
     assert not is_replaying("Ann", "a", asks=True)
     assert is_replaying(worker, part, asks=True)
     assert not is_replaying("Ann", "a")
+
+
+def test_a_copied_agent_and_task_keep_their_watched_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    told: list[str] = []
+    watched = callbacks.Watched(told.append)
+    agent = Agent(role="Writer", goal="Write", backstory="Brief.", llm="gpt-4o", step_callback=watched)
+    task = Task(description="Write", expected_output="A text", agent=agent, callback=watched)
+    for callback in (agent.copy().step_callback, task.copy([agent], {}).callback):
+        callback("a step")
+    assert told == ["a step"] * 2
 
 
 def test_background_work_of_finished_tools_and_tasks_outlives_a_question() -> None:

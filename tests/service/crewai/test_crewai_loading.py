@@ -127,11 +127,22 @@ LATER = {
     "swallowed": "with contextlib.suppress(BaseException): crew.kickoff(inputs=AI)",
 }
 WHEN_LOADED = """
+called = threading.Event()
+
 def later():
     while (task.start_time is None):
         time.sleep(0.01)
-    {call}
+    try:
+        {call}
+    finally:
+        called.set()
 
+def answer(*_, **__):
+    called.wait(60)  # to copy a crew may take seconds
+    time.sleep(0.5)  # and what has been started needs a moment
+    return "a report on tea"
+
+Paid.call = answer
 threading.Thread(target=later, daemon=True).start()
 """
 
@@ -140,8 +151,7 @@ threading.Thread(target=later, daemon=True).start()
 @pytest.mark.row("S46")
 @pytest.mark.parametrize("case", LATER)
 def test_a_loaded_crews_thread_cannot_run_another_crew_during_execution(tmp_path: Path, case: str) -> None:
-    slow = "Paid.call = lambda model, *_, **__: time.sleep(0.5) or 'a report on tea'\n"
-    stub = EngineStub(load(written(tmp_path, slow + WHEN_LOADED.format(call=LATER[case]))), tmp_path / "log")
+    stub = EngineStub(load(written(tmp_path, WHEN_LOADED.format(call=LATER[case]))), tmp_path / "log")
     stub.inputs = {"topic": "tea"}
     with pytest.raises(CrewFailed, match=r"tea\.py, line \d+, calls Crew\.kickoff in a thread that was started while"):
         stub.segment()
@@ -157,11 +167,10 @@ OF_A_SCHEDULER = {
 @pytest.mark.row("S46")
 @pytest.mark.parametrize("case", OF_A_SCHEDULER)
 def test_a_scheduler_started_at_load_cannot_run_a_crew(tmp_path: Path, case: str) -> None:
-    slow = "Paid.call = lambda model, *_, **__: time.sleep(0.5) or 'a report on tea'\n"
     pools = "jobs, used = ThreadPoolExecutor(), ThreadPoolExecutor(1)\n"
     pools += "crew.before_kickoff_callbacks = [lambda inputs: used.submit(dict, inputs).result()]\n"
     later = WHEN_LOADED.format(call=OF_A_SCHEDULER[case])
-    stub = EngineStub(load(written(tmp_path, slow + pools + later)), tmp_path / "log")
+    stub = EngineStub(load(written(tmp_path, pools + later)), tmp_path / "log")
     stub.inputs = {"topic": "tea"}
     with pytest.raises(CrewFailed, match=r"calls Crew\.kickoff in a thread that was started while"):
         stub.segment()
