@@ -290,11 +290,10 @@ class OwnExecution:
 
     def _fail_without_answer(self, error: CrewError) -> NoReturn:
         self._task.report_unknown("kickoff")
+        message = unanswered(error)
         if self._may_send_again and not isinstance(error, CrewKeyReused):
-            raise outcomes.CrewTryFailed(
-                f"{unanswered(error)}. A retry of this task sends the kickoff again"
-            ) from error
-        raise outcomes.CrewTaskFailed(f"{unanswered(error)}. {WHAT_TO_CHECK}")
+            raise outcomes.CrewTryFailed(f"{message}. A retry of this task sends the kickoff again") from error
+        raise outcomes.CrewTaskFailed(f"{message}. {WHAT_TO_CHECK}")
 
     def _worded(self, error: CrewError, inputs: Json) -> CrewError:
         """Report the service's refusal of missing inputs in the same words as the preflight."""

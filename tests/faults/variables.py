@@ -17,6 +17,7 @@ class Variables:
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
         self.unreadable = 0  # how many reads fail from now on; Airflow answers them as if nothing were there
+        self.refused: str | None = None  # what no text may contain: to store one raises an error
         self.writable = True  # Airflow logs that it could not store a Variable, and goes on
         self.encrypted: set[str] = set()  # by a Fernet key that is gone; Airflow answers as if nothing were there
 
@@ -27,6 +28,8 @@ class Variables:
         return json.loads(self.kept[key]) if deserialize_json else self.kept[key]
 
     def set(self, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
+        if self.refused and self.refused in value:
+            raise OSError("the database is away")
         if self.writable:
             self.encrypted.discard(key)
             self.kept[key] = json.dumps(value) if serialize_json else value

@@ -536,17 +536,10 @@ def test_after_a_timeout_stop_without_response_a_retry_starts_nothing(
 @pytest.mark.row("A6", "A38")
 @pytest.mark.parametrize(("retries", "stops"), [(2, 0), (0, 1)])
 def test_only_the_last_try_stops_at_an_unrecorded_timeout(
-    server: FaultServer, dialect: Dialect, a_memory: Any, monkeypatch: pytest.MonkeyPatch, retries: int, stops: int
+    server: FaultServer, dialect: Dialect, a_memory: Any, retries: int, stops: int
 ) -> None:
     server.on(POST, STARTED).on(POLL, dialect.running).on(LOST_STOP, NoReply(RESET), {"status": "stopped"})
-    task_run, stored = TaskRun(retries=retries), a_memory.set
-
-    def refuse(key: str, value: Any, **more: Any) -> None:
-        if '"timed_out"' in value:
-            raise OSError("the database is away")
-        stored(key, value, **more)
-
-    monkeypatch.setattr(a_memory, "set", refuse)
+    task_run, a_memory.refused = TaskRun(retries=retries), '"timed_out"'
     operator = kickoff(wait_for_completion=True, deferrable=False, timeout=0.2)
     with pytest.raises(AirflowException, match="The wait timed out") as error:
         run(operator, task_run)

@@ -331,18 +331,9 @@ def test_a_resends_400_is_reported_while_the_draft_still_waits(server: FaultServ
 
 
 @pytest.mark.row("N11")
-def test_a_lost_answer_is_named_although_recording_it_failed(
-    server: FaultServer, a_memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_answer_is_named_although_recording_it_failed(server: FaultServer, a_memory: Any) -> None:
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504))
-    keep = a_memory.set
-
-    def refuse(key: str, value: Any, **more: Any) -> None:
-        if '"lost_at"' in value:
-            raise OSError("the database is away")
-        keep(key, value, **more)
-
-    monkeypatch.setattr(a_memory, "set", refuse)
+    a_memory.refused = '"lost_at"'
     with pytest.raises(AirflowException, match=r"504.*it is unknown whether the service acted on it\. A retry"):
         run(resume(), TaskRun("resume"))
 

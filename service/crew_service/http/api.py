@@ -39,7 +39,7 @@ from crew_service.engine.output_files import DIRECTIONS, OUT, ListedFile, chosen
 from crew_service.engine.principals import Principal
 from crew_service.engine.usage_report import BY, MOST_ROWS, BadPeriod, TooMany
 from crew_service.http import bodies
-from crew_service.http.auth import DENIED
+from crew_service.http.auth import denial
 from crew_service.http.dialects import Dialect
 from crew_service.http.dialects.base import Body
 from crew_service.http.dialects.kickoff_files import NOT_FETCHED, KickoffFiles, form_body, is_field
@@ -378,7 +378,7 @@ class Api(HealthChecks):
 
     async def refused(self, request: Request, refused: Any) -> JSONResponse:
         if isinstance(refused, BadResponseToken):
-            return JSONResponse({"detail": DENIED}, 401, {"WWW-Authenticate": "Bearer"})
+            return denial()
         if isinstance(refused, AlreadyAnswered):
             return JSONResponse(_already_answered(refused), 409)
         if isinstance(refused, OverBudget):

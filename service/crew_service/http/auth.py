@@ -11,6 +11,10 @@ from crew_service.engine.principals import Tokens
 DENIED = "Invalid or missing authentication credentials"
 
 
+def denial(detail: str = DENIED) -> JSONResponse:
+    return JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
+
+
 class Authentication:
     def __init__(self, app: ASGIApp, tokens: Tokens, open_paths: frozenset[str], without_header: str) -> None:
         self._app = app
@@ -27,7 +31,7 @@ class Authentication:
         caller = self._tokens.of_header(header or "")
         denied = self._without_header if header is None else DENIED
         if caller is None and not self._is_open(_path(scope)):
-            await JSONResponse({"detail": denied}, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            await denial(denied)(scope, receive, send)
             return
         scope.setdefault("state", {}).update(caller=caller, denied=denied)
         if scope["method"] == "HEAD":

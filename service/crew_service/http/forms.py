@@ -15,7 +15,7 @@ from crew_service.engine.browser_sessions import LIFE, BrowserSession
 from crew_service.engine.container import Container
 from crew_service.engine.decisions import AnotherDraft, BadAnswer, Decision, Refused
 from crew_service.http import bodies
-from crew_service.http.auth import DENIED
+from crew_service.http.auth import DENIED, denial
 from crew_service.http.html import html_page
 from crew_service.http.login_limit import LoginLimit, LoginRefused
 from crew_service.http.sender import sender_of
@@ -63,7 +63,7 @@ class Forms(ABC):
     def login_form(self, request: Request, execution_id: str = "") -> Response:
         if "text/html" in request.headers.get("accept", ""):
             return html_page("login.html", 401, title=self._service.title, back=execution_id)
-        raise HTTPException(401, request.state.denied, {"WWW-Authenticate": "Bearer"})
+        return denial(request.state.denied)
 
     async def login(self, request: Request) -> Response:
         form = await read_form(request)
